@@ -1,0 +1,36 @@
+# Every target sets up what it needs; nothing but Python 3.11+ with venv and pip is assumed.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+DEV    := $(VENV)/.ready-dev
+
+.PHONY: help test check format bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(DEV): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+test: $(DEV) ## run the tests
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+format: $(DEV) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: $(DEV) ## format check, lint, types, tests: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+bench: $(DEV) ## measure our cost beside a bare HTTP client
+	$(BIN)/python benchmarks_perf/bench.py
+
+clean: ## remove everything the targets made
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

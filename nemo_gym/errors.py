@@ -1,9 +1,16 @@
 """The exception tree of the project.
 
     Exception
-    ├── ConfigError        the user can fix it: what is wrong, where, and what to do
-    │   └── …              the named subclasses live in ``config_types``
-    └── RolloutError       one rollout went wrong: it is recorded as data, its siblings go on
+    ├── ConfigError                        the user can fix it: what is wrong, where, and what to do
+    │   ├── ConfigPathNotFoundError        (FileNotFoundError)  a file that was named does not exist
+    │   ├── MalformedConfigPathsError      (ValueError)         ``config_paths`` is no list of strings
+    │   ├── ConfigMissingValuesError       (ValueError)         values left as ``???``
+    │   ├── ServerRefNotFoundError         (ValueError)         a reference to a server that no file defines
+    │   ├── InheritPathNotFoundError       (ValueError)         ``_inherit_from`` / ``_copy`` of nothing
+    │   ├── DeleteKeyNotFoundError         (KeyError)           ``_delete_key`` of a key that is not there
+    │   ├── NoServerInstancesError         (ValueError)         nothing to run
+    │   └── AlmostServerError              (ValueError)         meant as a server, but not a valid one
+    └── RolloutError                       one rollout went wrong: it is recorded as data, its siblings go on
 
 Anything else that escapes is a bug and is allowed to crash.
 """
@@ -19,6 +26,38 @@ class ConfigError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+class ConfigPathNotFoundError(ConfigError, FileNotFoundError):
+    """A file that a command or configuration names does not exist. The message lists where it was looked for."""
+
+
+class MalformedConfigPathsError(ConfigError, ValueError):
+    """``config_paths`` is not a list of strings."""
+
+
+class ConfigMissingValuesError(ConfigError, ValueError):
+    """Required values are still ``???`` after all sources were merged."""
+
+
+class ServerRefNotFoundError(ConfigError, ValueError):
+    """A server reference names an instance that the configuration does not define."""
+
+
+class InheritPathNotFoundError(ConfigError, ValueError):
+    """The source of an ``_inherit_from`` or ``_copy`` does not exist."""
+
+
+class DeleteKeyNotFoundError(ConfigError, KeyError):
+    """A ``_delete_key`` names a key that is neither there nor inherited."""
+
+
+class NoServerInstancesError(ConfigError, ValueError):
+    """The configuration defines no server, so there is nothing to run."""
+
+
+class AlmostServerError(ConfigError, ValueError):
+    """A block is meant as a server but does not validate as one."""
 
 
 class RolloutError(Exception):

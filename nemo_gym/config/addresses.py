@@ -1,0 +1,98 @@
+"""Gives every server a host and a port. No two servers get the same port, and none gets a port that is in use."""
+
+import random
+import socket
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.config.keys import DEFAULT_PORT_RANGE, HEAD_SERVER, PORT_TRIES, RESOURCES_SERVERS
+from nemo_gym.config.locate import Locator
+from nemo_gym.config.server_types import ServerInstanceConfig
+from nemo_gym.config.settings import GlobalSettings
+from nemo_gym.errors import ConfigError
+
+_random: Final = random.SystemRandom()
+
+
+def find_open_port(
+    disallowed_ports: Iterable[int] | None = None,
+    *,
+    low: int = DEFAULT_PORT_RANGE[0],
+    high: int = DEFAULT_PORT_RANGE[1],
+) -> int:
+    """A random port in the range that nobody listens on and that is not disallowed."""
+    disallowed = set(disallowed_ports or ())
+    candidates = [port for port in range(low, high + 1) if port not in disallowed]
+    for port in _random.sample(candidates, min(PORT_TRIES, len(candidates))):
+        if is_free(port):
+            return port
+    raise ConfigError(
+        f"no free port found between {low} and {high} ({min(PORT_TRIES, len(candidates))} tried)",
+        hint="widen the range with '++port_range_low=<port>' and '++port_range_high=<port>'",
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port, on any address of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def assign_addresses(
+    data: dict[Any, Any],
+    config: DictConfig,
+    servers: Sequence[ServerInstanceConfig],
+    *,
+    settings: GlobalSettings,
+    locator: Locator,
+) -> list[int]:
+    """Fill in missing hosts and ports in plain data. Returns all ports that are taken now, the head server's first."""
+    host, head = settings.host(), settings.head()
+    _check_distinct(servers, host, head=(head.host, head.port), locator=locator)
+    fixed = [port for server in servers if (port := server.get_inner_run_server_config().port) is not None]
+    taken = list(dict.fromkeys([head.port, *settings.disallowed_ports, *fixed]))
+    for server in servers:
+        given = server.get_inner_run_server_config()
+        own = _own_block(data, config, [server.name, server.SERVER_TYPE, server.implementation])
+        if given.host is None:
+            own["host"] = host
+        if given.port is None:
+            own["port"] = find_open_port(taken, low=settings.port_range_low, high=settings.port_range_high)
+            taken.append(own["port"])
+        if server.SERVER_TYPE != RESOURCES_SERVERS:
+            own.pop("domain", None)
+    return taken
+
+
+def _own_block(data: dict[Any, Any], config: Any, path: Collection[str]) -> dict[Any, Any]:
+    """The settings of one server, detached from others that refer to the same block by ``${...}``."""
+    for segment in path:
+        config = config[segment]
+        if not isinstance(data.get(segment), dict):
+            data[segment] = OmegaConf.to_container(config, resolve=False)
+        data = data[segment]
+    return data
+
+
+def _check_distinct(
+    servers: Sequence[ServerInstanceConfig], default_host: str, *, head: tuple[str, int], locator: Locator
+) -> None:
+    owners = {head: HEAD_SERVER}
+    for server in servers:
+        given = server.get_inner_run_server_config()
+        if given.port is None:
+            continue
+        address = given.host or default_host, given.port
+        if address in owners:
+            key = f"{server.name}.{server.SERVER_TYPE}.{server.implementation}.port"
+            raise ConfigError(
+                f"{locator.at(key)}'{key}' is {given.port}, which '{owners[address]}' on {address[0]} has already",
+                hint="give one of them another port, or remove 'port' and one is chosen",
+            )
+        owners[address] = server.name

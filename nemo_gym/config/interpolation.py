@@ -1,0 +1,130 @@
+"""Resolves ``${...}`` and says which key, not which library call, went wrong.
+
+Interpolation is lazy: a configuration is valid while a reference in it points nowhere, as long as nobody reads it.
+What a server reads is resolved here, and all references that point nowhere are reported in one error.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, OmegaConfBaseException
+
+from nemo_gym.config.locate import Locator
+from nemo_gym.errors import ConfigError
+
+_UNSET_KEY: Final = re.compile(r"Interpolation key '([^']+)' not found")
+_UNSET_VARIABLE: Final = re.compile(r"Environment variable '([^']+)' not found")
+_UNKNOWN_RESOLVER: Final = re.compile(r"Unsupported interpolation type ([\w.]+)")
+_REFERENCE: Final = re.compile(r"\$\{\s*([A-Za-z_][\w-]*)")
+_CALL: Final = re.compile(r"\$\{\s*[\w.]+\s*:")
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A value that can't be computed: where it stands, why, and what would help."""
+
+    key: str
+    reason: str
+    fix: str
+
+
+def plain(node: Any) -> Any:
+    """Plain data of a configuration node, with every interpolation resolved that can be."""
+    if not isinstance(node, Container):
+        return node
+    try:
+        return OmegaConf.to_container(node, resolve=True)
+    except InterpolationResolutionError:
+        return _resolve_what_resolves(node)
+
+
+def resolve(node: Any, *, key: str, locator: Locator) -> Any:
+    """Plain data of a configuration node. Every interpolation that fails is named in one error."""
+    if not isinstance(node, Container):
+        return node
+    try:
+        return OmegaConf.to_container(node, resolve=True)
+    except InterpolationResolutionError:
+        raise unresolved_error(list(find_unresolved(node, key)), locator=locator) from None
+
+
+def unresolved_error(problems: list[Unresolved], *, locator: Locator) -> ConfigError:
+    """One error for all values that can't be computed."""
+    lines = [f"{locator.at(problem.key)}'{problem.key}' {problem.reason}" for problem in problems]
+    fixes = list(dict.fromkeys(problem.fix for problem in problems))
+    return ConfigError("\n".join(lines), hint="\n".join(fixes))
+
+
+def find_unresolved(node: Any, key: str) -> Iterator[Unresolved]:
+    """Every value below the node whose interpolation fails."""
+    for name, child_key in _children(node, key):
+        if OmegaConf.is_interpolation(node, name):
+            try:
+                plain_or_error(node, name)
+            except InterpolationResolutionError as error:
+                yield _explain(child_key, error)
+        elif not OmegaConf.is_missing(node, name):
+            yield from find_unresolved(node[name], child_key)
+
+
+def plain_or_error(node: Any, name: Any) -> Any:
+    """The value of an interpolation, all of it, so that one that points at a broken block fails here too."""
+    value = node[name]
+    return OmegaConf.to_container(value, resolve=True) if isinstance(value, Container) else value
+
+
+def interpolated_roots(data: Any) -> set[str]:
+    """The top-level keys that plain, unresolved data refers to, as in ``${my_key.x}``."""
+    if isinstance(data, Mapping):
+        return set().union(*(interpolated_roots(value) for value in data.values()))
+    if isinstance(data, list):
+        return set().union(*(interpolated_roots(value) for value in data))
+    if isinstance(data, str) and "${" in data:
+        return set(_REFERENCE.findall(_CALL.sub("", data)))
+    return set()
+
+
+def _children(node: Any, key: str) -> list[tuple[Any, str]]:
+    if isinstance(node, DictConfig):
+        return [(name, f"{key}.{name!s}" if key else str(name)) for name in node]
+    if isinstance(node, ListConfig):
+        return [(index, f"{key}[{index}]") for index in range(len(node))]
+    return []
+
+
+def _resolve_what_resolves(node: Any) -> Any:
+    raw: Any = OmegaConf.to_container(node, resolve=False)
+    for name, _ in _children(node, ""):
+        try:
+            child = None if OmegaConf.is_missing(node, name) else node[name]
+        except InterpolationResolutionError:
+            continue
+        if not OmegaConf.is_missing(node, name):
+            raw[name] = plain(child)
+    return raw
+
+
+def _explain(key: str, error: OmegaConfBaseException) -> Unresolved:
+    text = str(error)
+    if found := _UNSET_VARIABLE.search(text):
+        variable = found[1]
+        return Unresolved(
+            key,
+            f"needs the environment variable {variable}, which is not set",
+            f"set the environment variable {variable}",
+        )
+    if (found := _UNSET_KEY.search(text)) or isinstance(error, InterpolationKeyError):
+        name = found[1] if found else "?"
+        return Unresolved(
+            key,
+            f"needs ${{{name}}}, which is not set",
+            f"add '{name}: <value>' to env.yaml or pass '+{name}=<value>'",
+        )
+    if found := _UNKNOWN_RESOLVER.search(text):
+        return Unresolved(
+            key, f"uses ${{{found[1]}:...}}, which is not a known resolver", "use ${key} or ${oc.env:NAME}"
+        )
+    return Unresolved(key, f"can't be resolved ({type(error).__name__})", "correct the ${...} expression")

@@ -1,0 +1,111 @@
+"""Finds where a key was written, so that an error can say ``file:line``.
+
+Nothing is recorded while a configuration is read: the files are looked through again when there is an error to report.
+A key that no source holds literally (it was inherited, or is missing) is found at its nearest enclosing block.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.config.keys import CONFIG_PATHS, ENV_FILE_NAME
+from nemo_gym.config.paths import find_readable
+
+COMMAND_LINE: Final = "command line"
+_SEGMENT: Final = re.compile(r"[^.\[\]]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One origin of configuration: its name for people, its content as plain data, and its file if it has one."""
+
+    label: str
+    data: dict[Any, Any]
+    path: Path | None = None
+
+
+def segments(key: str) -> list[str]:
+    """The parts of a dotted key: ``a.b[0].c`` has four."""
+    return _SEGMENT.findall(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """Answers where a key comes from. Sources are in the order in which they were merged: the last one wins."""
+
+    sources: Sequence[Source] = ()
+    reopen: Sequence[str] = ()  # files to look through again, for a configuration whose sources are gone
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Self:
+        """A locator for a finished configuration, from the list of files that it carries."""
+        raw = OmegaConf.to_container(OmegaConf.masked_copy(config, CONFIG_PATHS), resolve=False)
+        listed = raw.get(CONFIG_PATHS) if isinstance(raw, dict) else None
+        return cls(reopen=[*map(str, listed if isinstance(listed, list) else []), ENV_FILE_NAME])
+
+    def at(self, key: str) -> str:
+        """``file:line: `` of the key, for the front of a message; empty if nobody knows."""
+        return f"{place}: " if (place := self.find(key)) else ""
+
+    def find(self, key: str) -> str | None:
+        """``file:line`` of the key or of the nearest block around it."""
+        path = segments(key)
+        sources = [*filter(None, map(_reopen, self.reopen)), *self.sources]
+        for length in range(len(path), 0, -1):
+            for source in reversed(sources):
+                if _holds(source.data, path[:length]):
+                    return _place(source, path[:length])
+        return None
+
+
+def _reopen(name: str) -> Source | None:
+    path = find_readable(name)
+    if path is None:
+        return None
+    try:
+        data = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    return Source(name, data, path) if isinstance(data, dict) else None
+
+
+def _holds(data: Any, path: list[str]) -> bool:
+    for segment in path:
+        if isinstance(data, dict) and segment in data:
+            data = data[segment]
+        elif isinstance(data, list) and segment.isdigit() and int(segment) < len(data):
+            data = data[int(segment)]
+        else:
+            return False
+    return True
+
+
+def _place(source: Source, path: list[str]) -> str:
+    if source.path is None:
+        return source.label
+    try:
+        root = yaml.compose(source.path.read_text("utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return source.label
+    lines = list(_lines(root, path))
+    return f"{source.label}:{lines[-1]}" if lines else source.label
+
+
+def _lines(node: yaml.Node | None, path: list[str]) -> Iterator[int]:
+    """The line of each part of the path, as deep as the nodes go."""
+    for segment in path:
+        if isinstance(node, yaml.MappingNode):
+            pairs = [(key, value) for key, value in node.value if key.value == segment]
+        elif isinstance(node, yaml.SequenceNode) and segment.isdigit() and int(segment) < len(node.value):
+            pairs = [(node.value[int(segment)], node.value[int(segment)])]
+        else:
+            return
+        if not pairs:
+            return
+        key, node = pairs[-1]
+        yield key.start_mark.line + 1

@@ -1,0 +1,119 @@
+"""From all sources to one validated configuration.
+
+    sources ─► merge ─► directives ─► required values ─► servers ─► references ─► addresses ─► configuration
+
+Everything is checked before anything is started, and nothing is written anywhere. Interpolations stay as they are:
+whoever reads a value resolves it.
+"""
+
+import importlib.metadata
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError
+
+from nemo_gym.config import keys
+from nemo_gym.config.addresses import assign_addresses
+from nemo_gym.config.almost_servers import read_servers
+from nemo_gym.config.directives import Expanded, expand, merge
+from nemo_gym.config.interpolation import find_unresolved, interpolated_roots, unresolved_error
+from nemo_gym.config.locate import Locator, segments
+from nemo_gym.config.missing import check_missing
+from nemo_gym.config.references import check_references
+from nemo_gym.config.settings import read_settings
+from nemo_gym.config.sources import Sources, gather, merge_sources
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedConfig:
+    """A configuration, and which top-level keys its sources know beside the command line."""
+
+    config: DictConfig
+    declared: frozenset[str]
+    given: tuple[str, ...]
+
+
+def parse_config(
+    overrides: Sequence[str] = (),
+    *,
+    env_path: Path | None = None,
+    initial: Mapping[Any, Any] | DictConfig | None = None,
+) -> ParsedConfig:
+    """Build the configuration of a command from its arguments, ``env.yaml`` and the caller's dict."""
+    sources = gather(overrides, env_path=env_path, initial=initial)
+    merged = merge_sources(sources.all)
+    merged[keys.CONFIG_PATHS] = [source.label for source in sources.files]
+    raw = _container(merged)
+    expanded = expand(
+        raw, locator=sources.locator, interpolate=lambda text: _interpolate(text, merged, sources.locator)
+    )
+    absorb_dummy_model(expanded.data)
+    check_missing(expanded.data, locator=sources.locator)
+    config = _complete(expanded, sources.locator)
+    return ParsedConfig(config, _declared(sources, raw), tuple(sources.rest[-1].data))
+
+
+def absorb_dummy_model(data: dict[Any, Any]) -> None:
+    """Let a real policy model take the place of the dummy one that commands without a model put in."""
+    match data.get(keys.POLICY_MODEL):
+        case {keys.RESPONSES_API_MODELS: {keys.DUMMY_MODEL: dict(dummy), **real} as implementations} if real:
+            for name, settings in real.items():
+                implementations[name] = merge(dummy, settings)
+            del implementations[keys.DUMMY_MODEL]
+
+
+def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
+    data, config = expanded.data, OmegaConf.create(expanded.data)
+    settings = read_settings(config, locator=locator)
+    servers = read_servers(config, locator=locator, strict=settings.error_on_almost_servers)
+    check_references(servers, moved=expanded.moved, locator=locator)
+    taken = assign_addresses(data, config, servers, settings=settings, locator=locator)
+    data[keys.HEAD_SERVER] = settings.head().model_dump(exclude_none=True)
+    data[keys.DEFAULT_HOST] = settings.host()
+    data[keys.DISALLOWED_PORTS] = taken
+    data.setdefault(keys.PYTHON_VERSION, ".".join(map(str, sys.version_info[:3])))
+    data.setdefault(keys.HEAD_SERVER_DEPS, _pins({"ray": "ray[default]", "openai": "openai"}))
+    return OmegaConf.create(data)
+
+
+def _pins(requirements: Mapping[str, str]) -> list[str]:
+    """Exact versions of what is installed here and must be the same in a server's own environment."""
+    found = []
+    for package, requirement in requirements.items():
+        try:
+            found.append(f"{requirement}=={importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _declared(sources: Sources, raw: dict[Any, Any]) -> frozenset[str]:
+    own = {str(key) for source in sources.all[:-1] for key in source.data}
+    return frozenset(own | interpolated_roots(raw) | interpolated_roots(sources.rest[-1].data) | _inherited_roots(raw))
+
+
+def _inherited_roots(data: Any) -> set[str]:
+    if isinstance(data, list):
+        return set().union(*map(_inherited_roots, data))
+    if not isinstance(data, dict):
+        return set()
+    paths = [data[name] for name in (keys.INHERIT_FROM, keys.COPY) if isinstance(data.get(name), str)]
+    return set().union({segments(path)[0] for path in paths if segments(path)}, *map(_inherited_roots, data.values()))
+
+
+def _interpolate(text: str, merged: DictConfig, locator: Locator) -> str:
+    holder = OmegaConf.create({keys.INHERIT_FROM: text}, parent=merged)
+    try:
+        return str(holder[keys.INHERIT_FROM])
+    except InterpolationResolutionError:
+        raise unresolved_error(list(find_unresolved(holder, "")), locator=locator) from None
+
+
+def _container(config: DictConfig) -> dict[Any, Any]:
+    data = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(data, dict)
+    return data

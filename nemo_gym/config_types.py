@@ -1,0 +1,107 @@
+"""The types of the configuration, under the names that environment authors import. Defines almost nothing itself."""
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel, ConfigDict
+
+from nemo_gym.config.datasets import (
+    BenchmarkDatasetConfig,
+    DatasetConfig,
+    DatasetSource,
+    GitlabDatasetSource,
+    GitlabIdentifier,
+    HuggingFaceDatasetSource,
+    HuggingFaceIdentifier,
+)
+from nemo_gym.config.server_types import (
+    ResourcesServerInstanceConfig,
+    ResourcesServerTypeConfig,
+    ResponsesAPIAgentServerInstanceConfig,
+    ResponsesAPIAgentServerTypeConfig,
+    ResponsesAPIModelServerInstanceConfig,
+    ResponsesAPIModelServerTypeConfig,
+    ServerInstanceConfig,
+)
+from nemo_gym.config.validation import is_almost_server, is_server_ref, maybe_get_server_instance_config
+from nemo_gym.errors import (
+    AlmostServerError,
+    ConfigError,
+    ConfigMissingValuesError,
+    ConfigPathNotFoundError,
+    DeleteKeyNotFoundError,
+    InheritPathNotFoundError,
+    MalformedConfigPathsError,
+    NoServerInstancesError,
+    ServerRefNotFoundError,
+)
+from nemo_gym.schemas.aggregate import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.schemas.refs import (
+    AgentServerRef,
+    BaseRunServerConfig,
+    BaseRunServerInstanceConfig,
+    BaseServerConfig,
+    Domain,
+    ModelServerRef,
+    ResourcesServerRef,
+    ServerRef,
+)
+
+__all__ = [
+    "AgentServerRef",
+    "AggregateMetrics",
+    "AggregateMetricsRequest",
+    "AlmostServerError",
+    "BaseNeMoGymCLIConfig",
+    "BaseRunServerConfig",
+    "BaseRunServerInstanceConfig",
+    "BaseServerConfig",
+    "BenchmarkDatasetConfig",
+    "ConfigError",
+    "ConfigMissingValuesError",
+    "ConfigPathNotFoundError",
+    "DatasetConfig",
+    "DatasetSource",
+    "DeleteKeyNotFoundError",
+    "DictConfig",
+    "Domain",
+    "GitlabDatasetSource",
+    "GitlabIdentifier",
+    "HuggingFaceDatasetSource",
+    "HuggingFaceIdentifier",
+    "InheritPathNotFoundError",
+    "MalformedConfigPathsError",
+    "ModelServerRef",
+    "NoServerInstancesError",
+    "OmegaConf",
+    "ResourcesServerInstanceConfig",
+    "ResourcesServerRef",
+    "ResourcesServerTypeConfig",
+    "ResponsesAPIAgentServerInstanceConfig",
+    "ResponsesAPIAgentServerTypeConfig",
+    "ResponsesAPIModelServerInstanceConfig",
+    "ResponsesAPIModelServerTypeConfig",
+    "ServerInstanceConfig",
+    "ServerRef",
+    "ServerRefNotFoundError",
+    "WANDBConfig",
+    "is_almost_server",
+    "is_server_ref",
+    "maybe_get_server_instance_config",
+]
+
+
+class BaseNeMoGymCLIConfig(BaseModel):
+    """The parameters of a command: the base of every command's configuration class.
+
+    It is a plain model that ignores keys it does not know, so that it can be filled from the whole configuration.
+    Printing help when help is asked for is the command line's business, not this class's.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class WANDBConfig(BaseModel):
+    """Where a run is logged on Weights & Biases. Only all three together have an effect."""
+
+    wandb_project: str | None = None
+    wandb_name: str | None = None
+    wandb_api_key: str | None = None

@@ -1,0 +1,239 @@
+"""The configuration of this process: read once, then the same for everybody.
+
+This front door is the only place below the command line that reads ``sys.argv`` and the environment for the
+configuration, and it holds the one process-wide cache. Everything it does is done by ``nemo_gym.config``.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict
+
+from nemo_gym import RESULTS_DIR
+from nemo_gym.config import addresses, keys
+from nemo_gym.config.interpolation import plain
+from nemo_gym.config.parse import ParsedConfig, parse_config
+from nemo_gym.config.paths import find_readable
+from nemo_gym.config.secrets import MASK, mask_secrets
+from nemo_gym.config.suggest import did_you_mean
+from nemo_gym.config.validation import blocks, is_almost_server
+from nemo_gym.config_types import WANDBConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    RESPONSE_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    SKILLS_REF_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+
+NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME: Final = keys.CONFIG_DICT_ENV_VAR
+NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME: Final = keys.CONFIG_PATH_ENV_VAR
+CONFIG_PATHS_KEY_NAME: Final = keys.CONFIG_PATHS
+DEFAULT_HOST_KEY_NAME: Final = keys.DEFAULT_HOST
+HEAD_SERVER_KEY_NAME: Final = keys.HEAD_SERVER
+HEAD_SERVER_DEPS_KEY_NAME: Final = keys.HEAD_SERVER_DEPS
+DISALLOWED_PORTS_KEY_NAME: Final = keys.DISALLOWED_PORTS
+PYTHON_VERSION_KEY_NAME: Final = keys.PYTHON_VERSION
+HF_TOKEN_KEY_NAME: Final = keys.HUGGING_FACE
+NEMO_GYM_LOG_DIR_KEY_NAME: Final = keys.LOG_DIR
+POLICY_BASE_URL_KEY_NAME: Final = keys.POLICY_BASE_URL
+POLICY_API_KEY_KEY_NAME: Final = keys.POLICY_API_KEY
+POLICY_MODEL_NAME_KEY_NAME: Final = keys.POLICY_MODEL_NAME
+POLICY_MODEL_KEY_NAME: Final = keys.POLICY_MODEL
+NEMO_GYM_RESERVED_TOP_LEVEL_KEYS: Final = keys.RESERVED_KEYS
+
+__all__ = [
+    "AGENT_REF_KEY_NAME",
+    "CONFIG_PATHS_KEY_NAME",
+    "DEFAULT_HOST_KEY_NAME",
+    "DISALLOWED_PORTS_KEY_NAME",
+    "HEAD_SERVER_DEPS_KEY_NAME",
+    "HEAD_SERVER_KEY_NAME",
+    "HF_TOKEN_KEY_NAME",
+    "NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME",
+    "NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME",
+    "NEMO_GYM_LOG_DIR_KEY_NAME",
+    "NEMO_GYM_RESERVED_TOP_LEVEL_KEYS",
+    "POLICY_API_KEY_KEY_NAME",
+    "POLICY_BASE_URL_KEY_NAME",
+    "POLICY_MODEL_KEY_NAME",
+    "POLICY_MODEL_NAME_KEY_NAME",
+    "PYTHON_VERSION_KEY_NAME",
+    "RESPONSES_CREATE_PARAMS_KEY_NAME",
+    "RESPONSE_KEY_NAME",
+    "ROLLOUT_INDEX_KEY_NAME",
+    "SKILLS_REF_KEY_NAME",
+    "TASK_INDEX_KEY_NAME",
+    "DictConfig",
+    "GlobalConfigDictParser",
+    "GlobalConfigDictParserConfig",
+    "OmegaConf",
+    "find_open_port",
+    "get_first_server_config_dict",
+    "get_global_config_dict",
+    "get_hf_token",
+    "get_wandb_run",
+    "reset_global_config",
+    "set_global_config_dict",
+]
+
+
+def _no_model() -> DictConfig:
+    dummy = {keys.RESPONSES_API_MODELS: {keys.DUMMY_MODEL: {"entrypoint": "app.py"}}}
+    empty = dict.fromkeys((keys.POLICY_BASE_URL, keys.POLICY_API_KEY, keys.POLICY_MODEL_NAME), "")
+    config = OmegaConf.create({keys.POLICY_MODEL: dummy, **empty})
+    OmegaConf.set_readonly(config, True)
+    return config
+
+
+class GlobalConfigDictParserConfig(BaseModel):
+    """What the configuration is made of, apart from the files that it names."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    # For commands that need no model: pass it as ``initial_global_config_dict``.
+    NO_MODEL_GLOBAL_CONFIG_DICT: ClassVar[DictConfig] = _no_model()
+
+    dotenv_path: Path | None = None
+    initial_global_config_dict: DictConfig | dict[str, Any] | None = None
+    skip_load_from_cli: bool = False
+    skip_load_from_dotenv: bool = False
+    hide_secrets: bool = False
+    # The command line, when it is not what ``sys.argv`` holds.
+    overrides: list[str] | None = None
+
+
+class GlobalConfigDictParser:
+    """Builds the configuration from all its sources."""
+
+    def parse(self, parser_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
+        """The merged and validated configuration. Not cached."""
+        wanted = parser_config or GlobalConfigDictParserConfig()
+        config = self.parse_sources(wanted).config
+        return _masked(config) if wanted.hide_secrets else config
+
+    def parse_sources(self, wanted: GlobalConfigDictParserConfig) -> ParsedConfig:
+        """The configuration, and what its sources know: for commands that check their parameters."""
+        arguments = sys.argv[1:] if wanted.overrides is None else wanted.overrides
+        return parse_config(
+            [] if wanted.skip_load_from_cli else arguments,
+            env_path=None if wanted.skip_load_from_dotenv else _env_file(wanted.dotenv_path),
+            initial=wanted.initial_global_config_dict,
+        )
+
+
+class _Cache:
+    config: DictConfig | None = None
+
+
+def get_global_config_dict(parser_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
+    """The configuration of this process: built at the first call, then always the same object.
+
+    A child of a run gets it ready-made in an environment variable and takes it as it is.
+    """
+    if _Cache.config is None:
+        wanted = parser_config or GlobalConfigDictParserConfig()
+        text = os.environ.get(keys.CONFIG_DICT_ENV_VAR)
+        _Cache.config = _from_text(text) if text else GlobalConfigDictParser().parse_sources(wanted).config
+    hide = parser_config is not None and parser_config.hide_secrets
+    return _masked(_Cache.config) if hide else _Cache.config
+
+
+def set_global_config_dict(config: DictConfig) -> None:
+    """Make a configuration that was built elsewhere the one of this process."""
+    _Cache.config = config
+
+
+def reset_global_config() -> None:
+    """Forget the configuration of this process, so that the next call builds it anew."""
+    _Cache.config = None
+
+
+def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path: str) -> DictConfig:
+    """The settings of a server: what stands under its type and implementation."""
+    block = global_config_dict.get(top_level_path)
+    if not isinstance(block, DictConfig):
+        known = [name for name, candidate in blocks(global_config_dict) if is_almost_server(candidate)]
+        raise ConfigError(
+            f"the configuration has no server '{top_level_path}'. "
+            + did_you_mean(top_level_path, known, available="Available servers"),
+            hint="correct the name, or add the file that defines the server to config_paths",
+        )
+    server_type = next((kind for kind in keys.SERVER_TYPES if kind in block), next(iter(block)))
+    implementations = block[server_type]
+    settings: DictConfig = implementations[next(iter(implementations))]
+    return settings
+
+
+def find_open_port(
+    disallowed_ports: Iterable[int] | None = None,
+    port_range_low: int = keys.DEFAULT_PORT_RANGE[0],
+    port_range_high: int = keys.DEFAULT_PORT_RANGE[1],
+) -> int:
+    """A random port in the range that nobody listens on and that is not disallowed."""
+    return addresses.find_open_port(disallowed_ports, low=port_range_low, high=port_range_high)
+
+
+def get_hf_token() -> str | None:
+    """The Hugging Face token of the configuration, if it has one."""
+    token = get_global_config_dict().get(keys.HUGGING_FACE)
+    return str(token) if token else None
+
+
+def get_wandb_run() -> Any:
+    """The Weights & Biases run that the configuration asks for, started if need be; None if it asks for none."""
+    config = get_global_config_dict()
+    wanted = WANDBConfig.model_validate({name: config.get(name) for name in WANDBConfig.model_fields})
+    if not (wanted.wandb_project and wanted.wandb_name and wanted.wandb_api_key) or wanted.wandb_api_key == MASK:
+        return None
+    wandb = _import_wandb()
+    if wandb.run is not None:
+        return wandb.run
+    os.environ["WANDB_API_KEY"] = wanted.wandb_api_key
+    folder = RESULTS_DIR / "wandb"
+    folder.mkdir(parents=True, exist_ok=True)
+    return wandb.init(
+        project=wanted.wandb_project, name=wanted.wandb_name, dir=str(folder), config=mask_secrets(plain(config))
+    )
+
+
+def _import_wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")  # heavy and optional
+    except ImportError:
+        raise ConfigError(
+            "'wandb_project', 'wandb_name' and 'wandb_api_key' are set, but wandb is not installed",
+            hint="pip install wandb, or remove one of these keys",
+        ) from None
+
+
+def _env_file(path: Path | None) -> Path | None:
+    found = find_readable(path or keys.ENV_FILE_NAME)
+    return found if found is not None and found.is_file() else None
+
+
+def _from_text(text: str) -> DictConfig:
+    try:
+        config = OmegaConf.create(text)
+    except (yaml.YAMLError, OmegaConfBaseException):
+        config = None
+    if not isinstance(config, DictConfig):
+        raise ConfigError(
+            f"environment variable {keys.CONFIG_DICT_ENV_VAR}: not a YAML mapping",
+            hint="unset it, unless this process was started by a running Gym",
+        )
+    return config
+
+
+def _masked(config: DictConfig) -> DictConfig:
+    masked: dict[str, Any] = mask_secrets(OmegaConf.to_container(config, resolve=False))
+    return OmegaConf.create(masked)

@@ -1,0 +1,28 @@
+"""The keys that rollout rows carry and the identity of one rollout.
+
+A row is a JSON object of which the program reads only the keys named here; everything else passes through untouched.
+The names are part of the file format: changing one makes older files unreadable.
+"""
+
+from typing import Final, NamedTuple
+
+TASK_INDEX_KEY_NAME: Final = "_ng_task_index"
+ROLLOUT_INDEX_KEY_NAME: Final = "_ng_rollout_index"
+AGENT_REF_KEY_NAME: Final = "agent_ref"
+RESPONSES_CREATE_PARAMS_KEY_NAME: Final = "responses_create_params"
+RESPONSE_KEY_NAME: Final = "response"
+SKILLS_REF_KEY_NAME: Final = "skills_ref"
+
+# What a result may say about itself when it is a failure.
+NG_FAILURE_CLASS_KEY: Final = "_ng_failure_class"
+NG_NO_PERSIST_KEY: Final = "_ng_no_persist"
+NG_TERMINAL_KEY: Final = "_ng_failure_terminal"
+# The same class as a header of an error answer, so that it survives servers which only pass the error on.
+FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
+
+
+class RolloutKey(NamedTuple):
+    """Identity of a rollout: the task and which of its repeats. Sorts in the order of the plan."""
+
+    task: int
+    rollout: int

@@ -1,0 +1,89 @@
+"""Front door: the base of every resources server (tools, state, verification)."""
+
+from abc import abstractmethod
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
+from nemo_gym.schemas.aggregate import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
+from nemo_gym.server_utils import BaseServer, SimpleServer
+
+__all__ = [
+    "AggregateMetrics",
+    "AggregateMetricsRequest",
+    "BaseResourcesServer",
+    "BaseResourcesServerConfig",
+    "BaseRunRequest",
+    "BaseSeedSessionRequest",
+    "BaseSeedSessionResponse",
+    "BaseVerifyRequest",
+    "BaseVerifyResponse",
+    "NeMoGymResponse",
+    "NeMoGymResponseCreateParamsNonStreaming",
+    "SimpleResourcesServer",
+]
+
+
+class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
+    """Settings of a resources server; subclass it to add fields."""
+
+
+class BaseResourcesServer(BaseServer):
+    """A server with tools, state and verification."""
+
+    config: BaseResourcesServerConfig
+
+
+class BaseRunRequest(BaseModel):
+    """A task: the request for the model; subclasses add the fields of their rows."""
+
+    responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+
+
+class BaseVerifyRequest(BaseRunRequest):
+    """A task and what the agent made of it."""
+
+    response: NeMoGymResponse
+
+
+class BaseVerifyResponse(BaseVerifyRequest):
+    """A finished rollout and its reward."""
+
+    reward: float
+
+
+class BaseSeedSessionRequest(BaseModel):
+    """The start of a rollout; subclasses name the row fields they need."""
+
+
+class BaseSeedSessionResponse(BaseModel):
+    """The answer to the start of a rollout."""
+
+
+class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
+    """A resources server with the standard routes; add tools in ``setup_webserver``."""
+
+    def setup_webserver(self) -> FastAPI:
+        """Build the app with ``/seed_session``, ``/verify`` and ``/aggregate_metrics``."""
+        app = FastAPI()
+        self.setup_session_middleware(app)
+        app.post("/seed_session")(self.seed_session)
+        app.post("/verify")(self.verify)
+        app.post("/aggregate_metrics")(self.aggregate_metrics)
+        return app
+
+    async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:
+        """Prepare the state of one rollout; called before anything else."""
+        del body  # for servers that keep state
+        return BaseSeedSessionResponse()
+
+    @abstractmethod
+    async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        """Score one rollout."""
+
+    async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
+        """Turn all results of one agent into metrics."""
+        return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)

@@ -1,0 +1,128 @@
+"""Front door: what a server is, and how servers reach each other. The work is done in ``nemo_gym.servers``."""
+
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import Self
+
+from fastapi import FastAPI
+from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict
+from starlette.middleware import Middleware
+
+from nemo_gym.config.keys import CONFIG_PATH_ENV_VAR
+from nemo_gym.global_config import get_first_server_config_dict, get_global_config_dict
+from nemo_gym.schemas.refs import BaseRunServerInstanceConfig, BaseServerConfig
+from nemo_gym.servers.addresses import base_url, server_settings
+from nemo_gym.servers.client import GymClient, HeadServerUnreachableError, ServerStatus
+from nemo_gym.servers.faults import FaultMiddleware
+from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig
+from nemo_gym.servers.http import get_global_aiohttp_client, get_response_json, raise_for_status, request
+from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware, session_secret
+from nemo_gym.servers.standalone import serve_standalone
+
+MAX_NUM_TRIES = 3
+
+__all__ = [
+    "MAX_NUM_TRIES",
+    "SESSION_ID_KEY",
+    "BaseServer",
+    "HeadServer",
+    "HeadServerUnreachableError",
+    "ServerClient",
+    "ServerInstanceDisplayConfig",
+    "ServerStatus",
+    "SimpleServer",
+    "get_first_server_config_dict",
+    "get_global_aiohttp_client",
+    "get_global_config_dict",
+    "get_response_json",
+    "get_server_url",
+    "initialize_ray",
+    "is_nemo_gym_fastapi_entrypoint",
+    "raise_for_status",
+    "request",
+]
+
+
+class ServerClient(GymClient):
+    """Calls servers by their instance names, in this process or over HTTP."""
+
+    @classmethod
+    def load_from_global_config(cls, head_server_config: BaseServerConfig | None = None) -> Self:
+        """A client for the running Gym, found through its head server."""
+        head = head_server_config or BaseServerConfig.model_validate(get_global_config_dict()["head_server"])
+        return cls.load_from_head(head)
+
+
+class BaseServer(BaseModel):
+    """A server instance: its configuration and its way to the other servers."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    config: BaseRunServerInstanceConfig
+    server_client: ServerClient
+
+    @classmethod
+    def load_config_from_global_config(cls) -> BaseRunServerInstanceConfig:
+        """The configuration of the instance that this process was started for."""
+        name = os.environ[CONFIG_PATH_ENV_VAR]
+        settings = OmegaConf.to_container(server_settings(get_global_config_dict(), name), resolve=True)
+        assert isinstance(settings, dict)
+        config_class: type[BaseRunServerInstanceConfig] = cls.model_fields["config"].annotation  # type: ignore[assignment]
+        return config_class.model_validate({**settings, "name": name})
+
+
+class SimpleServer(BaseServer):
+    """A server that is a FastAPI app."""
+
+    @abstractmethod
+    def setup_webserver(self) -> FastAPI:
+        """Build the app: routes and middleware."""
+
+    def get_session_middleware_key(self) -> str:
+        """The name of this server's session cookie."""
+        return f"{type(self).__name__}___{self.config.name}"
+
+    def setup_session_middleware(self, app: FastAPI) -> None:
+        """Give every request a session, ``request.session[SESSION_ID_KEY]``."""
+        cookies = SessionCookies(self.get_session_middleware_key(), session_secret())
+        app.add_middleware(SessionMiddleware, cookies=cookies)
+
+    def setup_exception_middleware(self, app: FastAPI) -> None:
+        """Answer 500 with the exception's text; innermost, so that the answer still gets its session cookie."""
+        app.user_middleware.append(Middleware(FaultMiddleware, server=self.get_session_middleware_key()))
+
+    def setup_liveness(self, app: FastAPI) -> None:
+        """Answer ``GET /``, which is how readiness is polled."""
+
+        @app.get("/")
+        async def alive() -> dict[str, str]:
+            return {"status": "ok"}
+
+    @classmethod
+    def run_webserver(cls) -> FastAPI | None:
+        """Serve one instance in this process; the end of every server's ``app.py``."""
+        name = os.environ.get(CONFIG_PATH_ENV_VAR, "")
+        return serve_standalone(cls, get_global_config_dict(), name)
+
+
+def get_server_url(server_name: str) -> str:
+    """The address of a server instance."""
+    return base_url(server_settings(get_global_config_dict(), server_name))
+
+
+def is_nemo_gym_fastapi_entrypoint(file: str) -> bool:
+    """True in a uvicorn worker that imports this file. Workers of our own run the file itself, as a program."""
+    entrypoint = os.environ.get("IS_NEMO_GYM_FASTAPI_ENTRYPOINT")
+    is_worker = os.environ.get("IS_NEMO_GYM_FASTAPI_WORKER") == "1"
+    return is_worker and entrypoint is not None and Path(file).as_posix().endswith(entrypoint)
+
+
+def initialize_ray() -> None:
+    """Join or start the Ray cluster; for servers that use Ray themselves."""
+    import ray  # noqa: PLC0415 - an extra, needed only here
+
+    if not ray.is_initialized():
+        address = get_global_config_dict().get("ray_head_node_address")
+        ray.init(address=address, ignore_reinit_error=True)

@@ -1,0 +1,208 @@
+"""Direct dispatch: calling a server of the same process without HTTP.
+
+The contract is that nobody can tell. A call goes in as JSON bytes and comes out as JSON bytes, so sender and receiver
+never share an object; validation, sessions, status codes and faults are those of a real request. The short way is taken
+only for routes that are known to allow it (see ``routes``); everything else, and every body that does not validate,
+takes a full ASGI call through the same app. Requests from other processes take the same short way behind their HTTP.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from nemo_gym.servers.asgi import call_asgi, is_json, read_all, replay
+from nemo_gym.servers.faults import FaultMiddleware, fault_body, log_fault
+from nemo_gym.servers.replies import JSON_HEADERS, Answer, DirectReply
+from nemo_gym.servers.responses import HandlerResponse, cookie_headers
+from nemo_gym.servers.routes import DirectRoute, RouteTable, direct_routes
+from nemo_gym.servers.sessions import Session, SessionCookies, SessionMiddleware, incoming_cookies
+from nemo_gym.servers.wire import cookie_values, encode_json, request_headers
+
+REFUSED = object()
+
+
+class Call(NamedTuple):
+    """One call on its way to a handler; ``http`` is the scope of one that came over HTTP."""
+
+    method: str
+    path: str
+    body: bytes
+    cookies: Mapping[str, str]
+    session: Session | None = None
+    http: Scope | None = None
+
+
+class LocalServer:
+    """One server instance of this process, callable by method and path."""
+
+    def __init__(self, app: FastAPI, *, label: str, base_url: str) -> None:
+        self.app = app
+        self.label = label
+        self.base_url = base_url
+        self._host, _, self._port = base_url.partition("://")[2].rpartition(":")
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        cookies: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: bytes = b"",
+    ) -> DirectReply:
+        """Call a route from inside the process and return its answer."""
+        path = path if path.startswith("/") else f"/{path}"
+        body = encode_json(json)
+        values = cookie_values(cookies)
+        route = self._routes.get((method, path))
+        content = REFUSED if route is None or headers or query else _read_body(route, body)
+        if route is None or content is REFUSED:
+            scope = self._scope(Call(method, path, body, values), headers=headers or {}, query=query)
+            sent = await call_asgi(self.app, scope, body)
+            return DirectReply(Answer(sent.status, sent.body, sent.headers), method=method, url=self.base_url + path)
+        seals = self._seals
+        session = seals.open(values.get(seals.name)) if seals else None
+        answer = await self._answer(route, content, Call(method, path, body, values, session))
+        return DirectReply(answer, method=method, url=self.base_url + path, seals=seals, session=session)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request from another process: the same short way where it is allowed, else the whole app."""
+        route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if route is None or scope["query_string"] or (route.body_name and not is_json(scope)):
+            await self.app(scope, receive, send)
+            return
+        body = await read_all(receive)
+        content = _read_body(route, body)
+        if content is REFUSED:
+            await self.app(scope, replay(body), send)
+            return
+        cookies, seals = incoming_cookies(scope), self._seals
+        session = seals.open(cookies.get(seals.name)) if seals else None
+        answer = await self._answer(route, content, Call(scope["method"], scope["path"], body, cookies, session, scope))
+        headers = [*answer.headers, *cookie_headers(answer.cookies), (b"content-length", b"%d" % len(answer.body))]
+        if seals is not None and session is not None:
+            headers.append(seals.header(session))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    @cached_property
+    def _layers(self) -> Mapping[Any, Mapping[str, Any]]:
+        """The middleware of the app; looked at on the first call, when the author has finished with it."""
+        return {layer.cls: layer.kwargs for layer in self.app.user_middleware}
+
+    @cached_property
+    def _routes(self) -> RouteTable:
+        only_ours = set(self._layers) <= {SessionMiddleware, FaultMiddleware} and FaultMiddleware in self._layers
+        return direct_routes(self.app) if only_ours else {}
+
+    @cached_property
+    def _seals(self) -> SessionCookies | None:
+        return self._layers.get(SessionMiddleware, {}).get("cookies")
+
+    async def _answer(self, route: DirectRoute, content: Any, call: Call) -> Answer:
+        """Give the handler what it wants, and take what it returns or raises."""
+        values: dict[str, Any] = {}
+        if route.body_name:
+            values[route.body_name] = content
+        if route.request_name:
+            values[route.request_name] = self._request(call)
+        response = None
+        if route.response_name:
+            response = values[route.response_name] = HandlerResponse()
+        try:
+            return await _run(route, values, response)
+        except Exception as error:  # noqa: BLE001 - the boundary between a handler and its callers
+            return await self._answer_error(error, call)
+
+    async def _answer_error(self, error: Exception, call: Call) -> Answer:
+        """The answer to an exception: by the app's own exception handlers, else as a fault."""
+        handler = find_exception_handler(self.app, error)
+        if handler is not None:
+            request = self._request(call)
+            result = handler(request, error)
+            return await _render(await result if inspect.isawaitable(result) else result, request.scope)
+        log_fault(error, self.label, call.path)
+        return Answer(500, fault_body(error, self.label))
+
+    def _request(self, call: Call) -> Request:
+        scope = call.http if call.http is not None else self._scope(call)
+        scope.update({"app": self.app, "router": self.app.router, "session": call.session, "path_params": {}})
+        return DirectRequest(scope, call)
+
+    def _scope(self, call: Call, *, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Scope:
+        """The ASGI scope of a call that never was HTTP."""
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": call.method,
+            "scheme": "http",
+            "path": call.path,
+            "raw_path": call.path.encode(),
+            "root_path": "",
+            "query_string": query,
+            "headers": request_headers(f"{self._host}:{self._port}".encode(), call.body, call.cookies, headers),
+            "client": ("127.0.0.1", 0),
+            "server": (self._host, int(self._port)),
+            "state": {},
+        }
+
+
+def _read_body(route: DirectRoute, body: bytes) -> Any:
+    """The validated body, or REFUSED: then FastAPI is asked, and words the refusal. The handler has not run."""
+    if route.body_name is None:
+        return None
+    try:
+        return route.read_body(body)
+    except ValueError:  # pydantic's errors are ValueErrors
+        return REFUSED
+
+
+class DirectRequest(Request):
+    """An ordinary request whose body and cookies are already at hand."""
+
+    def __init__(self, scope: Scope, call: Call) -> None:
+        super().__init__(scope)
+        self._body = call.body
+        self._cookies = dict(call.cookies)
+
+
+async def _run(route: DirectRoute, values: dict[str, Any], response: HandlerResponse | None) -> Answer:
+    if route.is_async:
+        result = await route.handler(**values)
+    else:
+        result = await run_in_threadpool(route.handler, **values)
+    if isinstance(result, Response):
+        return await _render(result, {"type": "http", "method": "POST", "headers": []})
+    body = route.write_body(result)
+    if response is None:
+        return Answer(route.status, body)
+    headers = (*JSON_HEADERS, *response.raw_headers) if response.raw_headers else JSON_HEADERS
+    return Answer(response.status_code or route.status, body, headers, response.plain_cookies)
+
+
+async def _render(response: Response, scope: Scope) -> Answer:
+    """The answer of a response object, whatever its class: one that has its body at hand, else by running it."""
+    if type(response).__call__ is Response.__call__ and response.background is None:
+        headers = [pair for pair in response.raw_headers if pair[0] != b"content-length"]
+        return Answer(response.status_code, bytes(response.body), headers)
+    sent = await call_asgi(response, scope, b"")
+    return Answer(sent.status, sent.body, [pair for pair in sent.headers if pair[0] != b"content-length"])
+
+
+def find_exception_handler(app: FastAPI, error: Exception) -> Callable[[Request, Exception], Any] | None:
+    """The handler that Starlette would choose: by status for HTTP errors, else by class."""
+    handlers = app.exception_handlers
+    if isinstance(error, HTTPException) and error.status_code != 500 and error.status_code in handlers:
+        return handlers[error.status_code]
+    classes = type(error).__mro__[: type(error).__mro__.index(Exception)]
+    return next((handlers[kind] for kind in classes if kind in handlers), None)

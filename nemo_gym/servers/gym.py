@@ -1,0 +1,121 @@
+"""A Gym: all servers that one configuration describes, hosted.
+
+Servers live in this process unless they ask for one of their own (``isolation: process``, ``num_workers``) or need
+packages that are not installed here. Inside the process they call each other directly; each also listens on its own
+port, so that processes elsewhere can call it. Everything is checked before the first server starts, and everything is
+stopped when the context ends.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig
+from starlette.types import ASGIApp
+
+from nemo_gym import CACHE_DIR
+from nemo_gym.config.instances import ServerInstance, require_instances
+from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.servers.children import Child, first_crash, start_child, stopping_at_exit, wait_until_ready
+from nemo_gym.servers.client import GymClient
+from nemo_gym.servers.direct import LocalServer
+from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance
+from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.lag import watching_lag
+from nemo_gym.servers.listen import bind, listening
+from nemo_gym.servers.loader import build_server
+from nemo_gym.servers.standalone import raise_open_files_limit
+from nemo_gym.servers.token import run_token
+from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
+from nemo_gym.servers.webapp import build_app
+
+
+@dataclass
+class Gym:
+    """A hosted Gym: a client that reaches every server, and what is known of each."""
+
+    config: DictConfig
+    client: GymClient
+    instances: list[ServerInstance]
+    children: list[Child] = field(default_factory=list)
+    started_at: float = field(default_factory=time.time)
+
+    def describe(self) -> list[ServerInstanceDisplayConfig]:
+        """All servers, in the order of the configuration."""
+        pids = {child.instance.name: child.process.pid for child in self.children}
+        return [
+            describe_instance(instance, pid=pids.get(instance.name, os.getpid()), start_time=self.started_at)
+            for instance in self.instances
+        ]
+
+    async def watch(self) -> None:
+        """Wait for ever; raise when a server process ends."""
+        raise await first_crash(self.children)
+
+
+@contextlib.asynccontextmanager
+async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[Gym]:
+    """Host every server of a configuration; with ``head``, also tell other processes about them."""
+    instances = require_instances(config)
+    raise_open_files_limit()
+    head_config = BaseServerConfig.model_validate(config["head_server"])
+    gym = Gym(config, GymClient(head_server_config=head_config, global_config_dict=config), instances)
+    missing = {i.name: unmet(read_requirements(i.directory)) for i in instances}
+    apart = [i for i in instances if i.isolation == "process" or missing[i.name]]
+    inline = [i for i in instances if i not in apart]
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(close_http_client)
+        local = {instance.port: _host_inline(instance, gym.client) for instance in inline}
+        for server in local.values():
+            await stack.enter_async_context(server.app.router.lifespan_context(server.app))
+        apps: dict[int, ASGIApp] = dict(local)
+        sockets = {instance.port: bind(instance.host, instance.port, owner=instance.name) for instance in inline}
+        if head:
+            token = stack.enter_context(run_token(head_config.port))
+            apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
+            sockets[head_config.port] = bind(head_config.host, head_config.port, owner="head server")
+        await stack.enter_async_context(listening(apps, list(sockets.values())))
+        gym.children = await _start_children(stack, config, apart, missing)
+        await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline}))
+        yield gym
+
+
+def _host_inline(instance: ServerInstance, client: GymClient) -> LocalServer:
+    """Build a server in this process and let the others call it directly."""
+    server = build_server(instance, client)
+    app = build_app(server, folder=instance.directory)
+    label = server.get_session_middleware_key()
+    local = LocalServer(app, label=label, base_url=f"http://{instance.host}:{instance.port}")
+    client.attach(instance.name, local)
+    return local
+
+
+async def _start_children(
+    stack: AsyncExitStack, config: DictConfig, apart: list[ServerInstance], missing: dict[str, list[str]]
+) -> list[Child]:
+    """Start the servers that live in processes of their own, and wait until they answer."""
+    if not apart:
+        return []
+    cache = Path(config.get("uv_venv_dir") or CACHE_DIR)
+    log_dir = Path(config["nemo_gym_log_dir"]) if config.get("nemo_gym_log_dir") else None
+    pythons = [
+        await ensure_venv(i.name, i.directory, read_requirements(i.directory), cache)
+        if missing[i.name]
+        else Path(sys.executable)
+        for i in apart
+    ]
+    # The write end stays open as long as this process lives; its end tells the children.
+    parent_read, parent_write = os.pipe()
+    stack.callback(os.close, parent_write)
+    stack.callback(os.close, parent_read)
+    children: list[Child] = []
+    await stack.enter_async_context(stopping_at_exit(children))
+    for instance, python in zip(apart, pythons, strict=True):
+        children.append(await start_child(instance, config, python=str(python), parent_fd=parent_read, log_dir=log_dir))
+    await wait_until_ready(children)
+    return children

@@ -1,0 +1,85 @@
+"""The head server: tells other processes which servers there are and how they are configured.
+
+Secrets leave it only for callers who hold the run's token; everybody else gets the same configuration with the secrets
+masked, which is all that is needed to find a server.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
+
+from nemo_gym.config.instances import ServerInstance
+from nemo_gym.config.secrets import mask_secrets
+from nemo_gym.servers.token import TOKEN_HEADER
+
+
+class ServerInstanceDisplayConfig(BaseModel):
+    """One running server, as shown by ``ng_status``."""
+
+    config_path: str | None = None
+    dir_path: str | None = None
+    entrypoint: str | None = None
+    host: str | None = None
+    name: str | None = None
+    pid: int | None = None
+    port: int | None = None
+    process_name: str | None = None
+    server_type: str | None = None
+    start_time: float | None = None
+    status: str | None = None
+    uptime_seconds: float | None = None
+    url: str | None = None
+
+
+def describe_instance(instance: ServerInstance, *, pid: int, start_time: float) -> ServerInstanceDisplayConfig:
+    """What the head server says of one instance."""
+    return ServerInstanceDisplayConfig(
+        config_path=instance.name,
+        dir_path=str(instance.directory),
+        entrypoint=instance.entrypoint,
+        host=instance.host,
+        name=instance.implementation,
+        pid=pid,
+        port=instance.port,
+        process_name=instance.name,
+        server_type=instance.server_type,
+        start_time=start_time,
+        url=f"http://{instance.host}:{instance.port}",
+    )
+
+
+class HeadServer:
+    """Publishes one configuration and the servers that run with it."""
+
+    def __init__(
+        self, config: DictConfig, *, token: str, servers: Callable[[], Sequence[ServerInstanceDisplayConfig]]
+    ) -> None:
+        self._token = token
+        self._servers = servers
+        self._open_yaml = OmegaConf.to_yaml(config)
+        self._masked_yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(OmegaConf.to_container(config))))
+
+    def setup_webserver(self) -> FastAPI:
+        """Build the app."""
+        app = FastAPI()
+        app.get("/")(self.alive)
+        app.get("/global_config_dict_yaml")(self.global_config_dict_yaml)
+        app.get("/server_instances")(self.server_instances)
+        return app
+
+    async def alive(self) -> dict[str, str]:
+        """Liveness."""
+        return {"status": "ok"}
+
+    async def global_config_dict_yaml(self, token: Annotated[str | None, Header(alias=TOKEN_HEADER)] = None) -> str:
+        """The merged configuration as YAML text, interpolations unresolved."""
+        trusted = token is not None and secrets.compare_digest(token.encode(), self._token.encode())
+        return self._open_yaml if trusted else self._masked_yaml
+
+    async def server_instances(self) -> list[dict[str, Any]]:
+        """All servers of the run."""
+        return [server.model_dump() for server in self._servers()]

@@ -1,0 +1,207 @@
+"""The one HTTP client of a process: a session per event loop, shared by everything that sends requests.
+
+The session opens with the first request and is closed by whoever runs the loop (:func:`close_http_client`). Cookies
+are never kept; callers pass them on. A response is always read to its end before it is returned, so an answer that
+breaks off counts as a connection error, and no caller can hold a connection by forgetting to read.
+
+Retries are bounded (see ``retry``); the error after the last one says what was tried (see ``http_errors``).
+"""
+
+import asyncio
+import inspect
+import io
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.request import getproxies_environment, proxy_bypass
+from weakref import WeakKeyDictionary
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from nemo_gym.servers.http_errors import UpstreamResponseError, describe, request_error, shown
+from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
+from nemo_gym.servers.wire import cookie_values, encode_json
+
+logger = logging.getLogger(__name__)
+
+# A call inside a Gym may be a whole rollout; whoever wants it to end sooner says so.
+INTERNAL_TIMEOUT: Final = aiohttp.ClientTimeout(total=6 * 3600, sock_connect=30)
+EXTERNAL_TIMEOUT: Final = aiohttp.ClientTimeout(total=600, sock_connect=30)
+INTERNAL_RETRIES: Final = RetryPolicy(resend=False)
+EXTERNAL_RETRIES: Final = RetryPolicy()
+# aiohttp warns about larger bodies that are passed as bytes.
+LARGE_BODY: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Size of the connection pool; more requests than that wait for a connection."""
+
+    connections: int = 102_400
+    connections_per_host: int = 16_384
+    # Shorter than what servers usually allow, so that we close idle connections before they do.
+    keepalive_s: float = 15.0
+
+
+@dataclass(slots=True)
+class _Client:
+    session: aiohttp.ClientSession
+    proxies: dict[str, str] = field(default_factory=getproxies_environment)
+
+
+# The only state of the module: an event loop can't be asked to remember its session.
+_clients: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Client]] = WeakKeyDictionary()
+
+
+class Retry(NamedTuple):
+    """An attempt that failed and will be repeated."""
+
+    attempt: int
+    delay_s: float
+    reason: str
+
+
+def get_global_aiohttp_client(settings: HttpSettings | None = None) -> aiohttp.ClientSession:
+    """The session of the running loop, opened if need be; settings count only when it opens."""
+    return _client(settings).session
+
+
+def _client(settings: HttpSettings | None = None) -> _Client:
+    loop = asyncio.get_running_loop()
+    client = _clients.get(loop)
+    if client is None or client.session.closed:
+        client = _clients[loop] = _Client(_open_session(settings or HttpSettings()))
+    return client
+
+
+def _open_session(settings: HttpSettings) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=settings.connections,
+        limit_per_host=settings.connections_per_host,
+        keepalive_timeout=settings.keepalive_s,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # Answers are small and mostly local: packing them costs more than it saves.
+        skip_auto_headers=("Accept-Encoding",),
+    )
+
+
+async def close_http_client() -> None:
+    """Close the session of the running loop, if it has one."""
+    client = _clients.pop(asyncio.get_running_loop(), None)
+    if client is not None:
+        await client.session.close()
+        # Transports close in the next round of the loop, which may be its last.
+        await asyncio.sleep(0)
+
+
+def _log_retry(retry: Retry) -> None:
+    logger.info("attempt %d failed, trying again in %.1f s: %s", retry.attempt, retry.delay_s, retry.reason)
+
+
+async def request(
+    method: str,
+    url: str | URL,
+    *,
+    _internal: bool = False,
+    retries: RetryPolicy | None = None,
+    on_retry: Callable[[Retry], None] = _log_retry,
+    **options: Any,
+) -> aiohttp.ClientResponse:
+    """Send a request and read its answer, whatever the status; options are aiohttp's, ``json`` may be a model."""
+    client = _client()
+    policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
+    timeout = _timeout(options.pop("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT))
+    body = _take_body(options)
+    if client.proxies and not _internal:
+        options.setdefault("proxy", _proxy(client.proxies, URL(url)))
+    attempt = 1
+    while True:
+        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+        try:
+            response = await client.session.request(method, url, data=data, timeout=timeout, **options)
+            await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            delay = policy.delay(attempt) if _may_repeat(error, policy) else None
+            if delay is None:
+                raise request_error(error, method, url, attempts=attempt, timeout=timeout) from error
+            reason = describe(error, timeout)
+        else:
+            delay = None
+            if response.status in policy.statuses:
+                delay = policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
+            if delay is None:
+                return response
+            reason = f"status {response.status}"
+        on_retry(Retry(attempt, delay, f"{method} {shown(url)}: {reason}"))
+        attempt += 1
+        await asyncio.sleep(delay)
+
+
+def _timeout(given: aiohttp.ClientTimeout | float | None) -> aiohttp.ClientTimeout:
+    return given if isinstance(given, aiohttp.ClientTimeout) else aiohttp.ClientTimeout(total=given)
+
+
+def _take_body(options: dict[str, Any]) -> Any:
+    """Take body and cookies out of the options; both are encoded once, not once an attempt."""
+    headers = options.get("headers") or {}
+    pairs = cookie_values(options.pop("cookies", None))
+    if pairs:
+        # aiohttp would build a cookie jar for every request.
+        headers = {**headers, "Cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())}
+    content = options.pop("json", None)
+    if content is None:
+        options["headers"] = headers
+        return options.pop("data", None)
+    options["headers"] = {"Content-Type": "application/json", **headers}
+    return encode_json(content)
+
+
+def _proxy(proxies: Mapping[str, str], url: URL) -> str | None:
+    """The proxy that the environment asks for, but never for this machine."""
+    host = url.host or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
+        return None
+    return proxies.get(url.scheme) or proxies.get("all")
+
+
+def _may_repeat(error: Exception, policy: RetryPolicy) -> bool:
+    if isinstance(error, aiohttp.ClientSSLError):
+        return False
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return True  # nothing was sent
+    if isinstance(error, TimeoutError):
+        return False  # it took all the time there was
+    lost = aiohttp.ClientOSError | aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError
+    return policy.resend and isinstance(error, lost)
+
+
+async def raise_for_status(response: Any) -> None:
+    """Raise if the answer is an error; the exception has the body as ``response_content``."""
+    if response.ok:
+        return
+    error = UpstreamResponseError(
+        response.request_info,
+        (),
+        status=response.status,
+        message=response.reason or "",
+        headers=response.headers,
+    )
+    content = await response.read()
+    error.response_content = content.encode() if isinstance(content, str) else content
+    raise error
+
+
+async def get_response_json(response: Any) -> Any:
+    """The body as JSON, from anything that looks like a response."""
+    reading = response.read()
+    content = await reading if inspect.isawaitable(reading) else None
+    if isinstance(content, bytes | str):
+        return orjson.loads(content)
+    # Stand-ins in tests often have only json().
+    return await response.json()

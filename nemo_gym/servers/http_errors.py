@@ -1,0 +1,70 @@
+"""What can go wrong with a request, in words that can be shown.
+
+    aiohttp.ClientError
+    ├── RequestFailedError         no answer: refused, cut off, not HTTP
+    │   └── RequestTimeoutError    no answer in time (also a TimeoutError)
+    └── UpstreamResponseError      an answer with an error status; ``response_content`` is its body
+
+Messages name the method, the address and the number of attempts. They never contain a query, a user or a header,
+where secrets live.
+"""
+
+import aiohttp
+from yarl import URL
+
+
+class RequestFailedError(aiohttp.ClientConnectionError):
+    """No answer, after all attempts."""
+
+
+class RequestTimeoutError(RequestFailedError, TimeoutError):
+    """No answer in time."""
+
+
+class UpstreamResponseError(aiohttp.ClientResponseError):
+    """An answer that is an error; its body is in ``response_content``."""
+
+    response_content: bytes = b""
+
+    def __str__(self) -> str:
+        return f"{self.request_info.method} {shown(self.request_info.real_url)}: status {self.status} {self.message}"
+
+
+def request_error(
+    error: Exception, method: str, url: str | URL, *, attempts: int, timeout: aiohttp.ClientTimeout
+) -> RequestFailedError:
+    """The error to raise when there will be no further attempt."""
+    kind = RequestTimeoutError if isinstance(error, TimeoutError) else RequestFailedError
+    tries = f" ({attempts} attempts)" if attempts > 1 else ""
+    return kind(f"{method} {shown(url)}: {describe(error, timeout)}{tries}")
+
+
+def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
+    """What went wrong. aiohttp's own words are used only where they can't contain the whole address."""
+    words = type(error).__name__
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            words = f"no connection within {timeout.sock_connect:g} s" if timeout.sock_connect else "no connection"
+        case TimeoutError():
+            words = f"no answer within {timeout.total:g} s" if timeout.total else "no answer in time"
+        case aiohttp.ClientConnectorError():
+            words = f"cannot connect: {error.os_error.strerror or error.os_error}"
+        case aiohttp.InvalidURL():
+            words = "not a valid address"
+        case aiohttp.ClientPayloadError():
+            words = "the answer broke off"
+        case aiohttp.ClientResponseError():
+            words = f"not a valid HTTP answer: {error.message}"
+        case aiohttp.ServerDisconnectedError():
+            words = "the server closed the connection without an answer"
+        case OSError():
+            words = f"connection lost: {error.strerror or words}"
+    return words
+
+
+def shown(url: str | URL) -> str:
+    """An address that can be shown."""
+    try:
+        return str(URL(url).with_user(None).with_query(None).with_fragment(None))
+    except ValueError:
+        return "(unreadable address)"

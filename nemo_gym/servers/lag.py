@@ -1,0 +1,110 @@
+"""Notices code that blocks the event loop, and names it.
+
+In one process a handler that computes or sleeps without awaiting stops every server. The loop reports that it is alive;
+a thread that hears nothing for too long looks at where the loop's thread is and warns once per place.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.1
+BLOCKED_S = 1.0
+
+
+class Culprit(NamedTuple):
+    """The code that holds the loop."""
+
+    server: str | None
+    file: str
+    function: str
+    line: int
+
+
+def find_culprit(frame: FrameType | None, folders: Mapping[str, Path]) -> Culprit | None:
+    """The innermost frame inside a server's folder, else the innermost of all."""
+    innermost = frame
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        for server, folder in folders.items():
+            if file.is_relative_to(folder):
+                return Culprit(server, str(file), frame.f_code.co_qualname, frame.f_lineno)
+        frame = frame.f_back
+    if innermost is None:
+        return None
+    return Culprit(None, innermost.f_code.co_filename, innermost.f_code.co_qualname, innermost.f_lineno)
+
+
+class LagWatch:
+    """Watches one event loop from a thread."""
+
+    def __init__(self, folders: Mapping[str, Path], *, blocked_s: float = BLOCKED_S) -> None:
+        self._folders = folders
+        self._blocked_s = blocked_s
+        self._thread_id = threading.get_ident()
+        self._beat = time.monotonic()
+        self._stop = threading.Event()
+        self._named: set[tuple[str, str]] = set()
+
+    def beat(self) -> None:
+        """The loop is alive."""
+        self._beat = time.monotonic()
+
+    def watch(self) -> None:
+        """Run in a thread until stopped."""
+        while not self._stop.wait(self._blocked_s / 4):
+            silence = time.monotonic() - self._beat
+            if silence >= self._blocked_s:
+                self._warn(silence)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def _warn(self, silence: float) -> None:
+        culprit = find_culprit(sys._current_frames().get(self._thread_id), self._folders)  # noqa: SLF001
+        if culprit is None or (culprit.file, culprit.function) in self._named:
+            return
+        self._named.add((culprit.file, culprit.function))
+        owner = culprit.server or "code outside any server"
+        logger.warning(
+            "%s blocks the event loop: %s at %s:%d has held it for %.1f s, and no other server can answer. "
+            "Await there or use a thread, or set `isolation: process` for this server.",
+            owner,
+            culprit.function,
+            culprit.file,
+            culprit.line,
+            silence,
+        )
+
+
+@contextlib.asynccontextmanager
+async def watching_lag(folders: Mapping[str, Path], *, blocked_s: float = BLOCKED_S) -> AsyncIterator[LagWatch]:
+    """Watch the running loop while the context lasts."""
+    watch = LagWatch(folders, blocked_s=blocked_s)
+    loop = asyncio.get_running_loop()
+    handle: asyncio.TimerHandle
+
+    def heartbeat() -> None:
+        nonlocal handle
+        watch.beat()
+        handle = loop.call_later(HEARTBEAT_S, heartbeat)
+
+    heartbeat()
+    thread = threading.Thread(target=watch.watch, name="event-loop lag", daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+        handle.cancel()
+        thread.join()

@@ -1,0 +1,74 @@
+"""Listening: all servers of this process behind one uvicorn, told apart by the port they are called on."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym.errors import ConfigError
+
+BACKLOG = 4096
+KEEP_ALIVE_S = 30
+GRACE_S = 1
+
+
+class Switchboard:
+    """An ASGI app that passes each request on to the app that owns the port."""
+
+    def __init__(self, apps: Mapping[int, ASGIApp]) -> None:
+        self._apps = apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._apps[scope["server"][1]](scope, receive, send)
+
+
+class _QuietServer(uvicorn.Server):
+    """A server that leaves signals to the program around it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int, *, owner: str) -> socket.socket:
+    """A listening socket, or an error that says who wanted which port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"{owner}: can't listen on {host}:{port} ({error.strerror or error})",
+            hint="another program (perhaps another ng_run) has that address: stop it or choose another port",
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+@contextlib.asynccontextmanager
+async def listening(apps: Mapping[int, ASGIApp], sockets: list[socket.socket]) -> AsyncIterator[None]:
+    """Serve the apps on their sockets while the context lasts."""
+    config = uvicorn.Config(
+        Switchboard(apps),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _QuietServer(config)
+    serving = asyncio.create_task(server.serve(sockets=sockets))
+    try:
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag, it has no event
+            await asyncio.sleep(0.005)
+        yield
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,181 @@
+"""Which handlers can be called directly, and how.
+
+FastAPI has already worked out what a handler wants (body model, ``Request``, ``Response``) and what it returns. A route
+that wants nothing else can be called with validated values and no HTTP in between. Whatever does not fit (dependencies,
+query or path parameters, mounts, custom response classes) is left to a full ASGI call, so the question here is only
+"are we certain?".
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.datastructures import DefaultPlaceholder
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import ResponseValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from starlette.routing import BaseRoute, Match, Route
+
+# Types that a JSON parser and a Python validator read alike. Others (dates, UUIDs, enums, strict fields, …) may choose
+# differently in a union or accept less, and are validated the way FastAPI does it: parse first, then look.
+PLAIN_SCHEMAS = frozenset(
+    {"any", "none", "bool", "int", "float", "str", "list", "dict", "literal", "nullable", "default"}
+    | {"model", "model-fields", "model-field", "typed-dict", "typed-dict-field", "definitions", "definition-ref"}
+    | {"union", "tagged-union", "function-before", "function-after", "function-wrap"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRoute:
+    """A handler with the names of the values it wants and the way back to JSON."""
+
+    handler: Callable[..., Any]
+    is_async: bool
+    status: int
+    body_name: str | None
+    read_body: Callable[[bytes], Any]
+    request_name: str | None
+    response_name: str | None
+    write_body: Callable[[Any], bytes]
+
+
+RouteTable = dict[tuple[str, str], DirectRoute]
+
+
+def direct_routes(app: FastAPI) -> RouteTable:
+    """The routes of an app that can be called directly, by method and path."""
+    table: RouteTable = {}
+    for position, route in enumerate(app.routes):
+        if not isinstance(route, APIRoute) or not _is_plain(app, route):
+            continue
+        direct = None
+        for method in route.methods or ():
+            if not _is_shadowed(app.routes[:position], method, route.path):
+                direct = direct or _direct_route(route)
+                table.setdefault((method, route.path), direct)
+    return table
+
+
+def _is_plain(app: FastAPI, route: APIRoute) -> bool:
+    """True if nothing but the body, the request and the response has to be worked out for the handler."""
+    wants = route.dependant
+    return not (
+        wants.path_params
+        or wants.query_params
+        or wants.header_params
+        or wants.cookie_params
+        or wants.dependencies
+        or wants.http_connection_param_name
+        or wants.websocket_param_name
+        or wants.background_tasks_param_name
+        or wants.security_scopes_param_name
+        or app.dependency_overrides
+        or "{" in route.path
+        or len(wants.body_params) > 1
+        or not _is_whole_body(route)
+        or not _has_default_response(route)
+    )
+
+
+def _is_whole_body(route: APIRoute) -> bool:
+    """True if the one body parameter is the JSON document itself, and is required."""
+    if not route.dependant.body_params:
+        return True
+    info = route.dependant.body_params[0].field_info
+    is_json = getattr(info, "media_type", None) == "application/json"
+    return is_json and info.is_required() and not getattr(info, "embed", None)
+
+
+def _has_default_response(route: APIRoute) -> bool:
+    return (
+        isinstance(route.response_class, DefaultPlaceholder)
+        and route.response_model_include is None
+        and route.response_model_exclude is None
+        and route.response_model_by_alias
+        and not route.response_model_exclude_unset
+        and not route.response_model_exclude_defaults
+        and not route.response_model_exclude_none
+        and not inspect.isgeneratorfunction(route.endpoint)
+        and not inspect.isasyncgenfunction(route.endpoint)
+    )
+
+
+def _is_shadowed(earlier: list[BaseRoute], method: str, path: str) -> bool:
+    """True if a route registered earlier answers this path."""
+    scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
+    return any(_matches(route, method, path, scope) for route in earlier)
+
+
+def _matches(route: BaseRoute, method: str, path: str, scope: dict[str, Any]) -> bool:
+    if isinstance(route, Route):  # not its `matches`, which notes what it found in the scope
+        return route.path_regex.match(path) is not None and method in (route.methods or {method})
+    return route.matches(dict(scope))[0] is Match.FULL
+
+
+def _direct_route(route: APIRoute) -> DirectRoute:
+    wants = route.dependant
+    body = wants.body_params[0] if wants.body_params else None
+    return DirectRoute(
+        handler=route.endpoint,
+        is_async=_is_async(route.endpoint),
+        status=route.status_code or 200,
+        body_name=body.name if body else None,
+        read_body=_body_reader(body.field_info.annotation) if body else bytes,
+        request_name=wants.request_param_name,
+        response_name=wants.response_param_name,
+        write_body=_body_writer(route.response_model),
+    )
+
+
+def _is_async(handler: Callable[..., Any]) -> bool:
+    while isinstance(handler, partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def _body_reader(annotation: Any) -> Callable[[bytes], Any]:
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    if all(kind in PLAIN_SCHEMAS for kind in _schema_kinds(adapter.core_schema)):
+        return adapter.validator.validate_json
+
+    def parse_then_validate(body: bytes) -> Any:
+        return adapter.validate_python(TypeAdapter(Any).validate_json(body))
+
+    return parse_then_validate
+
+
+def _schema_kinds(schema: Any) -> Iterator[str]:
+    """Every kind of schema inside a core schema; a strict one counts as a kind of its own."""
+    if isinstance(schema, dict):
+        kind = schema.get("type")
+        if isinstance(kind, str):
+            yield "strict" if schema.get("strict") or (schema.get("config") or {}).get("strict") else kind
+        for key, value in schema.items():
+            if key not in ("metadata", "serialization", "config", "default", "expected", "cls", "function", "ref"):
+                yield from _schema_kinds(value)
+    elif isinstance(schema, list | tuple):
+        for item in schema:
+            yield from _schema_kinds(item)
+
+
+def _body_writer(model: Any) -> Callable[[Any], bytes]:
+    """FastAPI's two ways from a returned value to bytes: through the declared type, or as it is."""
+    if model is None:
+        return lambda content: bytes(JSONResponse(jsonable_encoder(content)).body)
+    adapter: TypeAdapter[Any] = TypeAdapter(model)
+    validate, dump = adapter.validator.validate_python, adapter.serializer.to_json
+
+    def write(content: Any) -> bytes:
+        try:
+            value = validate(content, from_attributes=True)
+        except ValidationError as error:
+            errors = [{**entry, "loc": ("response", *entry["loc"])} for entry in error.errors(include_url=False)]
+            raise ResponseValidationError(errors=errors, body=content) from None
+        return dump(value, by_alias=True)
+
+    return write

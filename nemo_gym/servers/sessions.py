@@ -1,0 +1,129 @@
+"""Session cookies: who is calling, told by a signed cookie that every answer repeats.
+
+Each server has a cookie of its own name, so cookies of several servers travel together. The cookie holds signed JSON
+with a ``session_id`` that is always set. The signing key is random per run. The middleware sits outside everything that
+can fail, so that a crashed handler does not cost the caller its session.
+"""
+
+import os
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from starlette.requests import cookie_parser
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+SESSION_ID_KEY = "session_id"
+ATTRIBUTES = f"path=/; Max-Age={14 * 24 * 60 * 60}; httponly; samesite=lax"
+REMEMBERED_COOKIES = 65_536
+SIGNATURE_BYTES = 20
+
+SECRET_VARIABLE = "NEMO_GYM_SESSION_SECRET"  # noqa: S105 - the name of a variable, shared by the workers of one server
+
+
+def session_secret() -> str:
+    """A random signing key, or the one that the workers of one server share through their environment."""
+    return os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
+
+
+class Session(dict[str, Any]):
+    """The data behind one cookie, and the cookie it came from while the two still agree."""
+
+    __slots__ = ("_cookie", "_cookie_data")
+
+    def __init__(self, data: Mapping[str, Any], cookie: str | None = None) -> None:
+        super().__init__(data)
+        self._cookie = cookie
+        self._cookie_data = data if cookie else None
+
+    @property
+    def cookie(self) -> str | None:
+        """The cookie that already says what this session says."""
+        return self._cookie if self == self._cookie_data else None
+
+
+class SessionCookies:
+    """Opens and seals the session cookie of one server."""
+
+    def __init__(self, name: str, secret: str) -> None:
+        self.name = name
+        self._key = blake2b(secret.encode()).digest()
+        # Ids are unique by a random part and told apart by a number; without its signature an id is of no use.
+        self._id_prefix = str(uuid4())[:24]
+        self._id_numbers = count()
+        # What we sealed ourselves needs no check when it comes back.
+        self._sealed: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def open(self, cookie: str | None) -> Session:
+        """The session of a cookie; a missing, foreign or forged cookie opens a new one."""
+        data = self._data(cookie) if cookie else None
+        if data and SESSION_ID_KEY in data:
+            return Session(data, cookie)
+        return Session({SESSION_ID_KEY: f"{self._id_prefix}{next(self._id_numbers):012x}"})
+
+    def seal(self, session: Mapping[str, Any]) -> str:
+        """The cookie value for a session."""
+        known = session.cookie if isinstance(session, Session) else None
+        if known is not None:
+            return known
+        payload = urlsafe_b64encode(orjson.dumps(session))
+        cookie = f"{payload.decode()}.{self._signature(payload)}"
+        self._sealed[cookie] = dict(session)
+        if len(self._sealed) > REMEMBERED_COOKIES:
+            self._sealed.popitem(last=False)
+        return cookie
+
+    def header(self, session: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """The raw ``Set-Cookie`` header for a session."""
+        return b"set-cookie", f"{self.name}={self.seal(session)}; {ATTRIBUTES}".encode("latin-1")
+
+    def _signature(self, payload: bytes) -> str:
+        return blake2b(payload, key=self._key, digest_size=SIGNATURE_BYTES).hexdigest()
+
+    def _data(self, cookie: str) -> dict[str, Any] | None:
+        known = self._sealed.get(cookie)
+        if known is not None:
+            return known
+        payload, _, signature = cookie.partition(".")
+        encoded = payload.encode(errors="replace")
+        if not secrets.compare_digest(self._signature(encoded).encode(), signature.encode(errors="replace")):
+            return None
+        data: dict[str, Any] = orjson.loads(urlsafe_b64decode(encoded))
+        return data
+
+
+class SessionMiddleware:
+    """Gives every request its session and every answer its cookie; pure ASGI, because every call passes it."""
+
+    def __init__(self, app: ASGIApp, *, cookies: SessionCookies) -> None:
+        self.app = app
+        self.cookies = cookies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        scope["session"] = self.cookies.open(incoming_cookies(scope).get(self.cookies.name))
+
+        async def send_with_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), self.cookies.header(scope["session"])]
+            await send(message)
+
+        await self.app(scope, receive, send_with_cookie)
+
+
+def incoming_cookies(scope: Scope) -> dict[str, str]:
+    """The cookies of a request."""
+    cookies: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            cookies |= cookie_parser(value.decode("latin-1"))
+    return cookies

@@ -1,0 +1,104 @@
+"""Virtual environments for servers whose requirements this interpreter does not meet.
+
+An environment is named by what it holds (requirements, interpreter), built under the cache once, and used only when it
+is complete: one that was left half-built is removed and built again. It holds only what the server asks for; this
+package and everything else is found where the running interpreter has it, after the environment's own packages.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from nemo_gym import PARENT_DIR, __version__
+from nemo_gym.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+COMPLETE = ".complete"
+OURS = re.compile(r"(nemo[-_]gym|rollout[-_]gym|\.\./\.\.)", re.IGNORECASE)
+
+
+def read_requirements(folder: Path) -> list[str]:
+    """The lines of ``requirements.txt`` that ask for anything but this package itself."""
+    path = folder / "requirements.txt"
+    if not path.is_file():
+        return []
+    lines = (line.split(" #")[0].strip() for line in path.read_text("utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#") and not OURS.search(line)]
+
+
+def unmet(requirements: list[str]) -> list[str]:
+    """Those requirements that the running interpreter does not meet."""
+    return [line for line in requirements if not _is_met(line)]
+
+
+def _is_met(line: str) -> bool:
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return False  # an option, a path or an address: only pip can tell
+    if requirement.marker is not None and not requirement.marker.evaluate():
+        return True
+    try:
+        return requirement.specifier.contains(version(requirement.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
+
+
+async def ensure_venv(server: str, folder: Path, requirements: list[str], cache: Path) -> Path:
+    """The interpreter of an environment with these requirements, built now if there is none yet."""
+    return await asyncio.to_thread(_ensure, server, folder, requirements, cache)
+
+
+def _ensure(server: str, folder: Path, requirements: list[str], cache: Path) -> Path:
+    digest = hashlib.sha256("\n".join([sys.version, __version__, *requirements]).encode()).hexdigest()[:12]
+    home = cache / "venvs" / f"{folder.name}-{digest}"
+    python = home / "bin" / "python"
+    with _locked(home.with_suffix(".lock")):
+        if not (home / COMPLETE).exists():
+            logger.info("%s: building a virtual environment for %s", server, ", ".join(requirements))
+            shutil.rmtree(home, ignore_errors=True)
+            _run(server, [sys.executable, "-m", "venv", str(home)], cwd=folder)
+            _share_packages(home)
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            _run(server, [*pip, *requirements], cwd=folder)
+            (home / COMPLETE).touch()
+    return python
+
+
+def _share_packages(home: Path) -> None:
+    """Let the environment fall back on the packages of the running interpreter."""
+    paths = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(PARENT_DIR)])
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    (own / "rollout_gym.pth").write_text("\n".join(paths) + "\n", "utf-8")
+
+
+def _run(server: str, command: list[str], *, cwd: Path) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        raise ConfigError(
+            f"{server}: its virtual environment can't be built (`{' '.join(command[1:4])} …` ended with "
+            f"{done.returncode}):\n{tail}",
+            hint=f"correct {cwd / 'requirements.txt'}, or install its packages into this environment",
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,149 @@
+import json
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+from fastapi.testclient import TestClient
+
+from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
+from nemo_gym.openai_utils import NeMoGymResponseUsage
+from nemo_gym.server_utils import ServerClient
+from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig, add_usage
+
+
+def message(text: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+
+
+def call(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
+    return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call_id}
+
+
+def usage(tokens: int) -> dict[str, Any]:
+    return {
+        "input_tokens": tokens,
+        "input_tokens_details": {"cached_tokens": 3},
+        "output_tokens": 1,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": tokens + 1,
+    }
+
+
+def response(*output: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    fixed = {"object": "response", "created_at": 1.0, "model": "m", "parallel_tool_calls": True, "tool_choice": "auto"}
+    return {"id": "resp_1", "output": list(output), "tools": [], **fixed, **extra}
+
+
+class Servers:
+    """A scripted model and tools behind a mocked client, the way tests of agents are usually written."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers: Iterator[dict[str, Any]] = iter(answers)
+        self.model_requests: list[dict[str, Any]] = []
+        self.tool_calls: list[tuple[str, Any, Any]] = []
+        self.client = MagicMock(spec=ServerClient)
+        self.client.post = AsyncMock(side_effect=self.post)
+
+    async def post(self, server_name: str, url_path: str, json: Any, cookies: Any = None) -> Any:
+        if server_name == "model":
+            self.model_requests.append(json.model_dump(exclude_unset=True))
+            return self.reply(next(self.answers), {"model_session": "m"})
+        self.tool_calls.append((url_path, json, dict(cookies or {})))
+        return self.reply({"tool": url_path}, {"tool_session": f"t{len(self.tool_calls)}"})
+
+    def reply(self, body: Any, cookies: dict[str, str]) -> Any:
+        answer = MagicMock()
+        answer.ok = True
+        answer.cookies = cookies
+        answer.read = AsyncMock(return_value=json.dumps(body).encode())
+        return answer
+
+
+def ask(servers: Servers, *, max_steps: int | None = None, **params: Any) -> Any:
+    config = SimpleAgentConfig(
+        host="127.0.0.1",
+        port=1,
+        entrypoint="",
+        name="agent",
+        resources_server=ResourcesServerRef(type="resources_servers", name="tools"),
+        model_server=ModelServerRef(type="responses_api_models", name="model"),
+        max_steps=max_steps,
+    )
+    agent = SimpleAgent(config=config, server_client=servers.client)
+    with TestClient(agent.setup_webserver()) as client:
+        return client.post("/v1/responses", json={"input": "hello", **params})
+
+
+def test_an_answer_without_tool_calls_ends_the_loop() -> None:
+    servers = Servers(response(message("hi")))
+    result = ask(servers).json()
+    assert [item["type"] for item in result["output"]] == ["message"]
+    assert servers.model_requests == [{"input": [{"role": "user", "content": "hello"}]}]
+
+
+def test_tool_results_are_given_back_and_the_trajectory_is_returned_whole() -> None:
+    servers = Servers(response(call("add", '{"a": 1}')), response(message("2")))
+    result = ask(servers).json()
+    assert [item["type"] for item in result["output"]] == ["function_call", "function_call_output", "message"]
+    assert json.loads(result["output"][1]["output"]) == {"tool": "/add"}
+    assert servers.tool_calls == [("/add", {"a": 1}, {})]
+    assert [item.get("type") for item in servers.model_requests[1]["input"]][1:] == [
+        "function_call",
+        "function_call_output",
+    ]
+
+
+def test_sessions_of_model_and_tools_are_carried_and_handed_to_the_caller() -> None:
+    calls = [call("a", "{}", "1"), call("b", "{}", "2")]
+    servers = Servers(response(*calls), response(message("done")))
+    result = ask(servers)
+    assert servers.tool_calls[1][2] == {"tool_session": "t1"}
+    assert {"tool_session", "model_session"} <= set(result.cookies)
+
+
+def test_arguments_that_are_not_json_become_an_error_for_the_model() -> None:
+    servers = Servers(response(call("add", "{a: 1")), response(message("sorry")))
+    output = ask(servers).json()["output"][1]["output"]
+    assert json.loads(output)["error"].startswith("Invalid tool call arguments: JSONDecodeError(")
+    assert servers.tool_calls == []
+
+
+def test_an_incomplete_answer_ends_the_loop_before_its_tools_run() -> None:
+    cut_off = response(call("add", "{}"), incomplete_details={"reason": "max_output_tokens"})
+    servers = Servers(cut_off)
+    assert ask(servers).json()["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert servers.tool_calls == []
+
+
+def test_reasoning_alone_is_not_an_answer() -> None:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+    servers = Servers(response(reasoning), response(message("so")))
+    assert [item["type"] for item in ask(servers).json()["output"]] == ["reasoning", "message"]
+
+
+def test_max_steps_ends_the_loop_after_the_tools_of_the_last_step() -> None:
+    servers = Servers(*[response(call("again", "{}"))] * 5)
+    output = ask(servers, max_steps=2).json()["output"]
+    assert [item["type"] for item in output] == ["function_call", "function_call_output"] * 2
+
+
+def test_usage_is_summed_and_its_details_are_dropped_once_there_are_two() -> None:
+    servers = Servers(response(call("a", "{}"), usage=usage(10)), response(message("x"), usage=usage(20)))
+    total = ask(servers).json()["usage"]
+    assert (total["input_tokens"], total["output_tokens"], total["total_tokens"]) == (30, 2, 32)
+    assert total["input_tokens_details"]["cached_tokens"] == 0
+    assert total["output_tokens_details"]["reasoning_tokens"] == 0
+
+
+def test_a_single_usage_is_kept_as_it_is() -> None:
+    only = NeMoGymResponseUsage.model_validate(usage(10))
+    assert add_usage(None, only) is only
+    assert add_usage(only, None) is only
+    assert only.input_tokens_details.cached_tokens == 3
+
+
+def test_a_model_that_answers_nonsense_is_named() -> None:
+    with pytest.raises(RuntimeError, match="Received an invalid response from model server"):
+        ask(Servers({"hello": "world"}))

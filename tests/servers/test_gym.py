@@ -1,0 +1,235 @@
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from omegaconf import DictConfig
+
+from nemo_gym.errors import ConfigError, NoServerInstancesError
+from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.addresses import ServerNotFoundError
+from nemo_gym.servers.children import ServerCrashedError
+from nemo_gym.servers.client import GymClient, HeadServerUnreachableError
+from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.replies import DirectReply
+from nemo_gym.servers.token import TOKEN_HEADER, read_run_token
+
+Build = Callable[..., DictConfig]
+
+
+async def greet(client: GymClient, server: str, path: str = "/greet") -> str:
+    answer = await client.post(server_name=server, url_path=path, json={"name": "Ada"})
+    return str((await answer.json())["text"])
+
+
+def port_of(config: DictConfig, name: str) -> int:
+    return int(config[name].resources_servers.toy_for_tests.port)
+
+
+async def test_a_server_in_the_same_process_is_called_directly_and_also_listens(gym_config: Build) -> None:
+    config = gym_config(toy={})
+    async with host_gym(config) as gym:
+        direct = await gym.client.post(server_name="toy", url_path="/greet", json={"name": "Ada"})
+        assert isinstance(direct, DirectReply)
+        async with aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{port_of(config, 'toy')}"
+            async with session.post(f"{url}/greet", json={"name": "Ada"}) as real:
+                assert await real.read() == await direct.read() == b'{"text":"hello, Ada"}'
+            async with session.get(url) as alive:
+                assert await alive.json() == {"status": "ok"}
+
+
+async def test_servers_call_each_other_whatever_the_distance(gym_config: Build) -> None:
+    config = gym_config(
+        near={"other": "far", "greeting": "hi"}, far={"other": "near", "greeting": "hey", "isolation": "process"}
+    )
+    async with host_gym(config) as gym:
+        assert await greet(gym.client, "far") == "hey, Ada"
+        assert await greet(gym.client, "near", "/ask_other") == "hey, Ada"
+        assert await greet(gym.client, "far", "/ask_other") == "hi, Ada"
+        pids = [json.loads(await (await gym.client.post(n, "/whoami")).read())["pid"] for n in ("near", "far")]
+        assert pids[0] == os.getpid() != pids[1]
+        assert [server.pid for server in gym.describe()] == pids
+
+
+async def test_sessions_are_kept_over_http_too(gym_config: Build) -> None:
+    async with host_gym(gym_config(far={"isolation": "process"})) as gym:
+        first = await gym.client.post("far", "/whoami")
+        second = await gym.client.post("far", "/whoami", cookies=first.cookies)
+        third = await gym.client.post("far", "/whoami")
+    ids = [json.loads(await reply.read())["session"] for reply in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+async def test_workers_share_port_and_sessions(gym_config: Build) -> None:
+    async with host_gym(gym_config(far={"num_workers": 2, "isolation": "process"})) as gym:
+        answers = [await gym.client.post("far", "/whoami", headers={"Connection": "close"}) for _ in range(30)]
+        cookies = answers[0].cookies
+        again = [
+            await gym.client.post("far", "/whoami", cookies=cookies, headers={"Connection": "close"}) for _ in range(30)
+        ]
+        assert len({json.loads(await answer.read())["pid"] for answer in answers}) == 2
+        assert len({json.loads(await answer.read())["session"] for answer in again}) == 1
+
+
+async def test_a_crashed_server_process_is_reported_with_its_last_lines(gym_config: Build) -> None:
+    async with host_gym(gym_config(far={"isolation": "process"})) as gym:
+        watching = asyncio.create_task(gym.watch())
+        crashing = asyncio.create_task(gym.client.post("far", "/crash", timeout=aiohttp.ClientTimeout(total=5)))
+        with pytest.raises(
+            ServerCrashedError, match=r"`far` finished unexpectedly with exit code 7(?s:.*)about to crash"
+        ):
+            await watching
+        crashing.cancel()
+        await asyncio.gather(crashing, return_exceptions=True)
+
+
+async def test_a_process_that_can_not_start_is_reported_and_the_others_are_stopped(
+    gym_config: Build, project: Path
+) -> None:
+    (project / "app.py").write_text("raise ImportError('no such thing')")
+    with pytest.raises(ServerCrashedError, match="no such thing"):
+        async with host_gym(gym_config(far={"isolation": "process"})):
+            pytest.fail("the Gym must not open")
+
+
+def test_no_server_process_outlives_a_killed_parent(gym_config: Build, project: Path) -> None:
+    config = gym_config(far={"isolation": "process"})
+    script = (
+        "import asyncio, sys; from omegaconf import OmegaConf; from nemo_gym.servers.gym import host_gym\n"
+        "async def main():\n"
+        "    async with host_gym(OmegaConf.create(sys.argv[1])) as gym:\n"
+        "        print(gym.children[0].process.pid, flush=True); await asyncio.sleep(60)\n"
+        "asyncio.run(main())"
+    )
+    from omegaconf import OmegaConf
+
+    command = [sys.executable, "-c", script, OmegaConf.to_yaml(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    assert wait_for_end(child)
+
+
+def wait_for_end(pid: int) -> bool:
+    import time
+
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+async def test_a_port_in_use_names_the_server_and_the_port(gym_config: Build) -> None:
+    config = gym_config(toy={})
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port_of(config, "toy")))
+        other.listen()
+        with pytest.raises(ConfigError, match=rf"toy: can't listen on 127.0.0.1:{port_of(config, 'toy')}"):
+            async with host_gym(config):
+                pytest.fail("the Gym must not open")
+
+
+async def test_a_module_that_fails_to_import_is_named_with_its_reason(gym_config: Build, project: Path) -> None:
+    (project / "broken.py").write_text("import not_a_package_at_all")
+    config = gym_config(toy={"entrypoint": "broken.py"})
+    with pytest.raises(ConfigError, match=r"toy: .*broken.py can't be imported: .*not_a_package_at_all"):
+        async with host_gym(config):
+            pytest.fail("the Gym must not open")
+
+
+async def test_an_entrypoint_that_does_not_exist_is_named(gym_config: Build) -> None:
+    with pytest.raises(ConfigError, match=r"there is no file .*nowhere\.py"):
+        async with host_gym(gym_config(toy={"entrypoint": "nowhere.py"})):
+            pytest.fail("the Gym must not open")
+
+
+async def test_settings_that_do_not_fit_are_named_without_their_values(gym_config: Build) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with host_gym(gym_config(toy={"greeting": {"api_key": "sk-secret"}})):
+            pytest.fail("the Gym must not open")
+    assert "greeting: Input should be a valid string" in str(caught.value)
+    assert "sk-secret" not in str(caught.value)
+
+
+async def test_an_empty_configuration_is_refused() -> None:
+    from omegaconf import OmegaConf
+
+    with pytest.raises(NoServerInstancesError):
+        async with host_gym(OmegaConf.create({"head_server": {"host": "127.0.0.1", "port": 1}})):
+            pytest.fail("the Gym must not open")
+
+
+async def test_an_unknown_server_name_gets_the_nearest_one(gym_config: Build) -> None:
+    async with host_gym(gym_config(greeter={})) as gym:
+        with pytest.raises(ServerNotFoundError) as caught:
+            await gym.client.post("greeterr", "/greet", json={})
+    assert caught.value.hint == "Did you mean: 'greeter'?"
+
+
+async def test_other_processes_find_the_servers_through_the_head_server(gym_config: Build) -> None:
+    config = gym_config(toy={"openai_api_key": "sk-very-secret"})
+    async with host_gym(config, head=True) as gym:
+        head = gym.client.head_server_config
+        client = await asyncio.to_thread(ServerClient.load_from_global_config, head)
+        assert await greet(client, "toy") == "hello, Ada"
+        assert await client.poll_for_status("toy") == "success"
+        async with aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{head.port}"
+            async with session.get(f"{url}/server_instances") as reply:
+                [described] = await reply.json()
+            async with session.get(f"{url}/global_config_dict_yaml") as reply:
+                for_strangers = await reply.json()
+            mine = {TOKEN_HEADER: read_run_token(head.port) or ""}
+            async with session.get(f"{url}/global_config_dict_yaml", headers=mine) as reply:
+                for_me = await reply.json()
+    assert (described["process_name"], described["name"], described["port"]) == (
+        "toy",
+        "toy_for_tests",
+        port_of(config, "toy"),
+    )
+    assert "sk-very-secret" not in for_strangers
+    assert "sk-very-secret" in for_me
+
+
+def test_a_head_server_that_does_not_run_says_what_to_start() -> None:
+    from nemo_gym.schemas.refs import BaseServerConfig
+
+    with pytest.raises(HeadServerUnreachableError, match="Could not connect to the head server at") as caught:
+        ServerClient.load_from_global_config(BaseServerConfig(host="127.0.0.1", port=9))
+    assert "ng_run" in (caught.value.hint or "")
+
+
+async def test_a_server_with_packages_of_its_own_gets_an_environment_and_a_process(
+    gym_config: Build, project: Path, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "tiny_package-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_package.py", 'WORD = "tiny"')
+        archive.writestr(
+            "tiny_package-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            "tiny_package-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tiny_package-1.0.dist-info/RECORD", "")
+    (project / "requirements.txt").write_text(f"-e nemo-gym[dev] @ ../../\ntiny-package @ file://{wheel}\n")
+    (project / "own.py").write_text("import tiny_package\n" + (project / "app.py").read_text().replace("hello", "x"))
+    config = gym_config(far={"entrypoint": "own.py"})
+    config["uv_venv_dir"] = str(tmp_path / "venvs")
+    async with host_gym(config) as gym:
+        answer = await gym.client.post("far", "/whoami")
+        assert json.loads(await answer.read())["pid"] != os.getpid()

@@ -1,0 +1,51 @@
+from nemo_gym.servers import sessions
+from nemo_gym.servers.sessions import SECRET_VARIABLE, SESSION_ID_KEY, SessionCookies, session_secret
+
+
+def test_a_sealed_session_opens_again_also_elsewhere() -> None:
+    here, elsewhere = SessionCookies("a", "key"), SessionCookies("a", "key")
+    session = here.open(None)
+    cookie = here.seal(session)
+    assert here.open(cookie) == elsewhere.open(cookie) == session
+
+
+def test_another_key_does_not_open_it() -> None:
+    cookies = SessionCookies("a", "key")
+    session = cookies.open(None)
+    stranger = SessionCookies("a", "other key").open(cookies.seal(session))
+    assert stranger[SESSION_ID_KEY] != session[SESSION_ID_KEY]
+
+
+def test_garbage_opens_a_new_session() -> None:
+    for garbage in ("", "null", "a.b.c", "é.ü.ß", "=" * 100):
+        assert SessionCookies("a", "key").open(garbage)[SESSION_ID_KEY]
+
+
+def test_an_unchanged_session_keeps_its_cookie_and_a_changed_one_gets_a_new_one() -> None:
+    cookies = SessionCookies("a", "key")
+    cookie = cookies.seal(cookies.open(None))
+    session = cookies.open(cookie)
+    assert cookies.seal(session) == cookie
+    session["more"] = 1
+    assert cookies.open(cookies.seal(session))["more"] == 1
+
+
+def test_changing_an_opened_session_does_not_change_the_next_one() -> None:
+    cookies = SessionCookies("a", "key")
+    cookie = cookies.seal(cookies.open(None))
+    cookies.open(cookie)["more"] = 1
+    assert "more" not in cookies.open(cookie)
+
+
+def test_memory_of_sealed_cookies_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(sessions, "REMEMBERED_COOKIES", 3)
+    cookies = SessionCookies("a", "key")
+    sealed = [cookies.seal(cookies.open(None)) for _ in range(10)]
+    assert len(cookies._sealed) == 3
+    assert all(len(cookies.open(cookie)) == 1 for cookie in sealed)
+
+
+def test_the_key_is_random_unless_workers_share_one(monkeypatch) -> None:
+    assert session_secret() != session_secret()
+    monkeypatch.setenv(SECRET_VARIABLE, "shared")
+    assert session_secret() == "shared"

@@ -24,6 +24,7 @@ from nemo_gym.servers.wire import cookie_values, encode_json
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
+SIMPLE_OPTIONS = frozenset({"json", "cookies"})
 DIRECT_OPTIONS = frozenset({"json", "cookies", "headers", "params", "timeout"})
 JSON_CONTENT = {"Content-Type": "application/json"}
 
@@ -82,6 +83,9 @@ class GymClient(BaseModel):
 
     async def post(self, server_name: str, url_path: str, **options: Any) -> Any:
         """POST to a path of a server; ``json`` may be a model, of which only what was set is sent."""
+        local: DirectServer | None = self.local_servers.get(server_name)
+        if local is not None and SIMPLE_OPTIONS.issuperset(options):
+            return await local.call("POST", url_path, **options)
         return await self.request(server_name=server_name, url_path=url_path, method="POST", **options)
 
     async def request(self, server_name: str, url_path: str, method: str, **options: Any) -> Any:

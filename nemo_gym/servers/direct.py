@@ -9,7 +9,7 @@ takes a full ASGI call through the same app. Requests from other processes take 
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -19,25 +19,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from nemo_gym.servers.asgi import call_asgi, is_json, read_all, replay
-from nemo_gym.servers.faults import FaultMiddleware, fault_body, log_fault
-from nemo_gym.servers.replies import JSON_HEADERS, Answer, DirectReply
+from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, log_fault
+from nemo_gym.servers.replies import JSON_HEADERS, Answer, Call, DirectReply
 from nemo_gym.servers.responses import HandlerResponse, cookie_headers
 from nemo_gym.servers.routes import DirectRoute, RouteTable, direct_routes
-from nemo_gym.servers.sessions import Session, SessionCookies, SessionMiddleware, incoming_cookies
+from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
 from nemo_gym.servers.wire import cookie_values, encode_json, request_headers
 
 REFUSED = object()
-
-
-class Call(NamedTuple):
-    """One call on its way to a handler; ``http`` is the scope of one that came over HTTP."""
-
-    method: str
-    path: str
-    body: bytes
-    cookies: Mapping[str, str]
-    session: Session | None = None
-    http: Scope | None = None
 
 
 class LocalServer:
@@ -61,18 +50,14 @@ class LocalServer:
     ) -> DirectReply:
         """Call a route from inside the process and return its answer."""
         path = path if path.startswith("/") else f"/{path}"
-        body = encode_json(json)
-        values = cookie_values(cookies)
+        call = Call(method, path, encode_json(json), cookie_values(cookies), self._seals)
         route = self._routes.get((method, path))
-        content = REFUSED if route is None or headers or query else _read_body(route, body)
+        content = REFUSED if route is None or headers or query else _read_body(route, call.body)
         if route is None or content is REFUSED:
-            scope = self._scope(Call(method, path, body, values), headers=headers or {}, query=query)
-            sent = await call_asgi(self.app, scope, body)
-            return DirectReply(Answer(sent.status, sent.body, sent.headers), method=method, url=self.base_url + path)
-        seals = self._seals
-        session = seals.open(values.get(seals.name)) if seals else None
-        answer = await self._answer(route, content, Call(method, path, body, values, session))
-        return DirectReply(answer, method=method, url=self.base_url + path, seals=seals, session=session)
+            sent = await call_asgi(self.app, self._scope(call, headers=headers, query=query), call.body)
+            call.seals = None  # the app's own middleware has set the cookie
+            return DirectReply(Answer(sent.status, sent.body, sent.headers), call, self.base_url)
+        return DirectReply(await self._answer(route, content, call), call, self.base_url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from another process: the same short way where it is allowed, else the whole app."""
@@ -85,12 +70,11 @@ class LocalServer:
         if content is REFUSED:
             await self.app(scope, replay(body), send)
             return
-        cookies, seals = incoming_cookies(scope), self._seals
-        session = seals.open(cookies.get(seals.name)) if seals else None
-        answer = await self._answer(route, content, Call(scope["method"], scope["path"], body, cookies, session, scope))
+        call = Call(scope["method"], scope["path"], body, incoming_cookies(scope), self._seals, http=scope)
+        answer = await self._answer(route, content, call)
         headers = [*answer.headers, *cookie_headers(answer.cookies), (b"content-length", b"%d" % len(answer.body))]
-        if seals is not None and session is not None:
-            headers.append(seals.header(session))
+        if self._seals is not None and call.session is not None:
+            headers.append(self._seals.header(call.session))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
@@ -111,17 +95,27 @@ class LocalServer:
     async def _answer(self, route: DirectRoute, content: Any, call: Call) -> Answer:
         """Give the handler what it wants, and take what it returns or raises."""
         values: dict[str, Any] = {}
-        if route.body_name:
+        if route.body_name is not None:
             values[route.body_name] = content
-        if route.request_name:
+        if route.request_name is not None:
             values[route.request_name] = self._request(call)
         response = None
-        if route.response_name:
+        if route.response_name is not None:
             response = values[route.response_name] = HandlerResponse()
         try:
-            return await _run(route, values, response)
+            if route.is_async:
+                result = await route.handler(**values)
+            else:
+                result = await run_in_threadpool(route.handler, **values)
+            if isinstance(result, Response):
+                return await _render(result, {"type": "http", "method": call.method, "headers": []})
+            body = route.write_body(result)
         except Exception as error:  # noqa: BLE001 - the boundary between a handler and its callers
             return await self._answer_error(error, call)
+        if response is None:
+            return Answer(route.status, body)
+        headers = (*JSON_HEADERS, *response.raw_headers) if response.raw_headers else JSON_HEADERS
+        return Answer(response.status_code or route.status, body, headers, response.plain_cookies)
 
     async def _answer_error(self, error: Exception, call: Call) -> Answer:
         """The answer to an exception: by the app's own exception handlers, else as a fault."""
@@ -131,7 +125,7 @@ class LocalServer:
             result = handler(request, error)
             return await _render(await result if inspect.isawaitable(result) else result, request.scope)
         log_fault(error, self.label, call.path)
-        return Answer(500, fault_body(error, self.label))
+        return Answer(500, fault_body(error, self.label), fault_headers(error))
 
     def _request(self, call: Call) -> Request:
         scope = call.http if call.http is not None else self._scope(call)
@@ -174,20 +168,6 @@ class DirectRequest(Request):
         super().__init__(scope)
         self._body = call.body
         self._cookies = dict(call.cookies)
-
-
-async def _run(route: DirectRoute, values: dict[str, Any], response: HandlerResponse | None) -> Answer:
-    if route.is_async:
-        result = await route.handler(**values)
-    else:
-        result = await run_in_threadpool(route.handler, **values)
-    if isinstance(result, Response):
-        return await _render(result, {"type": "http", "method": "POST", "headers": []})
-    body = route.write_body(result)
-    if response is None:
-        return Answer(route.status, body)
-    headers = (*JSON_HEADERS, *response.raw_headers) if response.raw_headers else JSON_HEADERS
-    return Answer(response.status_code or route.status, body, headers, response.plain_cookies)
 
 
 async def _render(response: Response, scope: Scope) -> Answer:

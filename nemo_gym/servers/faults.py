@@ -1,21 +1,27 @@
 """What a caller sees when a handler raises: status 500 and one JSON string, on every transport.
 
 A failed call to another server carries the body of that server's answer along, so the first cause stays readable
-however many servers lie between it and the collector.
+however many servers lie between it and the collector. What class of failure it was, and when to try again, travels in
+headers; a server in between that knows no more than "``/verify`` failed" says that.
 """
 
 import json
 import logging
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
+
 logger = logging.getLogger(__name__)
+
+JSON_HEADER = (b"content-type", b"application/json")
+CLASS_OF_PATH = {"/verify": "verifier_error", "/seed_session": "tool_error"}
 
 
 @runtime_checkable
 class UpstreamFault(Protocol):
-    """An exception that knows the body of the answer which caused it (see ``raise_for_status``)."""
+    """An exception that knows the answer which caused it (see ``raise_for_status``)."""
 
     response_content: bytes
 
@@ -26,6 +32,20 @@ def fault_body(error: Exception, server: str) -> bytes:
     if isinstance(error, UpstreamFault):
         text = f"Hit an exception in {server} calling an inner server: {error.response_content!r}"
     return json.dumps(text, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
+    """The headers of the 500 answer: what the failing server said of its failure, or what can be told from the call."""
+    said: Any = getattr(error, "headers", None) or {}
+    info = getattr(error, "request_info", None)
+    path = info.real_url.path if info is not None else ""
+    kind = said.get(FAILURE_CLASS_HEADER) or CLASS_OF_PATH.get(path)
+    headers = [JSON_HEADER]
+    if kind:
+        headers.append((FAILURE_CLASS_HEADER.lower().encode(), kind.encode("latin-1")))
+    if said.get("Retry-After"):
+        headers.append((b"retry-after", said["Retry-After"].encode("latin-1")))
+    return headers
 
 
 def log_fault(error: Exception, server: str, path: str) -> None:
@@ -60,6 +80,6 @@ class FaultMiddleware:
             if started:
                 raise
             body = fault_body(error, self.server)
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            headers = [*fault_headers(error), (b"content-length", b"%d" % len(body))]
             await send({"type": "http.response.start", "status": 500, "headers": headers})
             await send({"type": "http.response.body", "body": body})

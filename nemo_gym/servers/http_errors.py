@@ -9,6 +9,8 @@ Messages name the method, the address and the number of attempts. They never con
 where secrets live.
 """
 
+import os
+
 import aiohttp
 from yarl import URL
 
@@ -48,7 +50,7 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
         case TimeoutError():
             words = f"no answer within {timeout.total:g} s" if timeout.total else "no answer in time"
         case aiohttp.ClientConnectorError():
-            words = f"cannot connect: {error.os_error.strerror or error.os_error}"
+            words = f"cannot connect: {_os_words(error.os_error)}"
         case aiohttp.InvalidURL():
             words = "not a valid address"
         case aiohttp.ClientPayloadError():
@@ -60,6 +62,13 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
         case OSError():
             words = f"connection lost: {error.strerror or words}"
     return words
+
+
+def _os_words(error: OSError) -> str:
+    """The system's words where it has any; event loops put the address there instead."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def shown(url: str | URL) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import aiohttp
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
+from starlette.types import Scope
 from yarl import URL
 
 from nemo_gym.servers.sessions import Session, SessionCookies
@@ -30,11 +31,42 @@ class Answer(NamedTuple):
     cookies: Mapping[str, str] | None = None
 
 
+class Call:
+    """One call of a handler; ``http`` is the scope of one that came over HTTP. Its session is opened when needed."""
+
+    __slots__ = ("_session", "body", "cookies", "http", "method", "path", "seals")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        cookies: Mapping[str, str],
+        seals: SessionCookies | None,
+        *,
+        http: Scope | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.body = body
+        self.cookies = cookies
+        self.seals = seals
+        self.http = http
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the caller, if the server keeps sessions."""
+        if self._session is None and self.seals is not None:
+            self._session = self.seals.open(self.cookies.get(self.seals.name))
+        return self._session
+
+
 class PlainMorsel(Morsel[str]):
     """A cookie that is only a name and a value; the standard class spends most of its time on attributes it lacks."""
 
     def __init__(self, name: str, value: str) -> None:
-        self.__setstate__({"key": name, "value": value, "coded_value": value})
+        self._key, self._value, self._coded_value = name, value, value
 
     def __missing__(self, attribute: str) -> str:
         return ""
@@ -43,24 +75,19 @@ class PlainMorsel(Morsel[str]):
 class DirectReply:
     """A finished answer: status, body, headers and cookies."""
 
-    __slots__ = ("_answer", "_cookies", "_seals", "_session", "_url", "method", "status")
+    __slots__ = ("_answer", "_base_url", "_call", "_cookies", "status")
 
-    def __init__(
-        self,
-        answer: Answer,
-        *,
-        method: str,
-        url: str,
-        seals: SessionCookies | None = None,
-        session: Session | None = None,
-    ) -> None:
+    def __init__(self, answer: Answer, call: Call, base_url: str) -> None:
         self.status = answer.status
-        self.method = method
         self._answer = answer
-        self._url = url
-        self._seals = seals
-        self._session = session
+        self._call = call
+        self._base_url = base_url
         self._cookies: SimpleCookie | None = None
+
+    @property
+    def method(self) -> str:
+        """The method of the call."""
+        return self._call.method
 
     @property
     def ok(self) -> bool:
@@ -78,7 +105,7 @@ class DirectReply:
     @property
     def url(self) -> URL:
         """The address this server has for callers in other processes."""
-        return URL(self._url)
+        return URL(self._base_url + self._call.path)
 
     @property
     def real_url(self) -> URL:
@@ -101,9 +128,9 @@ class DirectReply:
                     self._cookies.load(value.decode("latin-1"))
             for key, text in (self._answer.cookies or {}).items():
                 dict.__setitem__(self._cookies, key, PlainMorsel(key, text))
-            if self._seals is not None and self._session is not None:
-                sealed = PlainMorsel(self._seals.name, self._seals.seal(self._session))
-                dict.__setitem__(self._cookies, self._seals.name, sealed)
+            seals, session = self._call.seals, self._call.session
+            if seals is not None and session is not None:
+                dict.__setitem__(self._cookies, seals.name, PlainMorsel(seals.name, seals.seal(session)))
         return self._cookies
 
     @property
@@ -164,4 +191,4 @@ class DirectReply:
         return None
 
     def __repr__(self) -> str:
-        return f"<DirectReply({self.method} {self._url}) [{self.status} {self.reason}]>"
+        return f"<DirectReply({self.method} {self.url}) [{self.status} {self.reason}]>"

@@ -171,6 +171,8 @@ def _body_writer(model: Any) -> Callable[[Any], bytes]:
     validate, dump = adapter.validator.validate_python, adapter.serializer.to_json
 
     def write(content: Any) -> bytes:
+        if type(content) is model:  # pydantic would let an instance of the declared class pass as it is
+            return dump(content, by_alias=True)
         try:
             value = validate(content, from_attributes=True)
         except ValidationError as error:

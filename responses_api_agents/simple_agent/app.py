@@ -1,11 +1,12 @@
 """The simple agent: ask the model, run the tools it calls, repeat until it answers; then have the rollout scored."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict
 
 from nemo_gym.base_resources_server import (
     AggregateMetrics,
@@ -16,17 +17,11 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
-from nemo_gym.openai_utils import (
-    NeMoGymEasyInputMessage,
-    NeMoGymFunctionCallOutput,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseOutputItem,
-    NeMoGymResponseUsage,
-)
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
+from nemo_gym.servers.wire import encode_json
 
+Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
 
 
@@ -61,83 +56,94 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     config: SimpleAgentConfig
 
+    def run_handler(self) -> Callable[..., Any]:
+        """The answer to ``/run``: the verifier's own bytes, unless a subclass has something else to say."""
+        return self.relay_run if type(self).run is SimpleAgent.run else self.run
+
+    async def relay_run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> Response:
+        """Run one rollout and pass on what the verifier answered, which its server has just validated."""
+        return Response(await self._run(body, request.cookies), media_type="application/json")
+
     async def run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> SimpleAgentVerifyResponse:
         """Run one rollout: seed the session, let the agent respond, verify."""
-        seeded = await self._post_resources("/seed_session", body, request.cookies)
-        await raise_for_status(seeded)
-        answer = await self.server_client.post(
-            server_name=self.config.name,
-            url_path="/v1/responses",
-            json=body.responses_create_params,
-            cookies=seeded.cookies,
-        )
-        await raise_for_status(answer)
-        rollout = with_response(body, await answer.read())
-        verified = await self._post_resources("/verify", rollout, answer.cookies)
-        await raise_for_status(verified)
-        return SimpleAgentVerifyResponse.model_validate_json(await verified.read())
+        return SimpleAgentVerifyResponse.model_validate_json(await self._run(body, request.cookies))
 
     async def responses(
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """Alternate between model and tools until the model answers, is cut off, or ``max_steps`` is reached."""
-        question = body.input
+        answer, cookies = await self._work(body.model_dump(exclude_unset=True), request.cookies)
+        for name, cookie in cookies.items():
+            response.set_cookie(name, getattr(cookie, "value", cookie))
+        return NeMoGymResponse.model_validate(answer)
+
+    async def _run(self, body: SimpleAgentRunRequest, cookies: Cookies) -> bytes:
+        row = encode_json(body)
+        seeded = await self._post_resources("/seed_session", row, cookies)
+        await raise_for_status(seeded)
+        response, cookies = await self._respond(orjson.loads(row)["responses_create_params"], seeded.cookies)
+        verified = await self._post_resources("/verify", with_response(row, response), cookies)
+        await raise_for_status(verified)
+        content: bytes = await verified.read()
+        return content
+
+    async def _respond(self, params: Json, cookies: Cookies) -> tuple[bytes, Cookies]:
+        if type(self).responses is SimpleAgent.responses:
+            answer, cookies = await self._work(params, cookies)
+            return encode_json(answer), cookies
+        # A subclass may want other parameters than we know: its route knows them.
+        reply = await self.server_client.post(
+            server_name=self.config.name, url_path="/v1/responses", json=params, cookies=cookies
+        )
+        await raise_for_status(reply)
+        return await reply.read(), reply.cookies
+
+    async def _work(self, params: Json, tool_cookies: Cookies) -> tuple[Json, Mapping[str, Any]]:
+        """The tool loop. Items are passed on as they came: what they hold is between the model and the tools."""
+        question = params["input"]
         if isinstance(question, str):
-            question = [NeMoGymEasyInputMessage(role="user", content=question)]
-        trajectory: list[NeMoGymResponseOutputItem] = []
-        usage: NeMoGymResponseUsage | None = None
+            question = [{"role": "user", "content": question}]
+        trajectory: list[Json] = []
+        usage: Json | None = None
         model_cookies: Cookies = None
-        tool_cookies: Cookies = request.cookies
         step = 0
         while True:
             step += 1
-            turn = body.model_copy(update={"input": [*question, *trajectory]})
-            answer, model_cookies = await self._ask_model(turn, model_cookies)
-            trajectory += answer.output
-            usage = add_usage(usage, answer.usage)
-            calls = [item for item in answer.output if item.type == "function_call"]
-            if answer.incomplete_details or (not calls and has_message(answer)):
+            answer, model_cookies = await self._ask_model({**params, "input": question + trajectory}, model_cookies)
+            trajectory += answer["output"]
+            usage = add_usage(usage, answer.get("usage"))
+            calls = [item for item in answer["output"] if item.get("type") == "function_call"]
+            if answer.get("incomplete_details") or (not calls and any(map(is_answer, answer["output"]))):
                 break
             for call in calls:
                 result, tool_cookies = await self._call_tool(call, tool_cookies)
                 trajectory.append(result)
             if self.config.max_steps and step >= self.config.max_steps:
                 break
-        for name, cookie in {**(tool_cookies or {}), **(model_cookies or {})}.items():
-            response.set_cookie(name, getattr(cookie, "value", cookie))
-        answer.output = trajectory
-        answer.usage = usage
-        return answer
+        answer |= {"output": trajectory, "usage": usage}
+        return answer, {**(tool_cookies or {}), **(model_cookies or {})}
 
-    async def _ask_model(
-        self, params: NeMoGymResponseCreateParamsNonStreaming, cookies: Cookies
-    ) -> tuple[NeMoGymResponse, Cookies]:
+    async def _ask_model(self, params: Json, cookies: Cookies) -> tuple[Json, Cookies]:
         reply = await self.server_client.post(
             server_name=self.config.model_server.name, url_path="/v1/responses", json=params, cookies=cookies
         )
         await raise_for_status(reply)
-        content = await reply.read()
-        try:
-            return NeMoGymResponse.model_validate_json(content), reply.cookies
-        except ValidationError as error:
-            raise RuntimeError(f"Received an invalid response from model server: {content!r}") from error
+        return read_response(await reply.read()), reply.cookies
 
-    async def _call_tool(
-        self, call: NeMoGymResponseFunctionToolCall, cookies: Cookies
-    ) -> tuple[NeMoGymFunctionCallOutput, Cookies]:
+    async def _call_tool(self, call: Json, cookies: Cookies) -> tuple[Json, Cookies]:
         """The tool's answer as text, whatever its status: the model should see what went wrong."""
         try:
-            arguments = json.loads(call.arguments)
+            arguments = json.loads(call["arguments"])
         except ValueError as error:
             output = json.dumps({"error": f"Invalid tool call arguments: {error!r}"})
         else:
-            reply = await self._post_resources(f"/{call.name}", arguments, cookies)
+            reply = await self._post_resources(f"/{call['name']}", arguments, cookies)
             content = await reply.read()
             output = content if isinstance(content, str) else content.decode(errors="replace")
             cookies = reply.cookies
-        return NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=output), cookies
+        return {"type": "function_call_output", "call_id": call["call_id"], "output": output}, cookies
 
-    async def _post_resources(self, path: str, content: BaseModel | dict[str, Any] | bytes, cookies: Cookies) -> Any:
+    async def _post_resources(self, path: str, content: Any, cookies: Cookies) -> Any:
         return await self.server_client.post(
             server_name=self.config.resources_server.name, url_path=path, json=content, cookies=cookies
         )
@@ -149,26 +155,38 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return AggregateMetrics.model_validate(await get_response_json(reply))
 
 
-def with_response(row: BaseModel, response: bytes) -> bytes:
-    """The JSON of a row with the response added, which is JSON already and is not taken apart for this."""
-    return row.__pydantic_serializer__.to_json(row, exclude_unset=True)[:-1] + b',"response":' + response + b"}"
+def with_response(row: bytes, response: bytes) -> bytes:
+    """The JSON of a row with the JSON of the response added; neither is taken apart for this."""
+    return row[:-1] + b',"response":' + response + b"}"
 
 
-def has_message(response: NeMoGymResponse) -> bool:
-    """True if the model said something to the user."""
-    return any(item.type == "message" and item.role == "assistant" for item in response.output)
+def read_response(content: bytes) -> Json:
+    """A model server's answer, which it has validated; looked at only to tell it from something else altogether."""
+    try:
+        answer = orjson.loads(content)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
+        raise RuntimeError(f"Received an invalid response from model server: {content!r}")  # noqa: TRY004 - of data
+    return answer
 
 
-def add_usage(total: NeMoGymResponseUsage | None, new: NeMoGymResponseUsage | None) -> NeMoGymResponseUsage | None:
+def is_answer(item: Json) -> bool:
+    """True if the model says something to the user."""
+    return item.get("type", "message") == "message" and item.get("role") == "assistant"
+
+
+def add_usage(total: Json | None, new: Json | None) -> Json | None:
     """The sum of two usages. Details of several calls do not add up to anything meaningful and become 0."""
     if total is None or new is None:
         return total or new
-    total.input_tokens += new.input_tokens
-    total.output_tokens += new.output_tokens
-    total.total_tokens += new.total_tokens
-    total.input_tokens_details.cached_tokens = 0
-    total.output_tokens_details.reasoning_tokens = 0
-    return total
+    return {
+        "input_tokens": total["input_tokens"] + new["input_tokens"],
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": total["output_tokens"] + new["output_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": total["total_tokens"] + new["total_tokens"],
+    }
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 
 from nemo_gym.servers.direct import LocalServer
 from nemo_gym.servers.faults import FaultMiddleware
-from nemo_gym.servers.replies import Answer, DirectReply
+from nemo_gym.servers.replies import Answer, Call, DirectReply
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware
 from nemo_gym.servers.wire import encode_json
 
@@ -294,7 +294,7 @@ async def test_a_catch_all_registered_earlier_wins() -> None:
 async def test_a_reply_raises_what_aiohttp_raises() -> None:
     import aiohttp
 
-    reply = DirectReply(Answer(503, b"{}"), method="POST", url=f"{URL}/x")
+    reply = DirectReply(Answer(503, b"{}"), Call("POST", "/x", b"", {}, None), URL)
     with pytest.raises(aiohttp.ClientResponseError) as caught:
         reply.raise_for_status()
     assert caught.value.status == 503

@@ -173,7 +173,7 @@ async def test_a_refused_connection_names_method_address_and_attempts_and_no_sec
         await request("POST", url, retries=QUICK, headers={"X": "secret4"})
 
     await close_http_client()
-    assert str(error.value).startswith(f"POST http://127.0.0.1:{port}/path: cannot connect: ")
+    assert str(error.value).startswith(f"POST http://127.0.0.1:{port}/path: cannot connect: Connection refused")
     assert "(3 attempts)" in str(error.value)
     assert "secret" not in str(error.value)
 

@@ -1,0 +1,130 @@
+"""Front door: between the Responses API, which everything here speaks, and Chat Completions, which many servers speak.
+
+The work is done in ``nemo_gym.conversion``; this module names new items and says what got lost.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from pydantic import BaseModel, PrivateAttr
+
+from nemo_gym.conversion.completion import completion_to_response
+from nemo_gym.conversion.options import options_to_chat
+from nemo_gym.conversion.reasoning import extract_reasoning, separate_reasoning, wrap_reasoning
+from nemo_gym.conversion.to_chat import PastReasoning, ResponsesConverterState, items_to_messages
+from nemo_gym.conversion.to_responses import assistant_to_items, messages_to_items, with_tokens
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymChoice,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseOutputItem,
+)
+
+__all__ = [
+    "ResponsesConverter",
+    "ResponsesConverterState",
+    "VLLMConverter",
+    "VLLMConverterResponsesToChatCompletionsState",
+    "split_responses_input_output_items",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class ResponsesConverter(BaseModel):
+    """Converts requests to Chat Completions and answers back."""
+
+    return_token_id_information: bool
+    # The endpoint returns reasoning beside the content instead of inside it.
+    uses_reasoning_parser: bool = True
+    past_reasoning: PastReasoning = "think"
+    keep_strict: bool = False
+
+    _reported: set[str] = PrivateAttr(default_factory=set)
+
+    def responses_to_chat_completion_create_params(
+        self, responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+    ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
+        """The same request for Chat Completions; what that can't express is logged once."""
+        options, lost = options_to_chat(responses_create_params, keep_strict=self.keep_strict)
+        state = ResponsesConverterState(self.return_token_id_information, self.past_reasoning)
+        if responses_create_params.instructions is not None:
+            state.messages.append({"role": "system", "content": responses_create_params.instructions})
+        question = responses_create_params.input
+        if isinstance(question, str):
+            state.messages.append({"role": "user", "content": [{"type": "text", "text": question}]})
+            question = []
+        messages: Any = items_to_messages(question, state)
+        for name in lost + state.lost:
+            self._report(name)
+        params = NeMoGymChatCompletionCreateParamsNonStreaming(messages=[], **options)
+        # Built from validated items just now: looking at each of them again would double the cost.
+        params.messages = messages
+        return params
+
+    def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
+        """The items of one answer; the last one carries the tokens, if they are wanted and there."""
+        return self.postprocess_assistant_message_dict(choice.message.model_dump())
+
+    def postprocess_assistant_message_dict(self, message_dict: Mapping[str, Any]) -> list[NeMoGymResponseOutputItem]:
+        """The items of one assistant message."""
+        message = dict(message_dict)
+        reasoning = separate_reasoning(message)
+        if reasoning:
+            if not self.uses_reasoning_parser:
+                raise AssertionError("the endpoint returns reasoning separately: set uses_reasoning_parser: true")
+            message["content"] = self._wrap_reasoning_in_think_tags([reasoning]) + (message.get("content") or "")
+        items = assistant_to_items(message, _new_id)
+        return with_tokens(items, message) if self.return_token_id_information else items
+
+    def chat_completions_messages_to_responses_items(
+        self, messages: Iterable[Mapping[str, Any]]
+    ) -> list[NeMoGymResponseInputItem]:
+        """A chat history as items."""
+        return messages_to_items(messages, self.postprocess_assistant_message_dict)
+
+    def chat_completion_to_response(
+        self,
+        completion: NeMoGymChatCompletion,
+        params: NeMoGymResponseCreateParamsNonStreaming,
+        *,
+        model: str,
+    ) -> NeMoGymResponse:
+        """The response to a request that was sent as a chat."""
+        output = self.postprocess_chat_response(completion.choices[0])
+        return completion_to_response(completion, output, params, id=f"resp_{_new_id()}", model=model)
+
+    def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
+        return extract_reasoning(content)
+
+    @staticmethod
+    def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
+        return wrap_reasoning(texts)
+
+    def _report(self, name: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            logger.warning("Chat Completions has no equivalent for %s: it is not sent", name)
+
+
+def _new_id() -> str:
+    return uuid4().hex
+
+
+def split_responses_input_output_items(
+    items: list[NeMoGymResponseInputItem],
+) -> tuple[list[NeMoGymResponseInputItem], list[NeMoGymResponseOutputItem]]:
+    """What was there before the model first spoke, and everything since."""
+    for position, item in enumerate(items):
+        if item.type in ("reasoning", "function_call") or (item.type == "message" and item.role == "assistant"):
+            return items[:position], items[position:]
+    return items, []
+
+
+VLLMConverter = ResponsesConverter
+VLLMConverterResponsesToChatCompletionsState = ResponsesConverterState

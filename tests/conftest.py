@@ -1,0 +1,74 @@
+"""Parts that tests of several layers share: the mock model endpoint, as a real process."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class MockModel:
+    """A running mock endpoint; see the head of ``benchmarks_perf/mock_model.py`` for its settings."""
+
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def set(self, **settings: Any) -> None:
+        """Change its behaviour while it runs."""
+        self._get(f"/set?{urlencode(settings)}")
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self._get("/stats")["stats"])
+
+    def reset(self) -> None:
+        """Back to a well-behaved endpoint with counters at zero."""
+        self.set(latency="0", error_rate=0, hang_nth=0, slots=0, knee=0, rps=0, faults="", seed=0)
+        self._get("/reset")
+
+    def _get(self, path: str) -> Any:
+        with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+            return json.loads(reply.read())
+
+
+@pytest.fixture(scope="session")
+def _mock_process() -> Iterator[MockModel]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [sys.executable, str(ROOT / "benchmarks_perf" / "mock_model.py")]
+    process = subprocess.Popen(command, env={**os.environ, "MOCK_PORT": str(port)}, stdout=subprocess.DEVNULL)
+    model = MockModel(port)
+    try:
+        for _ in range(400):
+            try:
+                model.stats()
+                break
+            except (URLError, OSError):
+                time.sleep(0.05)
+        yield model
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def mock_model(_mock_process: MockModel) -> MockModel:
+    """The mock endpoint, well behaved until the test says otherwise."""
+    _mock_process.reset()
+    return _mock_process

@@ -1,0 +1,185 @@
+"""Datasets of several agents to one task file per type, with metrics beside every file.
+
+Everything is checked before anything is written: that all data is there, that every sample can be worked on, and that
+no metrics contradict those of an earlier preparation. Files are replaced as a whole.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.config.datasets import BenchmarkDatasetConfig
+from nemo_gym.config.keys import RESPONSES_API_AGENTS
+from nemo_gym.config.paths import find_readable
+from nemo_gym.data.conflicts import MetricsConflictError, differences, read_metrics
+from nemo_gym.data.download import Backend, backend_of, download
+from nemo_gym.data.samples import InvalidSample, InvalidSamplesError, Render, Row, Sample, read_samples
+from nemo_gym.data.scope import AgentDataset
+from nemo_gym.data.tally import Tally
+from nemo_gym.errors import ConfigError
+from nemo_gym.metrics.files import replacing
+from nemo_gym.metrics.json_text import to_json
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
+
+logger = logging.getLogger(__name__)
+
+
+class MissingDatasetError(ConfigError, AssertionError):
+    """Data that is not here and may not, or cannot, be downloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to prepare. ``template`` turns the path of a prompt template into what fills it."""
+
+    output: Path
+    template: Callable[[str], Render]
+    may_download: bool = False
+    preferred: Backend = "huggingface"
+    token: str | None = None
+    overwrite_conflicts: bool = False
+    skip_invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFiles:
+    """What was written for one type of dataset."""
+
+    tasks: Path
+    metrics: Path
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The outcome: the files by type, and the samples that were left out."""
+
+    files: dict[str, TypeFiles]
+    skipped: list[InvalidSample]
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A dataset whose samples have been read once."""
+
+    dataset: AgentDataset
+    found: Path
+    render: Render | None
+    tally: Tally
+    invalid: list[InvalidSample] = field(default_factory=list)
+
+    def samples(self) -> Iterator[Sample]:
+        """The samples, read again."""
+        optional = isinstance(self.dataset.config, BenchmarkDatasetConfig)
+        return read_samples(self.found, render=self.render, input_optional=optional)
+
+
+def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
+    """Check, then write. Datasets of one type are collated in the order given."""
+    fetch_missing(datasets, options)
+    tallies: dict[str, Tally] = {}
+    checked = [_check(dataset, options, tallies.setdefault(dataset.config.type, Tally())) for dataset in datasets]
+    invalid = [sample for item in checked for sample in item.invalid]
+    if invalid and not options.skip_invalid:
+        raise InvalidSamplesError(invalid)
+    for sample in invalid:
+        logger.warning("left out: %s", sample)
+    metrics = {item.dataset.metrics_path: _metrics(item.dataset, item.tally) for item in checked}
+    for kind, tally in tallies.items():
+        first = next(item.dataset for item in checked if item.dataset.config.type == kind)
+        metrics[options.output / f"{kind}_metrics.json"] = _metrics(first, tally)
+    if not options.overwrite_conflicts:
+        _refuse_conflicts(metrics)
+    for path, content in metrics.items():
+        _write_metrics(path, content)
+        conflict_path(path).unlink(missing_ok=True)
+    return Preparation({kind: _collate(kind, checked, options.output) for kind in tallies}, invalid)
+
+
+def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
+    """Make sure that all data is here. Nothing is downloaded unless all that is missing can be."""
+    missing = [dataset for dataset in datasets if find_readable(dataset.path) is None]
+    sources = {id(dataset): backend_of(dataset, options.preferred) for dataset in missing}
+    hopeless = [
+        dataset
+        for dataset in missing
+        if not options.may_download or dataset.config.type == "example" or sources[id(dataset)] is None
+    ]
+    if hopeless:
+        raise MissingDatasetError(
+            "\n".join(["data that is not here:", *(f"  {dataset}" for dataset in hopeless)]),
+            hint="correct jsonl_fpath, run the benchmark's prepare script (ng_prepare_benchmark), or download what has "
+            "a source with +should_download=true",
+        )
+    for dataset in missing:
+        backend = sources[id(dataset)]
+        assert backend is not None, "what has no source is hopeless"
+        logger.info("downloading the %s", dataset)
+        download(dataset, backend, token=options.token)
+
+
+def conflict_path(metrics: Path) -> Path:
+    """Where metrics go that contradict those that are there."""
+    return metrics.with_name(f"{metrics.stem}_conflict.json")
+
+
+def _check(dataset: AgentDataset, options: Options, of_type: Tally) -> _Checked:
+    found = find_readable(dataset.path)
+    assert found is not None, "missing data has been fetched"
+    prompt = dataset.prompt_config
+    item = _Checked(dataset, found, options.template(prompt) if prompt else None, Tally())
+    for sample in item.samples():
+        if sample.problem is not None:
+            item.invalid.append(InvalidSample(dataset.path, sample.line, sample.problem))
+        elif sample.complete:  # rows that only a template completes have no request to describe
+            for tally in (item.tally, of_type):
+                tally.add(sample.row, dataset.config.num_repeats)
+    return item
+
+
+def _metrics(dataset: AgentDataset, tally: Tally) -> dict[str, Any]:
+    return {**dataset.config.model_dump(mode="json"), **tally.report()}
+
+
+def _refuse_conflicts(metrics: dict[Path, dict[str, Any]]) -> None:
+    problems = []
+    for path, content in metrics.items():
+        found = list(differences(read_metrics(path), content)) if path.is_file() else []
+        if found:
+            _write_metrics(conflict_path(path), content)
+            problems += [f"{path} (now in {conflict_path(path)}):", *(f"  {difference}" for difference in found)]
+    if problems:
+        raise MetricsConflictError(
+            "\n".join(["the data no longer fits the metrics of an earlier preparation:", *problems]),
+            hint="if the data is meant to be different, delete these metrics files and their conflict files, "
+            "or use +overwrite_metrics_conflicts=true",
+        )
+
+
+def _write_metrics(path: Path, content: dict[str, Any]) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=4).encode() + b"\n")
+
+
+def _collate(kind: str, checked: Sequence[_Checked], output: Path) -> TypeFiles:
+    target = TypeFiles(output / f"{kind}.jsonl", output / f"{kind}_metrics.json", 0)
+    rows = 0
+    with replacing(target.tasks) as collated:
+        for item in checked:
+            if item.dataset.config.type != kind:
+                continue
+            with replacing(item.dataset.prepared_path) as own:
+                for sample in item.samples():
+                    if sample.problem is None:
+                        lines = _line(sample.row, item.dataset.agent) * item.dataset.config.num_repeats
+                        own.write(lines)
+                        collated.write(lines)
+                        rows += item.dataset.config.num_repeats
+    return TypeFiles(target.tasks, target.metrics, rows)
+
+
+def _line(row: Row, agent: str) -> bytes:
+    return to_json({**row, AGENT_REF_KEY_NAME: {"type": RESPONSES_API_AGENTS, "name": agent}}) + b"\n"

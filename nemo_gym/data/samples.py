@@ -1,0 +1,108 @@
+"""The rows of a dataset, each with what is wrong with it.
+
+A sample is a JSON object whose ``responses_create_params`` is a complete request. A benchmark's rows become one by its
+prompt template; without a template they may leave the input to whoever collects with them.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Never
+
+from pydantic import ValidationError
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
+
+Row = dict[str, Any]
+Render = Callable[[Row], Row]
+
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A line of a dataset. Either it has a row, or a problem that says why not."""
+
+    line: int
+    row: Row
+    problem: str | None
+    complete: bool  # a request as it stands, before any template
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidSample:
+    """Where a sample is wrong, and how."""
+
+    path: Path
+    line: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.problem}"
+
+
+class InvalidSamplesError(ConfigError, ValueError):
+    """Samples that no agent could work on."""
+
+    def __init__(self, samples: list[InvalidSample]) -> None:
+        shown = [f"  {sample}" for sample in samples[:_SHOWN]]
+        if len(samples) > _SHOWN:
+            shown.append(f"  and {len(samples) - _SHOWN} more")
+        super().__init__(
+            "\n".join([f"{len(samples)} invalid samples:", *shown]),
+            hint="correct these lines, or leave them out with +skip_invalid=true",
+        )
+
+
+def read_samples(path: Path, *, render: Render | None = None, input_optional: bool = False) -> Iterator[Sample]:
+    """Every line that is not blank. ``render`` fills the prompt template."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield _sample(number, line, render, input_optional=input_optional)
+
+
+def _sample(number: int, line: bytes, render: Render | None, *, input_optional: bool) -> Sample:
+    try:
+        row = json.loads(line, parse_constant=_refuse)
+        if not isinstance(row, dict):
+            return Sample(number, {}, f"must be an object, not {type(row).__name__}", complete=False)
+        problem = request_problem(row)
+        complete = problem is None
+        if render is not None:
+            row = render(row)
+            problem = request_problem(row)
+        elif input_optional and not complete:
+            problem = request_problem(_with_any_input(row))
+    except (ConfigError, ValueError, RecursionError) as error:
+        return Sample(number, {}, _reason(error), complete=False)
+    return Sample(number, row, problem, complete)
+
+
+def request_problem(row: Mapping[str, Any]) -> str | None:
+    """What keeps ``responses_create_params`` from being a request; None if nothing does."""
+    if RESPONSES_CREATE_PARAMS_KEY_NAME not in row:
+        return f"has no {RESPONSES_CREATE_PARAMS_KEY_NAME}"
+    try:
+        NeMoGymResponseCreateParamsNonStreaming.model_validate(row[RESPONSES_CREATE_PARAMS_KEY_NAME])
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        place = ".".join(map(str, (RESPONSES_CREATE_PARAMS_KEY_NAME, *problem["loc"])))
+        return f"{place}: {problem['msg']}"
+    return None
+
+
+def _with_any_input(row: Row) -> Row:
+    params = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME, {})
+    return {RESPONSES_CREATE_PARAMS_KEY_NAME: {"input": "", **params} if isinstance(params, dict) else params}
+
+
+def _reason(error: Exception) -> str:
+    return f"not JSON ({error})" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
+
+
+def _refuse(constant: str) -> Never:
+    raise ValueError(f"not JSON ({constant} is no JSON number)")

@@ -1,0 +1,227 @@
+"""Builds the table of a run in one pass over its rollouts, keeping numbers only.
+
+Rollouts come as records, as lines or as files, in any order and of any number of agents. A line that cannot be read is
+reported with its number and reason and changes nothing; what is left is complete.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from nemo_gym.metrics.buffers import ColumnBuffer
+from nemo_gym.metrics.fields import (
+    NO_INDEX,
+    REWARD,
+    RolloutFormatError,
+    agent_of,
+    as_number,
+    numeric_fields,
+    rollout_index_of,
+    task_index_of,
+    usage_of,
+)
+from nemo_gym.metrics.lines import Block, count_lines, parse_line, read_blocks
+from nemo_gym.metrics.shape import ShapeLearner
+from nemo_gym.metrics.table import Column, Ints, RolloutTable, sort_order
+from nemo_gym.metrics.transcript import TOOL_CALLS, TURNS, count_record
+
+if TYPE_CHECKING:
+    from nemo_gym.metrics.decode import LineDecoder
+
+Row = tuple[Any, ...]
+
+_PACK_AT: Final = 4096  # rows held as Python objects
+_RESHAPES: Final = 50  # a file whose fields keep changing is read the general way
+
+
+class BadLine(NamedTuple):
+    """A line that could not be read."""
+
+    line: int
+    reason: str
+
+
+class MetricsBuilder:
+    """Collects the numbers of rollouts, then hands them out as tables."""
+
+    def __init__(self) -> None:
+        self._top: dict[str, ColumnBuffer] = {}
+        self._usage: dict[str, ColumnBuffer] = {}
+        self._transcript = {TOOL_CALLS: ColumnBuffer(), TURNS: ColumnBuffer()}
+        self._keys: list[tuple[Ints, Ints, Ints]] = []
+        self._agents: dict[str | None, int] = {}
+        self._hidden: defaultdict[str, set[int]] = defaultdict(set)
+        self._odd_rewards: dict[int, Any] = {}
+        self._pending: list[Row] = []
+        self._packed = 0
+        self._learner = ShapeLearner()
+        self._decoder: LineDecoder | None = None
+        self._reshapes = 0
+
+    def __len__(self) -> int:
+        return self._packed + len(self._pending)
+
+    # ---- input ---------------------------------------------------------------------------------------------------
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add a rollout. A record with an unusable index is a ``ValueError`` and is not added."""
+        if not isinstance(record, Mapping):
+            raise RolloutFormatError(f"a rollout must be an object, not {type(record).__name__}")
+        task, rollout = task_index_of(record), rollout_index_of(record)
+        top, raw_usage = numeric_fields(record), usage_of(record)
+        usage = {name: number for name, value in raw_usage.items() if (number := as_number(value)) is not None}
+        self._admit(self._top, top)
+        self._admit(self._usage, usage)
+        number = len(self)
+        for name in top.keys() & (raw_usage.keys() - usage.keys()):
+            self._hidden[name].add(number)
+        if REWARD in record and REWARD not in top:
+            self._odd_rewards[number] = record[REWARD]
+        numbers = (*map(top.get, self._top), *map(usage.get, self._usage))
+        self._extend([(task, rollout, agent_of(record), *numbers, *count_record(record))])
+
+    def add_line(self, line: bytes) -> None:
+        """Add a line of JSON. A line that is no rollout is a ``ValueError`` and is not added."""
+        rows = self._decode(line, 1)
+        if rows is not None:
+            self._extend(rows)
+            return
+        record = parse_line(line)
+        self.add(record)
+        if self._learner.learn(record):
+            self._decoder = None
+
+    def add_block(self, block: Block, *, first_line: int = 1, lines: int | None = None) -> list[BadLine]:
+        """Add whole lines (how many is counted if not known); blank ones are skipped. Returns the unreadable ones."""
+        rows = self._decode(block, count_lines(block) if lines is None else lines)
+        if rows is not None:
+            self._extend(rows)
+            return []
+        bad = []
+        for number, line in enumerate(bytes(block).split(b"\n"), first_line):
+            try:
+                if line.strip():
+                    self.add_line(line)
+            except ValueError as error:
+                bad.append(BadLine(number, str(error)))
+        return bad
+
+    def add_file(self, path: Path) -> list[BadLine]:
+        """Add all lines of a file. Returns those that could not be read."""
+        bad: list[BadLine] = []
+        done = 0
+        for block in read_blocks(path):
+            lines = count_lines(block)
+            bad += self.add_block(block, first_line=done + 1, lines=lines)
+            done += lines
+        return bad
+
+    # ---- output --------------------------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> list[str]:
+        """The names of the agents seen, sorted."""
+        self._pack()
+        return sorted(name for name in self._agents if name is not None)
+
+    def table(self) -> RolloutTable:
+        """All rollouts. A key that occurs twice is a ``ValueError``."""
+        self._pack()
+        return self._table(np.arange(self._packed))
+
+    def table_of(self, agent: str | None) -> RolloutTable:
+        """The rollouts of one agent; None stands for those without one."""
+        self._pack()
+        code = self._agents.get(agent, -1)
+        return self._table(np.flatnonzero(self._key_column(2) == code))
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    def _admit(self, buffers: dict[str, ColumnBuffer], fields: Mapping[str, Any]) -> None:
+        new = [name for name in fields if name not in buffers]
+        if new:
+            self._pack()  # rows that wait have the old width
+            buffers.update((name, ColumnBuffer()) for name in new)
+            self._decoder = None
+
+    def _extend(self, rows: list[Row]) -> None:
+        self._pending += rows
+        if len(self._pending) >= _PACK_AT:
+            self._pack()
+
+    def _pack(self) -> None:
+        if not self._pending:
+            return
+        task, rollout, agent, *columns = zip(*self._pending, strict=True)
+        codes = [self._agents.setdefault(name, len(self._agents)) for name in agent]
+        self._keys.append((np.array(task, np.int64), np.array(rollout, np.int64), np.array(codes, np.int64)))
+        buffers = (*self._top.values(), *self._usage.values(), *self._transcript.values())
+        for buffer, values in zip(buffers, columns, strict=True):
+            buffer.pack(self._packed, values)
+        self._packed += len(self._pending)
+        self._pending = []
+
+    def _table(self, rows: Ints) -> RolloutTable:
+        """The table of these rows, given in the order in which they came."""
+        task, rollout = self._key_column(0)[rows], self._key_column(1)[rows]
+        rollout = number_missing(task, rollout)
+        order = sort_order(task, rollout)
+        rows = rows[order]
+        places = {row: place for place, row in enumerate(rows.tolist())} if self._hidden or self._odd_rewards else {}
+        return RolloutTable(
+            task[order],
+            rollout[order],
+            self._columns(self._top, rows),
+            self._columns(self._usage, rows),
+            self._columns(self._transcript, rows),
+            {name: frozenset(places[row] for row in hidden if row in places) for name, hidden in self._hidden.items()},
+            {places[row]: value for row, value in self._odd_rewards.items() if row in places},
+        )
+
+    def _columns(self, buffers: dict[str, ColumnBuffer], rows: Ints) -> dict[str, Column]:
+        columns = {name: buffer.column(self._packed).take(rows) for name, buffer in buffers.items()}
+        return {name: column for name, column in columns.items() if column.present.any()}
+
+    def _key_column(self, which: int) -> Ints:
+        return np.concatenate([chunk[which] for chunk in self._keys] or [np.zeros(0, np.int64)])
+
+    # ---- the fast way --------------------------------------------------------------------------------------------
+
+    def _decode(self, block: Block, lines: int) -> list[Row] | None:
+        if self._decoder is None:
+            self._decoder = self._make_decoder()
+        return self._decoder.rows(block, lines) if self._decoder else None
+
+    def _make_decoder(self) -> "LineDecoder | None":
+        shape = self._learner.shape(tuple(self._top), tuple(self._usage))
+        if shape is None or self._reshapes >= _RESHAPES:
+            return None
+        try:
+            from nemo_gym.metrics.decode import LineDecoder  # noqa: PLC0415
+        except ModuleNotFoundError:
+            return None
+        self._reshapes += 1
+        return LineDecoder(shape)
+
+
+def number_missing(task: Ints, rollout: Ints) -> Ints:
+    """Give rollouts without an index the next free one of their task, in the order in which they came."""
+    missing = np.flatnonzero(rollout == NO_INDEX)
+    if not len(missing):
+        return rollout
+    rollout = rollout.copy()
+    given = rollout != NO_INDEX
+    used: defaultdict[int, set[int]] = defaultdict(set)
+    for key, index in zip(task[given].tolist(), rollout[given].tolist(), strict=True):
+        used[key].add(index)
+    following: defaultdict[int, int] = defaultdict(int)
+    for row in missing.tolist():
+        key = int(task[row])
+        index = following[key]
+        while index in used[key]:
+            index += 1
+        rollout[row], following[key] = index, index + 1
+    return rollout

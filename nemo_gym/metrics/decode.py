@@ -1,0 +1,149 @@
+"""Rollout lines to rows of numbers without building their dictionaries.
+
+Nearly all lines of a file have the same fields. Once those are known, a decoder made for exactly that shape reads the
+numbers and skips the rest, several times faster than a full parse. Whatever does not fit the shape (a new field, a text
+where a number was, a missing reward, broken JSON) is refused as a whole: the caller then reads it the general way, so
+speed never changes a result.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+from nemo_gym.metrics.fields import NO_INDEX, REWARD, is_metric_name
+from nemo_gym.metrics.items import ItemDecoder
+from nemo_gym.metrics.lines import Block, is_text
+from nemo_gym.metrics.shape import Kinds, Shape
+from nemo_gym.metrics.transcript import NO_TRANSCRIPT, TranscriptCounts
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    RESPONSE_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+
+Row = tuple[Any, ...]  # task, rollout, agent, numbers of the record, numbers of usage, counts of the transcript
+
+_OWN_FIELDS: Final = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME})
+_NUMBER_STARTS: Final = frozenset(b"-0123456789tf")  # first bytes of numbers, true and false
+
+_Index = Annotated[int, Meta(gt=NO_INDEX, le=2**63 - 1)]
+_Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | bool  # the integers that the general way keeps
+_Values = Callable[[Any], tuple[Any, ...]]
+
+
+class _Object(msgspec.Struct, gc=False):
+    """Any object; its content is skipped."""
+
+
+class _AgentRef(msgspec.Struct, gc=False):
+    name: str | None = None
+
+
+# A field without numbers is skipped by its usual type, which a number does not match. Others are looked at one by one.
+_SKIPPED: Final[Mapping[type | None, Any]] = {str: str | None, dict: _Object | None, type(None): None}
+
+
+class LineDecoder:
+    """Decodes lines of one shape into rows."""
+
+    def __init__(self, shape: Shape) -> None:
+        others = {name: kind for name, kind in shape.other_top.items() if name not in _OWN_FIELDS}
+        usage = _struct("Usage", [], shape.usage, shape.other_usage)
+        self._items = ItemDecoder(shape.items, other_roles=shape.other_roles)
+        response = [("usage", usage | None, None), ("output", self._items.output | None, None)]
+        row = _struct("Row", _own_fields(msgspec.defstruct("Response", response, gc=False)), shape.top, others)
+        self._decode = msgspec.json.Decoder(row).decode_lines
+        top, usage_numbers = _attributes("n", shape.top), _attributes("n", shape.usage)
+        self._complete = attrgetter(
+            "task", "rollout", "agent_ref.name", *top, *(f"response.usage.{name}" for name in usage_numbers)
+        )
+        self._top, self._usage, self._no_usage = _values(top), _values(usage_numbers), (None,) * len(usage_numbers)
+        unread = [f"x{i}" for i, name in enumerate(others) if others[name] not in _SKIPPED and is_metric_name(name)]
+        unread_usage = [f"x{i}" for i, kind in enumerate(shape.other_usage.values()) if kind not in _SKIPPED]
+        self._unread, self._unread_usage = _values(unread), _values(unread_usage)
+        self._all_read = not unread and not unread_usage
+        self._old_format = "output" in others
+
+    def rows(self, block: Block, lines: int) -> list[Row] | None:
+        """The rows of so many whole lines, or None if any of them is not as expected."""
+        if not is_text(block):  # the decoder does not look into strings that it skips
+            return None
+        try:
+            decoded = self._decode(block)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        if len(decoded) != lines:  # blank lines, or an object over several lines
+            return None
+        if not self._all_read and any(map(self._has_unread_number, decoded)):
+            return None
+        counts = list(map(self._count, decoded))
+        if self._old_format and NO_TRANSCRIPT in counts:
+            return None
+        return [row + count for row, count in zip(self._numbers(decoded), counts, strict=True)]
+
+    def _numbers(self, decoded: list[Any]) -> Iterable[Row]:
+        try:
+            return list(map(self._complete, decoded))
+        except AttributeError:  # a line without agent, response or usage
+            return map(self._numbers_of, decoded)
+
+    def _numbers_of(self, line: Any) -> Row:
+        agent = line.agent_ref.name if line.agent_ref is not None else None
+        usage = line.response.usage if line.response is not None else None
+        numbers = self._usage(usage) if usage is not None else self._no_usage
+        return (line.task, line.rollout, agent, *self._top(line), *numbers)
+
+    def _has_unread_number(self, line: Any) -> bool:
+        usage = line.response.usage if line.response is not None else None
+        raws = self._unread(line) if usage is None else self._unread(line) + self._unread_usage(usage)
+        return any(memoryview(raw)[0] in _NUMBER_STARTS for raw in raws)
+
+    def _count(self, line: Any) -> TranscriptCounts:
+        response = line.response
+        if response is None or response.output is None:
+            return NO_TRANSCRIPT
+        return self._items.count(response.output)
+
+
+_Own = tuple[str, str, Any, Any]  # attribute, key, type, default
+
+
+def _own_fields(response: type) -> list[_Own]:
+    return [
+        ("task", TASK_INDEX_KEY_NAME, _Index, 0),
+        ("rollout", ROLLOUT_INDEX_KEY_NAME, _Index, NO_INDEX),
+        ("agent_ref", AGENT_REF_KEY_NAME, _AgentRef | None, None),
+        ("response", RESPONSE_KEY_NAME, response | None, None),
+    ]
+
+
+def _struct(name: str, own: Sequence[_Own], numbers: Sequence[str], others: Kinds) -> type[msgspec.Struct]:
+    """A struct with the numbers as n0, n1, … and the other fields as x0, x1, …"""
+    fields: list[Any] = [(attribute, kind, default) for attribute, _, kind, default in own]
+    fields += [
+        # a reward that is missing or null is reported as such, which only the general way can do
+        (f"n{i}", _Number) if key == REWARD and own else (f"n{i}", _Number | None, None)
+        for i, key in enumerate(numbers)
+    ]
+    for i, kind in enumerate(others.values()):
+        fields.append((f"x{i}", _SKIPPED[kind], None) if kind in _SKIPPED else (f"x{i}", Raw, Raw(b"null")))
+    keys = {attribute: key for attribute, key, _, _ in own}
+    keys |= dict(zip(_attributes("n", numbers), numbers, strict=True))
+    keys |= dict(zip(_attributes("x", list(others)), others, strict=True))
+    return msgspec.defstruct(name, fields, rename=keys, forbid_unknown_fields=True, kw_only=True, gc=False)
+
+
+def _attributes(prefix: str, keys: Sequence[str]) -> list[str]:
+    return [f"{prefix}{i}" for i in range(len(keys))]
+
+
+def _values(attributes: Sequence[str]) -> _Values:
+    """A function that reads these attributes of an object as a tuple."""
+    if not attributes:
+        return lambda _: ()
+    get = attrgetter(*attributes)
+    return get if len(attributes) > 1 else lambda line: (get(line),)

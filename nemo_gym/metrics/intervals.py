@@ -1,0 +1,121 @@
+"""How sure a mean is: 95 % confidence intervals that respect that rollouts of one task resemble each other.
+
+Tasks are what varies independently, so they are resampled (bootstrap), not the rollouts. A field of zeros and ones gets
+a Wilson interval, which stays sensible when everything or nothing succeeded; its sample size is the number of
+independent rollouts that would be as informative. A single task says nothing about others: no interval, except Wilson's
+with a sample of one. The same table and seed always give the same interval.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final, Literal
+
+import numpy as np
+
+from nemo_gym.metrics.table import Column, Floats, Ints
+
+LEVEL: Final = 0.95
+RESAMPLES: Final = 1000
+_DRAWS_AT_A_TIME: Final = 50_000  # few enough to stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean and where it would lie in 95 of 100 repetitions with other tasks of the same kind."""
+
+    mean: float
+    low: float
+    high: float
+    method: Literal["wilson", "bootstrap"]
+
+
+def mean_intervals(
+    fields: Mapping[str, Column],
+    starts: Ints,
+    *,
+    amounts: Collection[str] = (),
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> dict[str, Interval]:
+    """The interval of each mean over all rows, which are grouped by task. ``amounts`` are never taken for shares."""
+    if not fields or not len(starts):
+        return {}
+    known = {name: column.known for name, column in fields.items()}
+    values = {name: np.where(known[name], column.values, 0.0) for name, column in fields.items()}
+    with np.errstate(all="ignore"):
+        sums = np.column_stack([np.add.reduceat(values[name], starts) for name in fields])
+    counts = np.column_stack([np.add.reduceat(known[name], starts, dtype=np.float64) for name in fields])
+    graded = [i for i, name in enumerate(fields) if name in amounts or not _is_binary(values[name])]
+    bounds = bootstrap_means(sums[:, graded], counts[:, graded], seed=seed, resamples=resamples)
+    intervals: dict[str, Interval] = {}
+    for i, name in enumerate(fields):
+        if not counts[:, i].any():
+            continue
+        if i in graded:
+            low, high = bounds[:, graded.index(i)].tolist()
+            mean = float(sums[:, i].sum() / counts[:, i].sum())
+            if np.isfinite([mean, low, high]).all():
+                intervals[name] = Interval(mean, low, high, "bootstrap")
+        else:
+            intervals[name] = clustered_wilson(sums[:, i], counts[:, i])
+    return intervals
+
+
+def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+    """Low and high bound of each column's mean, from the sum and number of values of each task. NaN if undefined."""
+    tasks, fields = sums.shape
+    if tasks < 2 or not fields:
+        return np.full((2, fields), np.nan)
+    random = np.random.default_rng(seed)
+    means = np.empty((resamples, fields))
+    batch = max(1, _DRAWS_AT_A_TIME // tasks)
+    for start in range(0, resamples, batch):
+        size = min(batch, resamples - start)
+        drawn = random.integers(0, tasks, size=(size, tasks), dtype=np.int64)
+        drawn += np.arange(size)[:, None] * tasks
+        weights = np.bincount(drawn.ravel(), minlength=size * tasks).reshape(size, tasks).astype(np.float64)
+        with np.errstate(all="ignore"):
+            means[start : start + size] = (weights @ sums) / (weights @ counts)
+    means[:, (counts > 0).sum(axis=0) < 2] = np.nan
+    return np.column_stack([_bounds(column) for column in means.T])
+
+
+def _bounds(means: Floats) -> Floats:
+    """What encloses the middle 95 % of the means; a resample that missed the field does not count."""
+    defined = means[~np.isnan(means)]
+    if not len(defined) or not np.isfinite(defined).all():
+        return np.full(2, np.nan)
+    return np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+
+
+def clustered_wilson(successes: Floats, trials: Floats) -> Interval:
+    """Wilson's interval for a share of successes in tasks with several trials each."""
+    total = float(trials.sum())
+    share = float(successes.sum()) / total
+    return Interval(share, *wilson(share, effective_size(successes, trials)), "wilson")
+
+
+def effective_size(successes: Floats, trials: Floats) -> float:
+    """How many independent trials would be as informative: at most all of them, for a constant result one per task."""
+    tasks = float((trials > 0).sum())
+    total = float(trials.sum())
+    share = float(successes.sum()) / total
+    if tasks < 2 or share in {0.0, 1.0}:
+        return tasks
+    spread = float(((successes - share * trials) ** 2).sum())
+    variance = tasks / (tasks - 1) * spread / total**2
+    return min(total, share * (1 - share) / variance) if variance > 0 else total
+
+
+def wilson(share: float, size: float) -> tuple[float, float]:
+    """The bounds of a share observed in so many independent trials."""
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    scale = 1 + z * z / size
+    centre = (share + z * z / (2 * size)) / scale
+    half = z / scale * (share * (1 - share) / size + z * z / (4 * size * size)) ** 0.5
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _is_binary(values: Floats) -> bool:
+    return bool(((values == 0) | (values == 1)).all())

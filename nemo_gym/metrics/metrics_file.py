@@ -1,0 +1,133 @@
+"""The file ``*_aggregate_metrics.json``: one entry per agent, written as a stream.
+
+It holds a few numbers of every rollout, so it can be large; the default metrics go from columns to text without ever
+being objects. The text is JSON with an indent of two. Infinite and undefined numbers are ``null``: JSON has no others.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import orjson
+
+from nemo_gym.metrics.aggregate import mean_metrics
+from nemo_gym.metrics.files import replacing
+from nemo_gym.metrics.groups import (
+    ROLLOUT_INFOS,
+    Slab,
+    anonymous_sample,
+    completion,
+    entry_head,
+    info_columns,
+    rollout_infos,
+    task_slabs,
+)
+from nemo_gym.metrics.json_text import to_json
+from nemo_gym.metrics.statistics import defined, overall
+from nemo_gym.metrics.table import RolloutTable
+from nemo_gym.schemas.aggregate import AggregateMetrics
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+
+_GROUP: Final = b"\n" + 6 * b" "  # a new line at the depth of a task, and further in
+_INFO: Final = b"\n" + 10 * b" "
+_INFOS_START: Final = b"," + _GROUP + b'  "' + ROLLOUT_INFOS.encode() + b'": [' + _INFO
+_GROUP_END: Final = _GROUP + b"  ]" + _GROUP + b"}"
+_INFO_FIELD: Final = b"\n" + 12 * b" "
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMetrics:
+    """The metrics of one agent: as an environment reported them, or a table of which the default ones are written."""
+
+    agent: str
+    metrics: AggregateMetrics | RolloutTable
+
+
+def write_metrics_file(path: Path, agents: Iterable[AgentMetrics]) -> None:
+    """Replace the file by the metrics of these agents, sorted by name."""
+    with replacing(path) as file:
+        file.write(b"[")
+        for number, entry in enumerate(sorted(agents, key=lambda entry: entry.agent)):
+            file.write(b",\n  " if number else b"\n  ")
+            _write_entry(file, entry)
+        file.write(b"\n]\n")
+
+
+def _write_entry(file: BinaryIO, entry: AgentMetrics) -> None:
+    metrics = entry.metrics
+    if isinstance(metrics, RolloutTable):
+        agent_metrics: dict[str, Any] = dict(overall(metrics))
+        key_metrics, groups = mean_metrics(agent_metrics), table_groups(metrics)
+    else:
+        agent_metrics, key_metrics = metrics.agent_metrics, metrics.key_metrics
+        groups = (_indented(group, _GROUP) for group in metrics.group_level_metrics)
+    head = {AGENT_REF_KEY_NAME: {"name": entry.agent}, "agent_metrics": agent_metrics, "key_metrics": key_metrics}
+    file.write(_indented(head, b"\n  ").removesuffix(b"\n  }"))
+    file.write(b',\n    "group_level_metrics": [')
+    for number, group in enumerate(groups):
+        file.write(b"," + _GROUP if number else _GROUP)
+        file.write(group)
+    file.write(b"\n    ]\n  }")
+
+
+def table_groups(table: RolloutTable) -> Iterator[bytes]:
+    """The text of each task's entry."""
+    for slab in task_slabs(table):
+        infos = iter(_info_texts(table, slab.start, slab.stop))
+        for head, size in zip(_head_texts(slab), slab.sizes, strict=True):
+            yield b"%b%b%b" % (head, (b"," + _INFO).join(islice(infos, size)), _GROUP_END)
+
+
+def _head_texts(slab: Slab) -> Iterator[bytes]:
+    """The text of each entry up to its first rollout."""
+    whole = ~np.isnan(slab.statistics).any(axis=1)
+    template = _head_template(slab.names)
+    texts = _texts(slab.statistics.ravel().tolist())
+    width = len(slab.names)
+    for i, (task, size) in enumerate(zip(slab.tasks, slab.sizes, strict=True)):
+        if whole[i]:
+            yield template % (b"%d" % task, *texts[i * width : (i + 1) * width], b"%d" % size, b"%d" % size)
+        else:
+            yield _head_text(task, defined(slab.names, slab.statistics[i].tolist()), completion(size, size))
+
+
+def _head_text(task: Any, statistics: dict[str, Any], counts: dict[str, Any]) -> bytes:
+    head = entry_head(task, statistics, anonymous_sample(0), counts)
+    return _indented(head, _GROUP).removesuffix(_GROUP + b"}") + _INFOS_START
+
+
+def _head_template(names: list[str]) -> bytes:
+    """The text of an entry that lacks no statistic, with a place for each number that differs between tasks."""
+    hole = "\0"  # stands for a number: as a value it is written in a way that no name can be
+    counts = completion(1, 1) | {"num_rollouts": hole, "expected_num_rollouts": hole}
+    text = _head_text(hole, dict.fromkeys(names, hole), counts)
+    return text.replace(b"%", b"%%").replace(b": " + to_json(hole), b": %b")
+
+
+def _info_texts(table: RolloutTable, start: int, stop: int) -> Iterable[bytes]:
+    """The text of each rollout in a range of rows."""
+    columns = info_columns(table)
+    if not all(column.present[start:stop].all() for column in columns.values()):
+        return (_indented(info, _INFO) for info in rollout_infos(table, start, stop))
+    tasks, rollouts = _texts(table.task[start:stop].tolist()), _texts(table.rollout[start:stop].tolist())
+    fields = [TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, *columns]
+    template = b"{" + _INFO_FIELD + b'"rollout_id": "%b:%b"'
+    template += b"".join(b"," + _INFO_FIELD + orjson.dumps(name).replace(b"%", b"%%") + b": %b" for name in fields)
+    template += _INFO + b"}"
+    numbers = (_texts(column.plain(start, stop)) for column in columns.values())
+    return map(template.__mod__, zip(tasks, rollouts, tasks, rollouts, *numbers, strict=True))
+
+
+def _texts(numbers: list[Any]) -> list[bytes]:
+    """Each number as JSON; formatting them together is much faster than one by one."""
+    try:
+        return orjson.dumps(numbers)[1:-1].split(b",")
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits
+        return [str(number).encode() for number in numbers]
+
+
+def _indented(value: Any, newline: bytes) -> bytes:
+    return to_json(value, indent=True).replace(b"\n", newline)

@@ -1,0 +1,139 @@
+"""Reward profiles: what was planned beside what came back, for each task and each agent. Pure.
+
+A plan says which rollouts were owed; results are matched to it by key. A result nobody asked for is always an error, a
+missing one unless partial profiles are allowed: a mean over survivors misleads, so the gap has to be accepted by name.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.metrics.builder import MetricsBuilder
+from nemo_gym.metrics.groups import Entry, task_entries
+from nemo_gym.metrics.statistics import overall
+from nemo_gym.metrics.table import RolloutTable
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, RolloutKey
+
+_SHOWN: Final = 10
+_INDICES: Final = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
+
+Record = Mapping[str, Any]
+
+
+class ProfileError(ConfigError, ValueError):
+    """Plan and results do not belong together."""
+
+
+class Pair(NamedTuple):
+    """A planned rollout and its result."""
+
+    row: Record
+    result: Record
+
+
+class Profile(NamedTuple):
+    """One entry per task and one per agent."""
+
+    groups: list[Entry]
+    agents: list[Entry]
+
+
+def align(rows: Iterable[Record], results: Iterable[Record], *, allow_partial: bool = False) -> list[Pair]:
+    """Match results to the plan, in the order of the keys."""
+    planned = _by_key(rows, "materialized input")
+    done = _by_key(results, "result")
+    check_keys(planned.keys(), done.keys(), allow_partial=allow_partial)
+    return [Pair(planned[key], done[key]) for key in sorted(done)]
+
+
+def check_keys(planned: Iterable[RolloutKey], done: Iterable[RolloutKey], *, allow_partial: bool) -> None:
+    """Raise if there are results nobody planned, or too few of them."""
+    planned, done = set(planned), set(done)
+    if extra := sorted(done - planned):
+        raise ProfileError(
+            f"{len(extra)} results have no materialized input: {_shown(extra)}",
+            hint="profile the rollouts with the materialized inputs of the same run",
+        )
+    if not allow_partial and (missing := sorted(planned - done)):
+        raise ProfileError(
+            f"{len(missing)} materialized inputs have no result: {_shown(missing)}",
+            hint="collect the rest with +resume_from_cache=true, or profile what there is with "
+            "+allow_partial_rollouts=true",
+        )
+
+
+def profile(pairs: Sequence[Pair], rows: Iterable[Record]) -> Profile:
+    """Statistics per task, with the planned row as sample, and per agent."""
+    builder = MetricsBuilder()
+    for row, result in pairs:
+        builder.add({**result, AGENT_REF_KEY_NAME: row.get(AGENT_REF_KEY_NAME)})
+    samples: dict[int, Entry] = {}
+    for row, _ in pairs:
+        samples.setdefault(key_of(row, "materialized input").task, sample_of(row))
+    expected = Counter(key_of(row, "materialized input").task for row in rows)
+    groups = task_entries(builder.table(), sample_of=samples.__getitem__, expected=expected)
+    return Profile(list(groups), agent_entries(builder))
+
+
+def agent_entries(builder: MetricsBuilder) -> list[Entry]:
+    """The statistics of every agent, sorted by name."""
+    return [agent_entry(agent, builder.table_of(agent)) for agent in builder.agents]
+
+
+def agent_entry(agent: str, table: RolloutTable) -> Entry:
+    """The statistics of one agent."""
+    return {**overall(table), AGENT_REF_KEY_NAME: {"name": agent}}
+
+
+def completion_summary(planned: Iterable[RolloutKey], done: Iterable[RolloutKey]) -> dict[str, int | float]:
+    """How much of the plan is done, in rollouts and in tasks."""
+    planned, done = set(planned), set(done)
+    owed = Counter(key.task for key in planned)
+    have = Counter(key.task for key in planned & done)
+    complete = sum(have[task] == count for task, count in owed.items())
+    missing = sum(have[task] == 0 for task in owed)
+    return {
+        "expected_rollout_rows": len(planned),
+        "completed_rollout_rows": len(planned & done),
+        "missing_rollout_rows": len(planned - done),
+        "extra_rollout_rows": len(done - planned),
+        "reward_profile_completion_pct": 100.0 * len(planned & done) / len(planned) if planned else 100.0,
+        "total_input_rows": len(owed),
+        "complete_input_rows": complete,
+        "partial_input_rows": len(owed) - complete - missing,
+        "missing_input_rows": missing,
+    }
+
+
+def key_of(record: Record, kind: str) -> RolloutKey:
+    """The key of a planned row or result; an error if it has none."""
+    task, rollout = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
+    if isinstance(task, int) and isinstance(rollout, int):
+        return RolloutKey(task, rollout)
+    raise ProfileError(f"a {kind} has no {TASK_INDEX_KEY_NAME} and {ROLLOUT_INDEX_KEY_NAME}: {(task, rollout)}")
+
+
+def keys_of(records: Iterable[Record], kind: str) -> Iterator[RolloutKey]:
+    """The keys of planned rows or results."""
+    return (key_of(record, kind) for record in records)
+
+
+def sample_of(row: Record) -> Entry:
+    """The planned row without its indices."""
+    return {name: value for name, value in row.items() if name not in _INDICES}
+
+
+def _by_key(records: Iterable[Record], kind: str) -> dict[RolloutKey, Record]:
+    by_key: dict[RolloutKey, Record] = {}
+    for record in records:
+        key = key_of(record, kind)
+        if key in by_key:
+            raise ProfileError(f"two {kind} rows have the same key {tuple(key)}")
+        by_key[key] = record
+    return by_key
+
+
+def _shown(keys: Sequence[RolloutKey]) -> str:
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return f"{[tuple(key) for key in keys[:_SHOWN]]}{more}"

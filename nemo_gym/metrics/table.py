@@ -1,0 +1,118 @@
+"""Scored rollouts as columns: the form in which all statistics are computed.
+
+A table holds no record and no transcript, only numbers: about nine bytes per rollout and field. Its rows are sorted by
+task, then rollout, and each key occurs once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_gym.schemas.rows import RolloutKey
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+# From here on a float no longer tells neighbouring integers apart.
+EXACT_INTEGERS: Final = 2.0**53
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field over all rows. ``present`` is False where the record had no number; a present value may be NaN."""
+
+    values: Floats
+    present: Mask
+    integral: bool = False
+    exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
+
+    @property
+    def known(self) -> Mask:
+        """Where there is a value to calculate with."""
+        return self.present & ~np.isnan(self.values)
+
+    def take(self, rows: Ints) -> "Column":
+        """The column for these rows, in this order."""
+        exact: dict[int, int] = {}
+        if self.exact:
+            exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
+        return Column(self.values[rows], self.present[rows], self.integral, exact)
+
+    def plain(self, start: int, stop: int) -> list[Any]:
+        """The values of a range of rows as Python numbers, integers where the field has only integers."""
+        values = self.values[start:stop]
+        if not self.integral:
+            return list(values.tolist())
+        whole = np.where(np.abs(values) < EXACT_INTEGERS, values, 0).astype(np.int64).tolist()
+        for row in self.exact:
+            if start <= row < stop:
+                whole[row - start] = self.exact[row]
+        return list(whole)
+
+
+Columns = Mapping[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTable:
+    """The numbers of a set of rollouts, sorted by key."""
+
+    task: Ints
+    rollout: Ints
+    top: Columns  # numeric fields of the record itself
+    usage: Columns  # numeric fields of response.usage
+    transcript: Columns  # counted in response.output
+    hidden: Mapping[str, frozenset[int]] = field(
+        default_factory=dict
+    )  # rows whose usage replaces a field by a non-number
+    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is no number, as it was
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def metrics(self) -> dict[str, Column]:
+        """What statistics see: all fields by name, where usage replaces a field of the same name."""
+        merged = {name: self._visible(name, column) for name, column in self.top.items()}
+        for name, column in self.usage.items():
+            merged[name] = _overlay(merged[name], column) if name in merged else column
+        return {name: column for name, column in merged.items() if column.present.any()}
+
+    def _visible(self, name: str, column: Column) -> Column:
+        rows = self.hidden.get(name)
+        if not rows:
+            return column
+        present = column.present.copy()
+        present[list(rows)] = False
+        return Column(column.values, present, column.integral, column.exact)
+
+    def task_starts(self) -> Ints:
+        """The row at which each task begins."""
+        if not len(self.task):
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(np.r_[True, self.task[1:] != self.task[:-1]])
+
+    def keys(self) -> Iterator[RolloutKey]:
+        """The keys in order."""
+        return map(RolloutKey, self.task.tolist(), self.rollout.tolist())
+
+
+def _overlay(below: Column, above: Column) -> Column:
+    values = np.where(above.present, above.values, below.values)
+    return Column(values, below.present | above.present, below.integral and above.integral)
+
+
+def sort_order(task: Ints, rollout: Ints) -> Ints:
+    """The order of the keys; a key that occurs twice is a ``ValueError`` that names it."""
+    order = np.lexsort((rollout, task))
+    first, second = order[:-1], order[1:]
+    twice = np.flatnonzero((task[first] == task[second]) & (rollout[first] == rollout[second]))
+    if len(twice):
+        row = int(first[twice[0]])
+        key = (int(task[row]), int(rollout[row]))
+        more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
+        raise ValueError(f"two results for the same (task, rollout) {key}{more}")
+    return order.astype(np.int64, copy=False)

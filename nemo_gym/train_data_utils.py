@@ -1,0 +1,65 @@
+"""Front door: prepare the datasets of the configured agents for collection and training."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
+
+from nemo_gym.config_types import BaseNeMoGymCLIConfig
+from nemo_gym.data.prepare import Options, Preparation, prepare
+from nemo_gym.data.samples import Render
+from nemo_gym.data.scope import Mode, datasets_in_scope
+from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
+
+__all__ = ["TrainDataProcessor", "TrainDataProcessorConfig"]
+
+
+class TrainDataProcessorConfig(BaseNeMoGymCLIConfig):
+    """Collate the datasets of the configured agents into one task file per type, with their metrics."""
+
+    output_dirpath: str = Field(description="Folder for the collated files; it is made if need be")
+    mode: Literal["train_preparation", "example_validation"] = Field(
+        description="train_preparation: train, validation and benchmark datasets; example_validation: example datasets"
+    )
+    should_download: bool = Field(default=False, description="Download datasets that are not here")
+    data_source: Literal["gitlab", "huggingface"] = Field(
+        default="huggingface", description="Where to download from if a dataset names both"
+    )
+    overwrite_metrics_conflicts: bool = Field(
+        default=False, description="Replace metrics of an earlier preparation that no longer fit the data"
+    )
+    skip_invalid: bool = Field(default=False, description="Leave out invalid samples instead of refusing the data")
+
+
+class TrainDataProcessor:
+    """Runs a preparation from the merged configuration."""
+
+    def run(self, global_config_dict: DictConfig | dict[str, Any]) -> Preparation:
+        """Prepare what the configuration asks for. Messages go to the log; files are in the result."""
+        config = (
+            global_config_dict if isinstance(global_config_dict, DictConfig) else OmegaConf.create(global_config_dict)
+        )
+        values = OmegaConf.to_container(
+            OmegaConf.masked_copy(config, [key for key in _KEYS if key in config]), resolve=True
+        )
+        parameters = TrainDataProcessorConfig.model_validate(values)
+        token = config.get("hf_token")
+        options = Options(
+            output=Path(parameters.output_dirpath),
+            template=_template,
+            may_download=parameters.should_download,
+            preferred=parameters.data_source,
+            token=str(token) if token else None,
+            overwrite_conflicts=parameters.overwrite_metrics_conflicts,
+            skip_invalid=parameters.skip_invalid,
+        )
+        return prepare(datasets_in_scope(config, Mode(parameters.mode)), options)
+
+
+_KEYS = tuple(TrainDataProcessorConfig.model_fields)
+
+
+def _template(path: str) -> Render:
+    prompt = load_prompt_config(path)
+    return lambda row: apply_prompt_to_row(row, prompt)

@@ -1,0 +1,107 @@
+"""The default metrics with the hooks of an environment, also when a hook fails."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from nemo_gym.metrics.aggregate import AggregateMetricsMixin, compute_aggregate_metrics, group_by_task
+from nemo_gym.metrics.transcript import count_record
+
+RESPONSES = [
+    {"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": float(repeat)}
+    for task in (3, 1)
+    for repeat in (0, 1)
+]
+
+
+def test_the_mixin_adds_nothing_and_selects_the_means() -> None:
+    mixin = AggregateMetricsMixin()
+    metrics = compute_aggregate_metrics(RESPONSES, mixin.compute_metrics, mixin.get_key_metrics)
+    assert metrics == compute_aggregate_metrics(RESPONSES)
+    assert metrics.key_metrics == {"mean/reward": 0.5}
+
+
+def test_a_hook_sees_the_tasks_sorted_and_their_responses_as_they_came() -> None:
+    seen: list[Any] = []
+    compute_aggregate_metrics(RESPONSES, lambda tasks: seen.append(tasks) or {})  # type: ignore[func-returns-value]
+    assert seen == [[RESPONSES[2:], RESPONSES[:2]]]
+
+
+def test_hooks_are_not_called_without_responses() -> None:
+    def hook(_: Any) -> dict[str, Any]:
+        raise AssertionError
+
+    assert compute_aggregate_metrics([], hook, hook).model_dump() == {
+        "group_level_metrics": [],
+        "agent_metrics": {},
+        "key_metrics": {},
+    }
+
+
+def test_a_hook_that_raises_loses_only_its_own_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Any) -> dict[str, Any]:
+        raise ZeroDivisionError("by zero")
+
+    with caplog.at_level(logging.ERROR):
+        metrics = compute_aggregate_metrics(RESPONSES, broken)
+    assert metrics.agent_metrics["mean/reward"] == 0.5
+    assert metrics.agent_metrics["errors/compute_metrics"] == "ZeroDivisionError: by zero"
+    assert metrics.key_metrics == {"mean/reward": 0.5}
+    assert len(metrics.group_level_metrics) == 2
+    assert "compute_metrics failed" in caplog.text
+
+
+def test_a_hook_that_returns_no_object_is_an_error_of_that_hook() -> None:
+    metrics = compute_aggregate_metrics(RESPONSES, lambda _: None)  # type: ignore[arg-type, return-value]
+    assert "must return an object, not NoneType" in metrics.agent_metrics["errors/compute_metrics"]
+
+
+def test_key_metrics_fall_back_to_the_means_when_their_hook_raises() -> None:
+    metrics = compute_aggregate_metrics(RESPONSES, None, lambda metrics: {"x": metrics["absent"]})
+    assert metrics.key_metrics == {"mean/reward": 0.5}
+    assert metrics.agent_metrics["errors/get_key_metrics"] == "KeyError: 'absent'"
+
+
+def test_odd_entries_among_the_metrics_per_task_are_ignored() -> None:
+    per_task = [None, {"bleu": 1}, {"_ng_task_index": 1, "bleu": 2, "mean/reward": 9}]
+    metrics = compute_aggregate_metrics(RESPONSES, lambda _: {"per_task_metrics": per_task, "extra": 1})
+    assert [group.get("bleu") for group in metrics.group_level_metrics] == [2, None]
+    assert metrics.group_level_metrics[0]["mean/reward"] == 9
+    assert metrics.agent_metrics["extra"] == 1
+    assert "per_task_metrics" not in metrics.agent_metrics
+
+
+def test_a_response_that_is_no_object_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be an object, not list"):
+        compute_aggregate_metrics([[]])  # type: ignore[list-item]
+
+
+def test_tasks_without_an_index_come_first() -> None:
+    assert group_by_task([{"_ng_task_index": 2}, {}]) == [[{}], [{"_ng_task_index": 2}]]
+
+
+def test_bookkeeping_is_no_metric() -> None:
+    response = {"reward": 1.0, "_ng_failure_terminal": True, "agent_ref": 3, "responses_create_params": 4, "_own": 5}
+    assert list(compute_aggregate_metrics([response]).key_metrics) == ["mean/reward", "mean/_own"]
+
+
+@pytest.mark.parametrize(
+    ("output", "calls", "turns"),
+    [
+        ([], 0, 0),
+        ([{"type": "message", "role": "assistant"}], 0, 1),
+        ([{"type": "reasoning"}, {"type": "function_call"}, {"type": "function_call"}], 2, 1),
+        ([{"type": "web_search_call"}, {"type": "message"}], 1, 1),
+        ([{"type": "function_call"}, {"type": "function_call_output"}, {"type": "message"}], 1, 2),
+        ([{"type": "message"}, {"type": "message", "role": "user"}, {"type": "message"}], 0, 2),
+        ([{"role": "user"}, 7, None], 0, 1),
+    ],
+)
+def test_a_turn_is_what_the_model_says_in_one_go(output: list[Any], calls: int, turns: int) -> None:
+    assert count_record({"response": {"output": output}}) == (calls, turns)
+
+
+@pytest.mark.parametrize("record", [{}, {"response": None}, {"response": {"output": "text"}}, {"output": "text"}])
+def test_without_a_transcript_there_are_no_counts(record: dict[str, Any]) -> None:
+    assert count_record(record) == (None, None)

@@ -1,0 +1,105 @@
+"""Two runs side by side, difficulty, and how both look in a terminal or picture."""
+
+import math
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from nemo_gym.metrics.builder import MetricsBuilder
+from nemo_gym.metrics.compare import compare
+from nemo_gym.metrics.difficulty import band_of, solve_rates
+from nemo_gym.metrics.intervals import Interval
+from nemo_gym.metrics.picture import solve_rate_counts, solve_rate_svg
+from nemo_gym.metrics.render import bars, comparison_text, histogram, interval_table, solve_rate_table
+from nemo_gym.metrics.table import RolloutTable
+
+
+def run(rewards: dict[int, list[float | None]]) -> RolloutTable:
+    builder = MetricsBuilder()
+    for task, values in rewards.items():
+        for reward in values:
+            builder.add({"_ng_task_index": task, "reward": reward})
+    return builder.table()
+
+
+def test_only_common_tasks_are_compared_each_with_its_mean() -> None:
+    a = run({0: [1.0, 0.0], 1: [0.0], 2: [1.0], 5: [1.0]})
+    b = run({0: [1.0], 1: [1.0, 1.0], 2: [0.0], 7: [0.0], 8: [0.0]})
+    result = compare(a, b)
+    assert (result.tasks, result.only_a, result.only_b) == (3, 1, 2)
+    assert (result.mean_a, result.mean_b) == (0.5, pytest.approx(2 / 3))
+    assert result.difference == pytest.approx(1 / 6)
+    assert (result.gained, result.lost) == ([1], [2])
+    assert not result.significant
+    text = comparison_text(result)
+    assert "3 tasks in both runs (1 only in a, 2 only in b)" in text
+    assert "newly solved: 1 (tasks 1)" in text
+
+
+def test_a_clear_difference_is_significant() -> None:
+    tasks = range(100)
+    a, b = run({task: [0.0] for task in tasks}), run({task: [float(task % 5 > 0)] for task in tasks})
+    result = compare(a, b)
+    assert result.significant
+    assert result.interval is not None
+    assert result.interval[0] < 0.8 < result.interval[1]
+    assert "significant" in comparison_text(result)
+    assert ", …)" in comparison_text(result)
+    assert result.as_dict()["difference_low"] == result.interval[0]
+
+
+def test_runs_without_a_common_task_say_so() -> None:
+    result = compare(run({0: [1.0]}), run({1: [1.0]}))
+    assert result.interval is None
+    assert math.isnan(result.difference)
+    assert comparison_text(result) == "no task has a reward in both runs"
+    assert compare(run({}), run({})).tasks == 0
+
+
+def test_one_common_task_is_too_few_to_say() -> None:
+    assert "too few tasks" in comparison_text(compare(run({0: [1.0]}), run({0: [0.0]})))
+
+
+def test_solve_rates_follow_the_threshold_and_skip_tasks_without_reward() -> None:
+    table = run({0: [1.0, 0.5], 1: [None], 2: [0.0, 0.2], 3: [1.0]})
+    assert solve_rates(table).rate.tolist() == [0.5, 0.0, 1.0]
+    assert solve_rates(table, 0.5).rate.tolist() == [1.0, 0.0, 1.0]
+    assert solve_rates(table).task.tolist() == [0, 2, 3]
+    assert solve_rates(table).mixed() == [0]
+    assert solve_rates(run({0: [None]})).counts()["never"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rate", "band"), [(0, "never"), (0.1, "hard"), (0.25, "hard"), (0.5, "medium"), (0.8, "easy"), (1, "always")]
+)
+def test_bands_say_how_hard_a_task_is(rate: float, band: str) -> None:
+    assert band_of(rate) == band
+
+
+def test_a_histogram_has_a_bar_per_value_or_range() -> None:
+    assert histogram(np.array([0.0, 1.0, 1.0, math.nan, math.inf]), width=4) == (
+        "0  1   33.3 %  ##\n1  2   66.7 %  ####"
+    )
+    assert len(histogram(np.linspace(0, 1, 50), bins=5).splitlines()) == 5
+    assert histogram(np.array([math.nan])) == "no values"
+
+
+def test_what_is_not_zero_shows_a_mark() -> None:
+    lines = bars(["a", "b", "c"], [1000, 1, 0], width=10).splitlines()
+    assert [line.count("#") for line in lines] == [10, 1, 0]
+
+
+def test_tables_line_up() -> None:
+    assert solve_rate_table(solve_rates(run({}))) == "no rewards"
+    assert solve_rate_table(solve_rates(run({0: [1.0]}))).splitlines()[-1].startswith("always  1  100.0 %")
+    assert (
+        interval_table({"mean/reward": Interval(0.5, 0.25, 0.75, "wilson")}) == "mean/reward         0.5  [0.25, 0.75]"
+    )
+
+
+def test_the_picture_is_valid_and_counts_every_task() -> None:
+    rates = solve_rates(run({0: [1.0], 1: [0.0], 2: [1.0] + 9 * [0.0], 3: [0.0] + 9 * [1.0], 4: [1.0, 0.0]}))
+    assert solve_rate_counts(rates) == [1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1]
+    root = ET.fromstring(solve_rate_svg(rates, title="a <b> & c"))
+    assert root.tag.endswith("svg")

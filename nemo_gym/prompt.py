@@ -1,0 +1,87 @@
+"""Front door: prompt templates. The rendering is in ``nemo_gym.rollouts.prompts``."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from nemo_gym.config.paths import find_readable, readable_candidates
+from nemo_gym.config_types import BaseNeMoGymCLIConfig, ConfigError, ConfigPathNotFoundError
+from nemo_gym.rollouts.prompts import Message, PromptConfig, conflict, has_input, render, with_prompt
+from nemo_gym.rollouts.store.files import replacing
+from nemo_gym.rollouts.tasks import read_tasks
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "MaterializePromptsConfig",
+    "PromptConfig",
+    "apply_prompt_to_row",
+    "fill_prompt",
+    "load_prompt_config",
+    "materialize_prompts",
+    "validate_prompt_compatibility",
+]
+
+
+class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
+    """Fill a prompt template with the fields of each row of a file, and save the rows."""
+
+    input_jsonl_fpath: str = Field(
+        description="File with one JSON object per line, without responses_create_params.input."
+    )
+    prompt_config: str = Field(description="YAML file with user: and, if wanted, system: templates.")
+    output_jsonl_fpath: str = Field(description="File to write; its folder is made if need be.")
+
+
+def load_prompt_config(path: str) -> PromptConfig:
+    """Read a template file: absolute, in the current directory, or in the installation."""
+    file = _readable(path, what="prompt config")
+    try:
+        content = yaml.safe_load(file.read_text("utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not valid YAML: {error}") from None
+    return PromptConfig.model_validate(content)
+
+
+def fill_prompt(config: PromptConfig, row: dict[str, Any]) -> list[Message]:
+    """The messages that the template makes of a row."""
+    return render(config, row)
+
+
+def apply_prompt_to_row(row: dict[str, Any], config: PromptConfig) -> dict[str, Any]:
+    """A copy of the row with the filled template as its input."""
+    return with_prompt(row, render(config, row))
+
+
+def validate_prompt_compatibility(rows: Sequence[dict[str, Any]], config: PromptConfig) -> None:  # noqa: ARG001
+    """Raise if rows have an input already, which the template would replace."""
+    if numbers := [number for number, row in enumerate(rows) if has_input(row)]:
+        raise conflict(numbers)
+
+
+def materialize_prompts(input_jsonl_fpath: str, prompt_config: str, output_jsonl_fpath: str) -> None:
+    """Write the rows of a file with the template filled in. Nothing is written unless every row can be."""
+    prompt = load_prompt_config(prompt_config)
+    used = str(_readable(prompt_config, what="prompt config").absolute())
+    rows = [task.fields for task in read_tasks(_readable(input_jsonl_fpath, what="input file"))]
+    validate_prompt_compatibility(rows, prompt)
+    output = Path(output_jsonl_fpath)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(output) as file:
+        for row in rows:
+            filled = apply_prompt_to_row(row, prompt) | {"prompt_config_used": used}
+            file.write(json.dumps(filled).encode() + b"\n")
+    logger.info("Wrote %d rows to %s", len(rows), output)
+
+
+def _readable(path: str, *, what: str) -> Path:
+    found = find_readable(path)
+    if found is None:
+        tried = ", ".join(map(str, readable_candidates(path)))
+        raise ConfigPathNotFoundError(f"{what} {path!r} does not exist (looked for {tried})")
+    return found

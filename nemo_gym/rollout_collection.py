@@ -1,0 +1,311 @@
+"""Front door: collecting rollouts. Configuration comes in here; the work is done in ``nemo_gym.rollouts``.
+
+``RolloutCollectionHelper`` may be subclassed. A method that a subclass replaces is called as documented; as long as it
+is not replaced, rows and results are streamed instead of being held in lists.
+"""
+
+import asyncio
+import copy
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, field_validator
+
+from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
+from nemo_gym.global_config import get_global_config_dict
+from nemo_gym.prompt import load_prompt_config
+from nemo_gym.rollouts.aggregate import AgentMetrics, ask_for_metrics, by_agent, write_metrics
+from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient
+from nemo_gym.rollouts.collect import Conduct, Listener
+from nemo_gym.rollouts.concurrency import limit_for
+from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.rollouts.examples import as_completed, attempt_through
+from nemo_gym.rollouts.keyed import sort_key
+from nemo_gym.rollouts.merge import find_shards, merge_shards
+from nemo_gym.rollouts.options import CollectionOptions
+from nemo_gym.rollouts.plan import PlanSpec, Row, agent_name
+from nemo_gym.rollouts.planned import summary_of
+from nemo_gym.rollouts.run import Run, aggregate_stored, carry_out
+from nemo_gym.rollouts.skills import SkillsConfig, load_skill_directory
+from nemo_gym.rollouts.source import PlanSource, resolve_overrides
+from nemo_gym.rollouts.stopping import StopSwitch
+from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.store.history import RetryPolicy, parse_max_attempts
+from nemo_gym.rollouts.store.recall import read_records, recall
+from nemo_gym.rollouts.store.rollout_store import RolloutStore
+from nemo_gym.rollouts.store.shards import expand_globs, parse_line
+from nemo_gym.rollouts.summary import Summary
+from nemo_gym.rollouts.unsaved import Unsaved
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, NG_TERMINAL_KEY
+from nemo_gym.servers.addresses import server_names
+from nemo_gym.servers.client import GymClient
+from nemo_gym.servers.http import close_http_client, get_response_json, raise_for_status
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
+_DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = 3
+AGENT_TYPE: Final = "responses_api_agents"
+DEBUG_KEY: Final = "global_aiohttp_client_request_debug"
+Record = dict[str, Any]
+
+__all__ = [
+    "NG_FAILURE_CLASS_KEY",
+    "NG_NO_PERSIST_KEY",
+    "NG_TERMINAL_KEY",
+    "E2ERolloutCollectionConfig",
+    "RolloutAggregationConfig",
+    "RolloutAggregationHelper",
+    "RolloutCollectionConfig",
+    "RolloutCollectionHelper",
+    "SharedRolloutCollectionConfig",
+]
+
+
+# ---- configuration ---------------------------------------------------------------------------------------------------
+class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
+    """What every way of collecting rollouts can be told."""
+
+    output_jsonl_fpath: str = Field(description="File for the rollouts; the other files of the run go beside it.")
+    num_samples_in_parallel: int | Literal["auto"] | None = Field(
+        None, description="Most rollouts at once; auto: find out; none or 0: no wish, so at most max_in_flight."
+    )
+    responses_create_params: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters of the model request that win over those of the rows."
+    )
+    upload_rollouts_to_wandb: bool = Field(True, description="Upload the rollouts if a W&B run is configured.")
+    disable_aggregation: bool = Field(False, description="Compute no metrics; for shards that are aggregated later.")
+    rollout_collection_driver: str | None = Field(
+        None, description="module.path:function that collects in place of the built-in collection (end-to-end only)."
+    )
+
+
+class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
+    """Prepare the configured datasets, host the servers, collect, aggregate, stop."""
+
+    split: Literal["train", "validation", "benchmark"] = Field(description="Which of the prepared files to run.")
+    reuse_existing_data_preparation: bool = Field(False, description="Keep a prepared file that is already there.")
+
+
+class RolloutCollectionConfig(SharedRolloutCollectionConfig):
+    """Run every task of a file through an agent and save the scored rollouts."""
+
+    agent_name: str | None = Field(None, description="Agent for rows that name none in agent_ref.")
+    input_jsonl_fpath: str = Field(description="File with one task per line.")
+    limit: int | None = Field(None, description="Only the first so many tasks; none or 0: all.")
+    num_repeats: int | dict[str, int] = Field(
+        1, description="Rollouts of each task; or a number for each agent: {agent: 4, _default: 1}."
+    )
+    num_repeats_add_seed: bool = Field(False, description="Give each rollout of a task a seed of its own.")
+    resume_from_cache: bool = Field(False, description="Go on where an earlier run to the same output stopped.")
+    prompt_config: str | None = Field(None, description="YAML file with a prompt template that makes the input.")
+    skills: SkillsConfig | None = Field(None, description="Folder of skills for the agents: {path: …}.")
+
+    @field_validator("num_repeats", mode="before")
+    @classmethod
+    def _none_is_once(cls, value: Any) -> Any:
+        return 1 if value is None else value
+
+    @field_validator("num_repeats")
+    @classmethod
+    def _at_least_once(cls, value: int | dict[str, int]) -> int | dict[str, int]:
+        low = {name: times for name, times in value.items() if times < 1} if isinstance(value, dict) else value < 1
+        if low:
+            raise ValueError(f"num_repeats must be at least 1, got {low if isinstance(low, dict) else value}")
+        return value
+
+    @property
+    def materialized_jsonl_fpath(self) -> Path:
+        """The file that holds the plan."""
+        return RunFiles.of(Path(self.output_jsonl_fpath)).plan
+
+
+class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
+    """Merge the rollout files of several runs and compute their metrics."""
+
+    input_glob: str = Field(description="Rollout files: paths or patterns, separated by commas.")
+    output_jsonl_fpath: str = Field(description="File for all rollouts together; the metrics go beside it.")
+    merge_shards: bool = Field(True, description="Write that file; otherwise only the metrics.")
+
+
+# ---- collecting ------------------------------------------------------------------------------------------------------
+class RolloutCollectionHelper:
+    """Collects rollouts as a configuration asks for."""
+
+    async def run_from_config(self, config: RolloutCollectionConfig) -> list[Record]:
+        """Collect, and return all results sorted by key: also those of earlier runs, failed and unsaved ones."""
+        unsaved = Unsaved()
+        try:
+            summary = await self.collect(config, listener=unsaved)
+        finally:
+            await close_http_client()
+        logger.info("%s", summary.text())
+        return sorted([*read_records(summary.files.rollouts), *unsaved.records()], key=sort_key)
+
+    async def collect(
+        self,
+        config: RolloutCollectionConfig,
+        *,
+        client: AgentClient | None = None,
+        attempt: Attempt | None = None,
+        stop: StopSwitch | None = None,
+        listener: Listener | None = None,
+    ) -> Summary:
+        """Collect, and return only how it went: the way for collections of any size.
+
+        Without a client the servers are found through the head server; without ``attempt`` rollouts run through the
+        client.
+        """
+        gym, source = client or self.setup_server_client(), _source(config)
+        run = Run(
+            output=Path(config.output_jsonl_fpath),
+            rows=lambda: self._rows(config, source),
+            request=source.request,
+            owed=(lambda: self._load_from_cache(config)[0]) if self._replaces("_load_from_cache") else None,
+            resume=config.resume_from_cache,
+            resume_mode=config.resume_mode,
+            retries=_retries(config),
+            fsync=config.fsync,
+            agents=_known_agents(gym),
+        )
+        conduct = Conduct(
+            limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
+            max_failures=config.max_failures,
+            drain_s=config.drain_timeout_s,
+            stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
+            listener=listener,
+            stream=sys.stderr,
+        )
+        aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
+        return await carry_out(run, attempt or self._attempt(gym, config), conduct, aggregate)
+
+    def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> GymClient:
+        """A client for the servers that run elsewhere, found through their head server."""
+        return _connect(head_server_config)
+
+    def run_examples(
+        self,
+        examples: Sequence[Row],
+        head_server_config: BaseServerConfig | None = None,
+        semaphore: asyncio.Semaphore | None = None,
+    ) -> Iterator[Awaitable[tuple[Row, Record]]]:
+        """Run rows and yield an awaitable for each, in the order in which they end. Errors of a request are raised."""
+        client = self.setup_server_client(head_server_config)
+
+        async def run(row: Row) -> Record:
+            response = await client.post(server_name=agent_name(row) or "", url_path=RUN_PATH, json=row)
+            if not response.ok and client.global_config_dict.get(DEBUG_KEY):
+                logger.warning("status %d: %s", response.status, json.dumps(summary_of(row), sort_keys=True))
+            await raise_for_status(response)
+            result: Record = await get_response_json(response)
+            return result
+
+        return as_completed(examples, run, semaphore)
+
+    def _preprocess_rows_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
+        """The whole plan, no two rows of which share anything."""
+        return [copy.deepcopy(row) for row in _source(config).rows()]
+
+    def _load_from_cache(
+        self, config: RolloutCollectionConfig
+    ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
+        """What is still to run; then for each result on disk its row, the result itself, and its text."""
+        memory = recall(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
+        return memory.owed, memory.rows, memory.results, [[text] for text in memory.texts]
+
+    async def _call_aggregate_metrics(
+        self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path
+    ) -> Path | None:
+        """Have each agent compute the metrics of its results; a result belongs to the agent of the row beside it."""
+        ref = AGENT_REF_KEY_NAME
+        groups = by_agent({**result, ref: row.get(ref)} for row, result in zip(rows, results, strict=True))
+        metrics = await ask_for_metrics(groups, self.setup_server_client()) if groups else []
+        if not metrics:
+            return None
+        write_metrics(path := RunFiles.of(Path(output_fpath)).metrics, metrics)
+        return path
+
+    # ---- replaced methods and what stands in for them ----------------------------------------------------------------
+    def _replaces(self, method: str) -> bool:
+        return getattr(type(self), method) is not getattr(RolloutCollectionHelper, method)
+
+    def _rows(self, config: RolloutCollectionConfig, source: PlanSource) -> Iterable[Row]:
+        replaced = self._replaces("_preprocess_rows_from_config")
+        return self._preprocess_rows_from_config(config) if replaced else source.rows()
+
+    def _attempt(self, client: AgentClient, config: RolloutCollectionConfig) -> Attempt:
+        if self._replaces("run_examples"):
+            return attempt_through(self.run_examples, timeout_s=config.rollout_timeout_s)
+        return AgentAttempt(client, timeout_s=config.rollout_timeout_s)
+
+    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence[AgentMetrics]:
+        if not self._replaces("_call_aggregate_metrics"):
+            return await aggregate_stored(store, client)
+        results = sorted(store.completed(), key=sort_key)
+        await self._call_aggregate_metrics(results, results, store.files.rollouts)
+        return ()
+
+
+class RolloutAggregationHelper:
+    """Computes the metrics of rollouts that several runs collected."""
+
+    async def run_from_config(
+        self, config: RolloutAggregationConfig, *, client: AgentClient | None = None
+    ) -> Path | None:
+        """Merge the shards, have the agents compute the metrics; return the path of the metrics, if there are any."""
+        output = Path(config.output_jsonl_fpath)
+        paths = find_shards(config.input_glob, output)
+        connect = _connect if client is None else lambda: client
+        try:
+            return await merge_shards(paths, output, connect, keep_merged=config.merge_shards)
+        finally:
+            if client is None:
+                await close_http_client()
+
+
+def _connect(head: BaseServerConfig | None = None) -> GymClient:
+    return GymClient.load_from_head(head or BaseServerConfig.model_validate(get_global_config_dict()["head_server"]))
+
+
+# ---- from configuration to values ------------------------------------------------------------------------------------
+def _source(config: RolloutCollectionConfig) -> PlanSource:
+    spec = PlanSpec(
+        agent=config.agent_name,
+        repeats=config.num_repeats,
+        overrides=resolve_overrides(config.responses_create_params),
+        prompt=load_prompt_config(config.prompt_config) if config.prompt_config else None,
+        skills_ref=load_skill_directory(config.skills.path).model_dump() if config.skills else None,
+        seeded=config.num_repeats_add_seed,
+    )
+    return PlanSource(config.input_jsonl_fpath, config.limit, spec)
+
+
+def _retries(config: RolloutCollectionConfig) -> RetryPolicy:
+    return RetryPolicy(_get_max_rollout_attempts(), frozenset(config.retry_failed))
+
+
+def _known_agents(client: AgentClient) -> set[str] | None:
+    """The agents that the client can reach, if it knows."""
+    servers = getattr(client, "global_config_dict", None)
+    return None if servers is None else set(server_names(servers, AGENT_TYPE))
+
+
+def _get_max_rollout_attempts() -> int:
+    """How often a rollout is tried, over all runs, before it is given up."""
+    return parse_max_attempts(os.environ.get(MAX_ATTEMPTS_VARIABLE, ""), _DEFAULT_MAX_ROLLOUT_ATTEMPTS)
+
+
+# ---- names that others import ----------------------------------------------------------------------------------------
+_expand_input_glob = expand_globs
+_rollout_request_debug_summary = summary_of
+loads_jsonl_line = parse_line
+
+
+def _failures_path_for(output_fpath: Path) -> Path:
+    """The file for failed attempts that belongs to an output path."""
+    return RunFiles.of(output_fpath).failures

@@ -1,0 +1,64 @@
+"""One attempt of one rollout: a call of the agent's ``/run``, in this process or over the network."""
+
+import asyncio
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, Protocol
+
+from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failed, outcome_of_answer, outcome_of_error
+from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
+from nemo_gym.rollouts.planned import Planned
+
+RUN_PATH = "/run"
+
+
+class Answer(Protocol):
+    """What a call returns, as far as it is looked at here."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, whatever the case of their names."""
+        ...
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        ...
+
+
+class AgentClient(Protocol):
+    """Reaches agents by name: a ``ServerClient``, or anything that can do this one thing."""
+
+    async def post(self, *, server_name: str, url_path: str, json: Any) -> Any:
+        """POST a JSON body; returns an ``Answer``."""
+        ...
+
+
+class AgentAttempt:
+    """Runs rollouts by calling agents. Every way in which a call can go wrong becomes an outcome."""
+
+    def __init__(self, client: AgentClient, *, timeout_s: float | None = None) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def __call__(self, planned: Planned) -> Outcome:
+        """Run one rollout."""
+        started, patience = perf_counter(), asyncio.timeout(self._timeout_s)
+        try:
+            async with patience:
+                answer: Answer = await self._client.post(server_name=planned.agent, url_path=RUN_PATH, json=planned.row)
+                body = await answer.read()
+        except EXPECTED_ERRORS as error:
+            seconds = perf_counter() - started
+            if patience.expired():
+                return failed(planned, self._timeout(), seconds)
+            return outcome_of_error(planned, error, seconds)
+        return outcome_of_answer(planned, answer.status, answer.headers, body, perf_counter() - started)
+
+    def _timeout(self) -> Failure:
+        kind = FailureClass.TIMEOUT
+        return Failure(kind=kind, message=f"no answer within {self._timeout_s:g} s", transient=kind in TRANSIENT)

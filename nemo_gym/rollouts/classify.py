@@ -1,0 +1,155 @@
+"""Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
+
+A server that knows why it failed says so in a header of its error answer (``X-NG-Failure-Class``, and ``Retry-After``
+where that makes sense) or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it the
+status decides.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+
+from nemo_gym.errors import RolloutError
+from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.rollouts.keyed import encode_keyed
+from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, FailureClass, Outcome, Vanished
+from nemo_gym.rollouts.planned import Planned
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    NG_FAILURE_CLASS_KEY,
+    NG_NO_PERSIST_KEY,
+    NG_TERMINAL_KEY,
+    SKILLS_REF_KEY_NAME,
+)
+from nemo_gym.servers.retry import retry_after_seconds
+
+FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
+ATTEMPT_KEY: Final = "_ng_attempt"
+EXPECTED_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError, RolloutError)
+BODY_CHARS: Final = 4000
+MESSAGE_CHARS: Final = 500
+
+_BY_STATUS: Final = {
+    408: FailureClass.TIMEOUT,
+    429: FailureClass.RATE_LIMITED,
+    502: FailureClass.CONNECTION,
+    503: FailureClass.CONNECTION,
+    504: FailureClass.TIMEOUT,
+}
+
+
+def outcome_of_answer(
+    planned: Planned, status: int, headers: Mapping[str, str], body: bytes, seconds: float
+) -> Outcome:
+    """The outcome that an agent's answer to ``/run`` means."""
+    if status >= 400:
+        return failed(planned, failure_of_status(status, headers, body), seconds)
+    try:
+        record = decode(body)
+    except ValueError as error:
+        return failed(planned, _unreadable(f"not JSON: {error}", status, body), seconds)
+    if not isinstance(record, dict):
+        return failed(planned, _unreadable("not a JSON object", status, body), seconds)
+    return outcome_of_record(planned, record, seconds)
+
+
+def outcome_of_record(planned: Planned, record: dict[str, Any], seconds: float) -> Outcome:
+    """The outcome that a result means: what it says about itself decides where it belongs."""
+    kind = record.get(NG_FAILURE_CLASS_KEY)
+    if kind is not None and planned.attempt > 1:
+        record[ATTEMPT_KEY] = planned.attempt
+    line = _stamped(planned, record)
+    if record.get(NG_NO_PERSIST_KEY):
+        return Vanished(planned, line, seconds, str(kind or "unnamed"))
+    if kind is not None:
+        message = str(record.get("error_message") or "")[:MESSAGE_CHARS]
+        own = Failure(kind=str(kind), message=message, terminal=bool(record.get(NG_TERMINAL_KEY)))
+        return Failed(planned, line, seconds, own)
+    reward = record.get("reward")
+    return Completed(planned, line, seconds, float(reward) if isinstance(reward, int | float) else None)
+
+
+def outcome_of_error(planned: Planned, error: Exception, seconds: float) -> Outcome:
+    """The outcome of an attempt that raised one of ``EXPECTED_ERRORS``."""
+    return failed(planned, failure_of_error(error), seconds)
+
+
+def failed(planned: Planned, failure: Failure, seconds: float) -> Failed:
+    """The outcome of an attempt that failed without an answer of the agent's own making."""
+    record = {
+        NG_FAILURE_CLASS_KEY: failure.kind,
+        NG_TERMINAL_KEY: failure.terminal or None,
+        "error_message": failure.message,
+        ATTEMPT_KEY: planned.attempt,
+        "_ng_duration_s": round(seconds, 3),
+        "_ng_http_status": failure.http_status,
+        "_ng_http_body": failure.http_body,
+    }
+    known = {name: value for name, value in record.items() if value is not None}
+    return Failed(planned, _stamped(planned, known), seconds, failure)
+
+
+def failure_of_error(error: Exception) -> Failure:
+    """What an exception of the transport means."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        body = getattr(error, "response_content", b"")
+        return failure_of_status(error.status, error.headers or {}, body)
+    message = (str(error) or type(error).__name__)[:MESSAGE_CHARS]
+    if isinstance(error, TimeoutError):
+        return _failure(FailureClass.TIMEOUT, message)
+    if isinstance(error, RolloutError):
+        return _failure(FailureClass.AGENT_ERROR, message)
+    return _failure(FailureClass.CONNECTION, f"{type(error).__name__}: {message}")
+
+
+def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
+    """What an error answer means."""
+    content: Any = None
+    with suppress(ValueError):
+        content = decode(body)
+    claims: Mapping[str, Any] = content if isinstance(content, dict) else {}
+    kind = headers.get(FAILURE_CLASS_HEADER) or claims.get(NG_FAILURE_CLASS_KEY)
+    return _failure(
+        str(kind or _BY_STATUS.get(status, FailureClass.AGENT_ERROR)),
+        f"HTTP {status}: {_words(content) or _text(body)}"[:MESSAGE_CHARS],
+        terminal=bool(claims.get(NG_TERMINAL_KEY)),
+        retry_after_s=retry_after_seconds(headers),
+        http_status=status,
+        http_body=_text(body)[:BODY_CHARS],
+    )
+
+
+def _failure(kind: str, message: str, *, terminal: bool = False, **details: Any) -> Failure:
+    return Failure(
+        kind=kind, message=message, terminal=terminal, transient=kind in TRANSIENT and not terminal, **details
+    )
+
+
+def _unreadable(reason: str, status: int, body: bytes) -> Failure:
+    return _failure(
+        FailureClass.INVALID_RESPONSE,
+        f"the agent's answer is {reason}"[:MESSAGE_CHARS],
+        http_status=status,
+        http_body=_text(body)[:BODY_CHARS],
+    )
+
+
+def _stamped(planned: Planned, record: dict[str, Any]) -> bytes:
+    """The line of a record: its key, its agent and its skills are what was planned, whatever the answer claims."""
+    record[AGENT_REF_KEY_NAME] = planned.row.get(AGENT_REF_KEY_NAME)
+    if SKILLS_REF_KEY_NAME in planned.row:
+        record[SKILLS_REF_KEY_NAME] = planned.row[SKILLS_REF_KEY_NAME]
+    return encode_keyed(planned.key, record)
+
+
+def _words(content: Any) -> str:
+    """The human part of an error body, wherever the usual frameworks put it."""
+    while isinstance(content, dict):
+        content = next((content[name] for name in ("detail", "error", "message") if content.get(name)), None)
+    return content if isinstance(content, str) else ""
+
+
+def _text(body: bytes) -> str:
+    return body[: 4 * BODY_CHARS].decode(errors="replace").strip()

@@ -1,0 +1,221 @@
+"""Finds out how many rollouts to run at once. Pure: it is told of time and outcomes, and answers with a number.
+
+Three facts are enough. More rollouts at once give more throughput only up to a point; behind that point they only wait
+for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
+
+    climb    double the limit as long as throughput grows with it
+    hold     stay, and now and then
+    probe      try a little more, or a little less, and keep it only if throughput says so
+
+By Little's law the point is where ``rate * latency of an idle endpoint`` rollouts are in flight; that is where the
+climb ends and how far down a probe reaches. Being told "too many" cuts the limit at once and remembers where that was.
+"""
+
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+
+from nemo_gym.rollouts.limits import FixedLimit, Limit
+from nemo_gym.rollouts.outcome import Completed, Failed, FailureClass, Outcome
+
+FIRST: Final = 8
+HEADROOM: Final = 1.15  # over what Little's law says, so that there is always one waiting
+PROPORTION: Final = 0.4  # of the growth in the limit that throughput has to follow
+NO_LOSS: Final = 0.97  # of the throughput that a lower limit has to keep
+CUT: Final = 0.9
+DEEP_CUT: Final = 0.7  # when the last cut did not help
+FIRST_PATIENCE: Final = 2
+LAST_PATIENCE: Final = 32
+CALM: Final = 12  # so many times the pause, or the latency, there is no probing after trouble
+LONGEST_PAUSE_S: Final = 60.0
+TROUBLE: Final = frozenset({FailureClass.RATE_LIMITED, FailureClass.TIMEOUT})
+
+
+def limit_for(parallel: int | Literal["auto"] | None, *, window: int) -> Limit:
+    """A number is a fixed limit; nothing and 0 mean no wish, so the window; ``auto`` finds its own within it."""
+    if parallel == "auto":
+        return AdaptiveLimit(largest=window)
+    return FixedLimit(parallel if parallel and parallel > 0 else window)
+
+
+class Reading(NamedTuple):
+    """What was measured at one limit."""
+
+    limit: int
+    rate: float  # completed rollouts a second
+    latency: float
+
+
+class Meter:
+    """Measures at one limit. It first lets the change take effect, and counts only while the limit is made use of."""
+
+    def __init__(self, limit: int, samples: int) -> None:
+        self._limit = limit
+        self._samples = samples
+        self._skip = limit // 2
+        self._count = 0
+        self._busy = 0
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    def add(self, seconds: float, in_flight: int, now: float) -> Reading | None:
+        """Count one completed rollout; returns a reading as soon as there is enough for one."""
+        if self._skip > 0 or self._since is None:
+            self._skip -= 1
+            self._since = now
+            return None
+        self._count += 1
+        self._seconds += seconds
+        self._busy += in_flight >= 0.8 * self._limit
+        if self._count < self._samples or now <= self._since:
+            return None
+        reading = Reading(self._limit, self._count / (now - self._since), self._seconds / self._count)
+        made_use = self._busy >= 0.8 * self._count
+        self._count, self._busy, self._seconds, self._since = 0, 0, 0.0, now
+        return reading if made_use else None
+
+
+class _Phase(Enum):
+    CLIMB = "climb"
+    HOLD = "hold"
+    PROBE = "probe"
+
+
+class AdaptiveLimit:
+    """A limit that follows throughput."""
+
+    def __init__(self, *, first: int = FIRST, largest: int) -> None:
+        self._limit = min(first, largest)
+        self._largest = largest
+        self._ceiling: float = largest  # where there was trouble
+        self._phase = _Phase.CLIMB
+        self._before: Reading | None = None  # what to compare the next reading with
+        self._idle_latency = float("inf")
+        self._patience = self._wait = FIRST_PATIENCE
+        self._downward = False  # direction of the last probe
+        self._rate_to_keep = 0.0
+        self._changed_at = float("-inf")
+        self._paused_until = float("-inf")
+        self._trouble_until = float("-inf")
+        self._calm_until = float("-inf")
+        self._meter = self._new_meter()
+
+    # ---- what dispatch asks and tells --------------------------------------------------------------------------------
+    def allowed(self, now: float) -> int:
+        """The limit, or nothing while an endpoint asked us to wait."""
+        return 0 if now < self._paused_until else self._limit
+
+    def next_change(self, now: float) -> float | None:
+        """The end of the wait."""
+        return self._paused_until if now < self._paused_until else None
+
+    def observe(self, outcome: Outcome, *, in_flight: int, now: float) -> None:
+        """Learn from an outcome. Failures that say nothing about load are ignored."""
+        if isinstance(outcome, Completed):
+            self.on_completed(outcome.seconds, in_flight=in_flight, now=now)
+        elif isinstance(outcome, Failed) and outcome.failure.kind in TROUBLE:
+            self.on_trouble(outcome.seconds, retry_after_s=outcome.failure.retry_after_s, now=now)
+
+    def on_completed(self, seconds: float, *, in_flight: int, now: float) -> None:
+        """A rollout completed after so many seconds, while so many were in flight."""
+        reading = self._meter.add(seconds, in_flight, now)
+        if reading is None:
+            return
+        self._idle_latency = min(self._idle_latency, reading.latency)
+        {_Phase.CLIMB: self._climb, _Phase.HOLD: self._hold, _Phase.PROBE: self._judge}[self._phase](reading, now)
+
+    def on_trouble(self, seconds: float, *, retry_after_s: float | None, now: float) -> None:
+        """An endpoint said "too many". What started under an earlier limit says nothing about this one."""
+        if now - seconds < self._changed_at:
+            return
+        pause = min(retry_after_s or 0.0, LONGEST_PAUSE_S)
+        again, unit = now < self._trouble_until, max(pause, min(self._idle_latency, seconds))
+        self._paused_until = max(self._paused_until, now + pause)
+        self._trouble_until, self._calm_until = now + pause + 10 * unit, now + CALM * unit
+        self._ceiling = self._limit
+        self._downward, self._patience, self._rate_to_keep = True, FIRST_PATIENCE, 0.0
+        self._settle(self._limit * (DEEP_CUT if again else CUT), now)
+
+    # ---- what follows from a reading ---------------------------------------------------------------------------------
+    def _climb(self, reading: Reading, now: float) -> None:
+        before, self._before = self._before, reading
+        if before is not None and not _pays(before, reading):
+            self._settle(max(before.limit, min(reading.limit, self._enough(max(before, reading, key=_rate)))), now)
+        elif reading.limit >= self._largest:
+            self._settle(reading.limit, now)
+        else:
+            self._change(reading.limit * 2, now)
+
+    def _hold(self, reading: Reading, now: float) -> None:
+        self._wait -= 1
+        crowded = reading.limit > 2 * self._enough(reading)
+        if (self._wait > 0 and not crowded) or now < self._calm_until:
+            return
+        self._downward = crowded or not self._downward
+        target = self._lower(reading) if self._downward else self._higher(reading)
+        if target == reading.limit:
+            self._ceiling = min(self._ceiling * 1.25, self._largest)
+            self._give_up_probing(reading.limit, now)
+            return
+        self._phase, self._before = _Phase.PROBE, reading
+        self._change(target, now)
+
+    def _judge(self, reading: Reading, now: float) -> None:
+        before = self._before
+        assert before is not None
+        if reading.limit < before.limit:
+            # Several steps down are judged by where they began, or each would lose a little.
+            self._rate_to_keep = max(self._rate_to_keep, before.rate)
+            kept = reading.rate >= NO_LOSS * self._rate_to_keep
+        else:
+            kept = _pays(before, reading)
+        if not kept:
+            self._give_up_probing(before.limit, now)
+            return
+        self._patience = FIRST_PATIENCE
+        if reading.limit > before.limit and self._ceiling >= self._largest:
+            self._phase, self._before = _Phase.CLIMB, reading
+            self._change(reading.limit * 1.5, now)
+        else:
+            self._settle(reading.limit, now)
+
+    def _give_up_probing(self, limit: int, now: float) -> None:
+        self._patience = min(2 * self._patience, LAST_PATIENCE)
+        self._rate_to_keep = 0.0
+        self._settle(limit, now)
+
+    # ---- limits to go to ---------------------------------------------------------------------------------------------
+    def _enough(self, reading: Reading) -> float:
+        """As many as an endpoint with this throughput can be busy with."""
+        return reading.rate * self._idle_latency * HEADROOM
+
+    def _lower(self, reading: Reading) -> int:
+        target = min(0.85 * reading.limit, max(0.5 * reading.limit, self._enough(reading)))
+        return max(1, round(target))
+
+    def _higher(self, reading: Reading) -> int:
+        """A quarter more, but only half the way to where there was trouble."""
+        target = min(1.25 * reading.limit, (reading.limit + self._ceiling) / 2)
+        return min(max(round(target), reading.limit + (self._ceiling >= self._largest)), self._largest)
+
+    def _settle(self, limit: float, now: float) -> None:
+        self._phase, self._before, self._wait = _Phase.HOLD, None, self._patience
+        self._change(limit, now)
+
+    def _change(self, limit: float, now: float) -> None:
+        self._limit = max(1, min(self._largest, round(limit)))
+        self._changed_at = now
+        self._meter = self._new_meter()
+
+    def _new_meter(self) -> Meter:
+        # A climb is in a hurry, and its steps are so large that a rough reading will do.
+        hurried = self._phase is _Phase.CLIMB
+        return Meter(self._limit, max(self._limit, 8) if hurried else max(2 * self._limit, 64))
+
+
+def _rate(reading: Reading) -> float:
+    return reading.rate
+
+
+def _pays(before: Reading, after: Reading) -> bool:
+    """Whether throughput grew with the limit."""
+    return after.rate / before.rate - 1 >= PROPORTION * (after.limit / before.limit - 1)

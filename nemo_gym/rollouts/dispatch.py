@@ -1,0 +1,142 @@
+"""Runs what is owed, many at once, and hands out the outcomes as they come.
+
+Starts in the order of the plan. At most ``limit`` rollouts are in flight; a row is not even read before there is room
+for it. A rollout that fails in a way that may pass is put off and tried again. Nothing is kept once it was handed out.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, TypeAlias
+
+from nemo_gym.rollouts.backlog import Backlog, pause_before_retry
+from nemo_gym.rollouts.limits import Limit
+from nemo_gym.rollouts.outcome import Failed, Outcome
+from nemo_gym.rollouts.planned import Planned
+
+logger = logging.getLogger(__name__)
+
+# One attempt of one rollout, wherever it runs. What goes wrong with it is in the outcome; an exception is a bug.
+Attempt: TypeAlias = Callable[[Planned], Coroutine[Any, Any, Outcome]]
+Pause: TypeAlias = Callable[[Planned, float | None], float]  # seconds before the next attempt
+
+
+class Dispatch:
+    """An async stream of outcomes, in batches: all that ended since the last look.
+
+    Leaving the stream early cancels what is in flight; those rollouts stay owed.
+    """
+
+    def __init__(
+        self, owed: Iterator[Planned], attempt: Attempt, *, limit: Limit, pause: Pause = pause_before_retry
+    ) -> None:
+        self._backlog = Backlog(owed)
+        self._attempt = attempt
+        self._limit = limit
+        self._pause = pause
+        self._running: set[asyncio.Task[Outcome]] = set()
+        self._ended: list[Outcome] = []
+        self._bug: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._stop_at: float | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many are running now."""
+        return len(self._running)
+
+    @property
+    def allowed(self) -> int:
+        """How many may run now."""
+        return self._limit.allowed(asyncio.get_running_loop().time())
+
+    def stop(self, *, drain_s: float) -> None:
+        """Start nothing more; what is in flight gets this long to end."""
+        deadline = asyncio.get_running_loop().time() + drain_s
+        self._stop_at = min(deadline, self._stop_at or deadline)
+        self._wake()
+
+    def abort(self, error: Exception) -> None:
+        """End the stream with an error, after what has already ended was handed out."""
+        self._bug = error
+        self._wake()
+
+    async def __aiter__(self) -> AsyncGenerator[list[Outcome], None]:
+        loop = asyncio.get_running_loop()
+        try:
+            while not self._is_over(loop.time()):
+                has_room = self._start_all(loop)
+                await self._wait(loop, has_room=has_room)
+                if batch := self._collect(loop.time()):
+                    yield batch
+                if self._bug is not None:
+                    raise self._bug
+            await self._abandon()
+            if batch := self._collect(loop.time()):
+                yield batch
+        finally:
+            await self._abandon()
+
+    def _is_over(self, now: float) -> bool:
+        if self._stop_at is not None:
+            return not self._running or now >= self._stop_at
+        return not self._running and self._backlog.is_empty
+
+    def _start_all(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Start as many as there is room for; tell whether room is left."""
+        if self._stop_at is not None:
+            return False
+        now = loop.time()
+        for _ in range(self._limit.allowed(now) - len(self._running)):
+            planned = self._backlog.take(now)
+            if planned is None:
+                return True
+            task = loop.create_task(self._attempt(planned))
+            self._running.add(task)
+            task.add_done_callback(self._settle)
+        return False
+
+    def _settle(self, task: asyncio.Task[Outcome]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            self._bug = task.exception() or self._bug
+            if task.exception() is None:
+                self._ended.append(task.result())
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop, *, has_room: bool) -> None:
+        """Wait until something ended, a retry for which there is room is due, the limit changes, or time is up."""
+        if self._ended or (not self._running and self._backlog.is_empty):
+            return
+        retry = self._backlog.next_due if has_room else None
+        moments = (retry, self._limit.next_change(loop.time()), self._stop_at)
+        due = min((moment for moment in moments if moment is not None), default=None)
+        self._waiter = loop.create_future()
+        timer = loop.call_at(due, self._wake) if due is not None else None
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _collect(self, now: float) -> list[Outcome]:
+        """Take what has ended; put off what is worth another attempt."""
+        batch, self._ended = self._ended, []
+        for outcome in batch:
+            self._limit.observe(outcome, in_flight=len(self._running), now=now)
+            if isinstance(outcome, Failed) and outcome.will_retry:
+                pause = self._pause(outcome.planned, outcome.failure.retry_after_s)
+                self._backlog.put_off(outcome.planned.again(), now + pause)
+        return batch
+
+    async def _abandon(self) -> None:
+        """Cancel what is still running and wait until it is gone."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

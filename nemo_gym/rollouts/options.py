@@ -1,0 +1,51 @@
+"""What can be asked of a collection beyond the interface that others share with us.
+
+The fields are parameters like all others, but they are left out when the configuration is dumped: a dump holds what
+the interface names and nothing else.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from nemo_gym.rollouts.begin import ResumeMode
+from nemo_gym.rollouts.store.journal import Fsync
+
+DEFAULT_WINDOW = 1024
+DEFAULT_TIMEOUT_S = 6 * 3600.0
+DEFAULT_DRAIN_S = 30.0
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class CollectionOptions(BaseModel):
+    """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
+
+    max_in_flight: int = Field(
+        DEFAULT_WINDOW, ge=1, exclude=True, description="Most rollouts at once if num_samples_in_parallel sets none."
+    )
+    rollout_timeout_s: float | None = Field(
+        DEFAULT_TIMEOUT_S, gt=0, exclude=True, description="Seconds after which a rollout is given up; null: never."
+    )
+    max_failures: Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, exclude=True, description="Stop once more rollouts than this failed: a number, or a share like 0.1."
+    )
+    drain_timeout_s: float = Field(
+        DEFAULT_DRAIN_S, ge=0, exclude=True, description="When stopping, seconds that running rollouts get to finish."
+    )
+    resume_mode: ResumeMode = Field(
+        ResumeMode.STRICT,
+        exclude=True,
+        description="When resuming with other settings: strict refuses, extend runs what is new, force keeps the plan.",
+    )
+    retry_failed: Annotated[list[str], BeforeValidator(_as_list)] = Field(
+        default_factory=list, exclude=True, description="Classes of failure to try again when resuming, e.g. [timeout]."
+    )
+    fsync: Fsync = Field(
+        Fsync.INTERVAL, exclude=True, description="When results are forced to the disk: never, interval or always."
+    )
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None, exclude=True, description="Processes to run the Gym in, each with a whole one; auto: one for each core."
+    )

@@ -1,0 +1,191 @@
+"""Turns tasks into the plan: every rollout that is owed, in the order of the task file. Pure and lazy.
+
+Equal lines are the same task. The rollouts of a task are numbered from 0 without gaps, across all lines that belong to
+it, so a key ``(task, rollout)`` occurs once. What is wrong with the tasks is collected and raised after the last one,
+all at once: whoever stores a plan must not believe in it before its end.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.prompts import MissingFieldError, PromptConfig, conflict, has_input, render, with_prompt
+from nemo_gym.rollouts.tasks import Task
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    SKILLS_REF_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+
+DEFAULT_REPEATS_KEY = "_default"
+Row = dict[str, Any]
+
+
+class TaskError(ConfigError, ValueError):
+    """Tasks that can't be planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSpec:
+    """What is to be made of each task."""
+
+    agent: str | None = None  # for tasks that name none
+    repeats: int | Mapping[str, int] = 1  # one number, or a number for each agent
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # parameters of the request that win over the task's own
+    prompt: PromptConfig | None = None
+    skills_ref: Mapping[str, Any] | None = None
+    seeded: bool = False  # give each rollout of a task a seed of its own
+
+    def times(self, agent: str) -> int | None:
+        """How many rollouts a task of this agent gets; None if nobody said."""
+        if isinstance(self.repeats, int):
+            return self.repeats
+        return self.repeats.get(agent, self.repeats.get(DEFAULT_REPEATS_KEY))
+
+
+def plan_rollouts(tasks: Iterable[Task], spec: PlanSpec) -> Iterator[Row]:
+    """Every rollout of every task; the repeats of a line follow each other."""
+    problems, numbering = _Problems(), _Numbering()
+    for task in tasks:
+        row = _prepare(task, spec, problems)
+        if row is None:
+            continue
+        agent = row[AGENT_REF_KEY_NAME]["name"]
+        problems.agents.add(agent)
+        times = spec.times(agent)
+        if times is None:
+            problems.unlisted.add(agent)
+            continue
+        row[TASK_INDEX_KEY_NAME] = index = numbering.task_index(task)
+        for rollout in numbering.next_rollouts(index, times):
+            yield _repeat(row, rollout, spec, task.number)
+    problems.report(spec)
+
+
+class _Numbering:
+    """Hands out task and rollout indices."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[bytes, int] = {}
+        self._next: dict[int, int] = {}
+
+    def task_index(self, task: Task) -> int:
+        """The index that the task brings along, else that of its text. The two kinds know nothing of each other."""
+        given: int | None = task.fields.get(TASK_INDEX_KEY_NAME)
+        return self._tasks.setdefault(task.identity, len(self._tasks)) if given is None else given
+
+    def next_rollouts(self, task_index: int, times: int) -> range:
+        first = self._next.get(task_index, 0)
+        self._next[task_index] = first + times
+        return range(first, first + times)
+
+
+@dataclass(slots=True)
+class _Problems:
+    """What is wrong with the tasks, by kind."""
+
+    with_input: list[int] = field(default_factory=list)
+    unfilled: MissingFieldError | None = None
+    without_params: list[int] = field(default_factory=list)
+    odd_index: list[int] = field(default_factory=list)
+    without_agent: list[int] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)
+    agents: set[str] = field(default_factory=set)
+
+    def report(self, spec: PlanSpec) -> None:
+        """Raise the gravest problem, naming all rows that have it; warn of what is merely odd."""
+        if self.with_input:
+            raise conflict(self.with_input)
+        if self.unfilled:
+            raise self.unfilled
+        if self.without_params:
+            raise _bad_rows(self.without_params, f"have no {RESPONSES_CREATE_PARAMS_KEY_NAME} object")
+        if self.odd_index:
+            raise _bad_rows(self.odd_index, f"have a {TASK_INDEX_KEY_NAME} that is not an integer")
+        if self.without_agent:
+            raise _bad_rows(
+                self.without_agent,
+                f"name no agent in {AGENT_REF_KEY_NAME}",
+                hint="give +agent_name=…, or put agent_ref: {name: …} into these rows",
+            )
+        if not isinstance(spec.repeats, int):
+            self._check_repeats(spec.repeats)
+
+    def _check_repeats(self, repeats: Mapping[str, int]) -> None:
+        listed = sorted(set(repeats) - {DEFAULT_REPEATS_KEY})
+        if self.unlisted:
+            raise TaskError(
+                f"num_repeats has no number for the agents {sorted(self.unlisted)} and no {DEFAULT_REPEATS_KEY!r}; "
+                f"it lists {listed}",
+                hint=f"add these agents to num_repeats, or a {DEFAULT_REPEATS_KEY} for all others",
+            )
+        if absent := sorted(set(listed) - self.agents):
+            warnings.warn(f"num_repeats lists agents that no row names: {absent}", UserWarning, stacklevel=4)
+
+
+def _bad_rows(numbers: list[int], what: str, hint: str | None = None) -> TaskError:
+    return TaskError(f"rows {numbers} (counted from 0) {what}", hint=hint)
+
+
+def _prepare(task: Task, spec: PlanSpec, problems: _Problems) -> Row | None:
+    """The row that all rollouts of a task have in common, or None if the task can't be planned."""
+    row = dict(task.fields)
+    if spec.prompt is not None:
+        if has_input(row):
+            problems.with_input.append(task.number)
+            return None
+        try:
+            row = with_prompt(row, render(spec.prompt, row))
+        except MissingFieldError as error:
+            problems.unfilled = problems.unfilled or error
+            return None
+    if spec.agent:
+        row.setdefault(AGENT_REF_KEY_NAME, {"name": spec.agent})
+    if (suspects := _complaints(row, problems)) is not None:
+        suspects.append(task.number)
+        return None
+    row[RESPONSES_CREATE_PARAMS_KEY_NAME] = {**row[RESPONSES_CREATE_PARAMS_KEY_NAME], **spec.overrides}
+    if spec.skills_ref is not None:
+        row[SKILLS_REF_KEY_NAME] = spec.skills_ref
+    return row
+
+
+def _complaints(row: Row, problems: _Problems) -> list[int] | None:
+    """The list that a row belongs to because of what it lacks."""
+    if not agent_name(row):
+        return problems.without_agent
+    if not isinstance(row.get(RESPONSES_CREATE_PARAMS_KEY_NAME), dict):
+        return problems.without_params
+    index = row.get(TASK_INDEX_KEY_NAME)
+    if index is not None and type(index) is not int:
+        return problems.odd_index
+    return None
+
+
+def agent_name(row: Mapping[str, Any]) -> str | None:
+    """The agent that a row names, if it does."""
+    ref = row.get(AGENT_REF_KEY_NAME)
+    return ref.get("name") if isinstance(ref, dict) else None
+
+
+def _repeat(row: Row, rollout: int, spec: PlanSpec, number: int) -> Row:
+    repeat = {**row, ROLLOUT_INDEX_KEY_NAME: rollout}
+    if spec.seeded:
+        params = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
+        repeat[RESPONSES_CREATE_PARAMS_KEY_NAME] = _seeded(params, seed=rollout, number=number)
+    return repeat
+
+
+def _seeded(params: Mapping[str, Any], *, seed: int, number: int) -> dict[str, Any]:
+    """Parameters with a seed where model servers look for parameters that the API does not have."""
+    metadata = params.get("metadata") or {}
+    try:
+        extra = {**json.loads(metadata.get("extra_body") or "{}"), "seed": seed}
+    except (ValueError, TypeError) as error:
+        raise TaskError(f"row {number} (counted from 0): metadata.extra_body is no JSON object: {error}") from None
+    return {**params, "metadata": {**metadata, "extra_body": json.dumps(extra)}}

@@ -1,0 +1,133 @@
+"""What earlier runs left behind, and what follows from it for each rollout: done, given up, or owed again.
+
+Only keys are kept, as plain integers: a million rollouts take some hundred megabytes, however large they are on disk.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.rollouts.keyed import MAX_ROLLOUTS, key_in, key_of
+from nemo_gym.rollouts.store.repair import Line, Span, read_lines
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_TERMINAL_KEY, RolloutKey
+
+logger = logging.getLogger(__name__)
+
+
+class Attempts(NamedTuple):
+    """Which attempt comes next, and which is the last."""
+
+    next: int
+    last: int
+
+
+@dataclass(slots=True)
+class PastFailures:
+    """What is known about the failed attempts of one rollout."""
+
+    count: int = 0
+    terminal: bool = False
+    kind: str = ""  # of the last one
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a rollout that failed before is tried again."""
+
+    max_attempts: int = 3
+    reopened: frozenset[str] = frozenset()  # classes of failure that get a fresh set of attempts
+
+    def attempts(self, past: PastFailures | None) -> Attempts | None:
+        """The attempts that a rollout still has, or None if it is given up."""
+        if past is None:
+            return Attempts(1, self.max_attempts)
+        if past.kind in self.reopened:
+            return Attempts(past.count + 1, past.count + self.max_attempts)
+        if past.terminal or past.count >= self.max_attempts:
+            return None
+        return Attempts(past.count + 1, self.max_attempts)
+
+
+def parse_max_attempts(text: str, default: int) -> int:
+    """The number of attempts that a setting asks for; a setting that makes no sense is reported and ignored."""
+    try:
+        number = int(text) if text else default
+    except ValueError:
+        number = 0
+    if number >= 1:
+        return number
+    logger.warning("%r is no possible number of attempts: using %d", text, default)
+    return default
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that a resumed run has to know about the runs before it."""
+
+    done: set[int] = field(default_factory=set)
+    failures: dict[int, PastFailures] = field(default_factory=dict)
+
+    def is_done(self, key: RolloutKey) -> bool:
+        """Whether a rollout is completed."""
+        return packed(key) in self.done
+
+    def attempts(self, key: RolloutKey, policy: RetryPolicy) -> Attempts | None:
+        """The attempts that a rollout which is not done still has."""
+        return policy.attempts(self.failures.get(packed(key)))
+
+
+def packed(key: RolloutKey) -> int:
+    """A key as one integer, which takes a third of the memory."""
+    return key.task * MAX_ROLLOUTS + key.rollout
+
+
+def read_rollouts(path: Path, history: History) -> list[Span]:
+    """Note all completed rollouts of a file; return what in it is none, or is one again."""
+    strays: list[Span] = []
+    for line in read_lines(path):
+        key = key_of(line.text)
+        number = None if key is None else packed(key)
+        if number is None or number in history.done:
+            strays.append(_stray(line, "repeated rollout" if key else _unreadable(line)))
+        else:
+            history.done.add(number)
+    return strays
+
+
+def read_failures(path: Path, history: History) -> list[Span]:
+    """Note all failed attempts of a sidecar; return what in it can't be read."""
+    strays: list[Span] = []
+    for line in read_lines(path):
+        try:
+            record = decode(line.text)
+        except ValueError:
+            if line.text.strip():
+                strays.append(_stray(line, _unreadable(line)))
+            continue
+        if key := key_in(record):
+            past = history.failures.setdefault(packed(key), PastFailures())
+            past.count += 1
+            past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))
+            past.kind = str(record.get(NG_FAILURE_CLASS_KEY))
+    return strays
+
+
+def strangers(path: Path, planned: set[int]) -> Iterator[Span]:
+    """The rollouts of a file that no plan asked for."""
+    for line in read_lines(path):
+        key = key_of(line.text)
+        if key is not None and packed(key) not in planned:
+            yield _stray(line, "rollout of another plan")
+
+
+def _stray(line: Line, why: str) -> Span:
+    return Span(line.start, line.start + len(line.text), why)
+
+
+def _unreadable(line: Line) -> str:
+    if not line.text.strip():
+        return "blank line"
+    return "unreadable line" if line.text.endswith(b"\n") else "torn line"

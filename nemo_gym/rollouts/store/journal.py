@@ -1,0 +1,80 @@
+"""A file that only grows, line by line.
+
+What ``append`` returned from is with the operating system and survives the death of this process; what was synced
+survives that of the machine. An append that fails is undone, so the file ends with a whole line at all times, except
+after a crash in the middle of a write; that torn tail is cut off before the file is opened again (see ``repair``).
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from nemo_gym.rollouts.store.files import storage_errors
+
+Write: TypeAlias = Callable[[int, bytes], int]  # os.write, or something that fails on purpose
+
+
+class Fsync(StrEnum):
+    """When lines are forced to the disk itself."""
+
+    NEVER = "never"
+    INTERVAL = "interval"
+    ALWAYS = "always"
+
+
+class Journal:
+    """An open file for appending lines. One process at a time; the store's lock sees to that."""
+
+    def __init__(self, path: Path, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> None:
+        self.path = path
+        self._fsync = fsync
+        self._write = write
+        with storage_errors(path, "open"):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.size = os.fstat(self._descriptor).st_size
+        self._synced_size = self.size
+
+    def append(self, lines: Iterable[bytes]) -> None:
+        """Write lines, all or none of them, in one call where the system allows."""
+        data = b"".join(part for line in lines for part in (line, b"\n"))
+        if not data:
+            return
+        try:
+            with storage_errors(self.path, "write to"):
+                self._write_all(data)
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += len(data)
+        if self._fsync is Fsync.ALWAYS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Force what was appended to the disk. May run in another thread than ``append``."""
+        size = self.size
+        if self._fsync is not Fsync.NEVER and size > self._synced_size:
+            with storage_errors(self.path, "sync"):
+                os.fsync(self._descriptor)
+            self._synced_size = size
+
+    def close(self) -> None:
+        """Sync and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._descriptor)
+
+    def _write_all(self, data: bytes) -> None:
+        rest = data
+        while rest:
+            rest = rest[self._write(self._descriptor, rest) :]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,156 @@
+"""The store: what survives.
+
+Invariants, whatever happens to the process:
+
+- A line is whole as far as any reader can tell: what a crash tore off is set aside before the next line is written.
+- A rollout is in the main file at most once. What is in no file is owed again.
+- A failure is recorded, and never in the main file.
+- A plan takes its place only when it is complete; a fresh run moves what it replaces aside.
+- One process writes at a time.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.rollouts.keyed import key_of
+from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
+from nemo_gym.rollouts.plan import Row
+from nemo_gym.rollouts.store.agenda import Agenda, PlanWriter, survey, write_agenda
+from nemo_gym.rollouts.store.extend import write_extended
+from nemo_gym.rollouts.store.files import RunFiles, old_path, replacing, storage_errors, torn_path
+from nemo_gym.rollouts.store.history import History, RetryPolicy, packed, read_failures, read_rollouts, strangers
+from nemo_gym.rollouts.store.journal import Fsync, Journal, Write
+from nemo_gym.rollouts.store.lock import exclusive
+from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.store.repair import read_lines, set_aside
+
+Approve: TypeAlias = Callable[[Agenda], None]  # raises if the run must not begin
+
+
+class RolloutStore:
+    """The files of one run, open for writing."""
+
+    def __init__(self, files: RunFiles, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> None:
+        self.files = files
+        self._fsync = fsync
+        self._write = write
+        self._stack = ExitStack()
+        self._rollouts: Journal | None = None
+        self._failures: Journal | None = None
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether an earlier run left enough to go on from."""
+        return self.files.plan.exists() and self.files.rollouts.exists()
+
+    # ---- ways to begin ----------------------------------------------------------------------------------------------
+    def begin(self, rows: Iterable[Row], request: Request, policy: RetryPolicy, approve: Approve) -> Agenda:
+        """Begin afresh: write the plan, move aside what an earlier run left. Nothing is touched without approval."""
+        with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
+            writer = PlanWriter(file)
+            agenda = write_agenda(self.files.plan, writer, rows, policy)
+            approve(agenda)
+            self._retire()
+        request.manifest(writer.facts).write(self.files.manifest)
+        self._open()
+        return agenda
+
+    def resume(self, policy: RetryPolicy, approve: Approve) -> Agenda:
+        """Go on with the plan that is there."""
+        return self._go_on(self._recall(), policy, approve)
+
+    def extend(self, rows: Iterable[Row], request: Request, policy: RetryPolicy, approve: Approve) -> Agenda:
+        """Go on with another plan that agrees with the old one where they overlap; keep what is collected."""
+        history = self._recall()
+        with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
+            writer = PlanWriter(file)
+            write_extended(self.files.plan, writer, rows, history)
+        request.manifest(writer.facts).write(self.files.manifest)
+        return self._go_on(history, policy, approve)
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+    def append(self, outcomes: Iterable[Outcome]) -> None:
+        """Save outcomes, each where it belongs. Once this returns they survive the death of the process."""
+        assert self._rollouts is not None
+        assert self._failures is not None
+        completed: list[bytes] = []
+        failed: list[bytes] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Completed):
+                completed.append(outcome.line)
+            elif isinstance(outcome, Failed):
+                failed.append(outcome.line)
+        self._failures.append(failed)
+        self._rollouts.append(completed)
+
+    def sync(self) -> None:
+        """Force everything to the disk; may run in another thread."""
+        for journal in (self._failures, self._rollouts):
+            if journal is not None:
+                journal.sync()
+
+    def close(self) -> None:
+        """Close the files; whoever opened the store does this."""
+        self._stack.close()
+
+    # ---- reading back -----------------------------------------------------------------------------------------------
+    def completed(self) -> Iterator[dict[str, Any]]:
+        """The completed rollouts, parsed, one at a time, in the order of the file."""
+        return (decode(line.text) for line in read_lines(self.files.rollouts))
+
+    def _go_on(self, history: History, policy: RetryPolicy, approve: Approve) -> Agenda:
+        agenda = survey(self.files.plan, history, policy)
+        approve(agenda)
+        if agenda.done < len(history.done):
+            self._expel_strangers()
+        self._open()
+        return agenda
+
+    # ---- the past ---------------------------------------------------------------------------------------------------
+    def _recall(self) -> History:
+        """Read what earlier runs left, and set aside what nobody can read."""
+        history = History()
+        set_aside(self.files.rollouts, read_rollouts(self.files.rollouts, history))
+        if self.files.failures.exists():
+            set_aside(self.files.failures, read_failures(self.files.failures, history))
+        return history
+
+    def _expel_strangers(self) -> None:
+        planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
+        set_aside(self.files.rollouts, list(strangers(self.files.rollouts, planned)))
+
+    def _retire(self) -> None:
+        """Clear the way for a fresh run. What was collected is kept beside it until the run after that."""
+        for path in (self.files.rollouts, self.files.failures):
+            for stale in (path, torn_path(path)):
+                if stale.exists() and stale.stat().st_size:
+                    stale.replace(old_path(stale))
+                else:
+                    stale.unlink(missing_ok=True)
+        self.files.metrics.unlink(missing_ok=True)
+        self.files.manifest.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        self._rollouts = self._stack.enter_context(self._journal(self.files.rollouts))
+        self._failures = self._stack.enter_context(self._journal(self.files.failures))
+
+    def _journal(self, path: Path) -> Journal:
+        return Journal(path, fsync=self._fsync, write=self._write)
+
+
+@contextmanager
+def open_store(output: Path, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> Iterator[RolloutStore]:
+    """Open the store of an output path; nobody else can until it is closed."""
+    files = RunFiles.of(output)
+    with storage_errors(output.parent, "create"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(files.lock):
+        store = RolloutStore(files, fsync=fsync, write=write)
+        try:
+            yield store
+        finally:
+            store.close()

@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.rollouts.store.history import (
+    Attempts,
+    History,
+    PastFailures,
+    RetryPolicy,
+    parse_max_attempts,
+    read_failures,
+    read_rollouts,
+)
+from nemo_gym.schemas.rows import RolloutKey
+
+
+def line(task: int, rollout: int = 0, **fields: object) -> bytes:
+    return json.dumps({"_ng_task_index": task, "_ng_rollout_index": rollout, **fields}).encode() + b"\n"
+
+
+def test_everything_in_the_main_file_is_done_even_if_it_looks_like_a_failure(tmp_path: Path) -> None:
+    path, history = tmp_path / "f", History()
+    path.write_bytes(line(0) + line(1, _ng_failure_class="x") + line(-5, 7))
+    assert read_rollouts(path, history) == []
+    assert all(history.is_done(RolloutKey(*key)) for key in [(0, 0), (1, 0), (-5, 7)])
+    assert not history.is_done(RolloutKey(0, 1))
+
+
+def test_what_is_no_rollout_is_pointed_out(tmp_path: Path) -> None:
+    path, history = tmp_path / "f", History()
+    path.write_bytes(line(0) + b"\n" + line(0) + b"garbage\n" + b'{"reward": 1}\n' + b'{"_ng_ta')
+    strays = read_rollouts(path, history)
+    assert [span.why for span in strays] == [
+        "blank line",
+        "repeated rollout",
+        "unreadable line",
+        "unreadable line",
+        "torn line",
+    ]
+    assert history.done == {0}
+
+
+def test_failed_attempts_are_counted(tmp_path: Path) -> None:
+    path, history = tmp_path / "f", History()
+    path.write_bytes(
+        line(0, _ng_failure_class="timeout")
+        + b"\n   \n"
+        + line(0, _ng_failure_class="connection")
+        + b'{"reward": 0}\n'
+        + line(1, _ng_failure_class="skipped", _ng_failure_terminal=True)
+        + b'{"torn'
+    )
+    assert [span.why for span in read_failures(path, history)] == ["torn line"]
+    assert list(history.failures.values()) == [PastFailures(2, False, "connection"), PastFailures(1, True, "skipped")]
+
+
+@pytest.mark.parametrize(
+    ("past", "attempts"),
+    [
+        (None, Attempts(1, 3)),
+        (PastFailures(1), Attempts(2, 3)),
+        (PastFailures(2), Attempts(3, 3)),
+        (PastFailures(3), None),
+        (PastFailures(9), None),
+        (PastFailures(1, terminal=True), None),
+    ],
+)
+def test_a_rollout_is_tried_so_many_times_over_all_runs(past: PastFailures | None, attempts: Attempts | None) -> None:
+    assert RetryPolicy(3).attempts(past) == attempts
+
+
+def test_a_reopened_class_gets_a_fresh_set_of_attempts() -> None:
+    policy = RetryPolicy(3, frozenset({"timeout"}))
+    assert policy.attempts(PastFailures(3, terminal=True, kind="timeout")) == Attempts(4, 6)
+    assert policy.attempts(PastFailures(3, kind="connection")) is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("", 3), ("5", 5), (" +1_0 ", 10), ("0", 3), ("-2", 3), ("many", 3)])
+def test_the_number_of_attempts(text: str, number: int) -> None:
+    assert parse_max_attempts(text, 3) == number

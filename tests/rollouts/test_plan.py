@@ -1,0 +1,129 @@
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.plan import PlanSpec, TaskError, plan_rollouts
+from nemo_gym.rollouts.prompts import MissingFieldError, PromptConfig, PromptError
+from nemo_gym.rollouts.tasks import Task
+
+
+def tasks(*rows: dict[str, Any]) -> list[Task]:
+    return [Task(number, json.dumps(row).encode(), row) for number, row in enumerate(rows)]
+
+
+def task(text: str = "x", **fields: Any) -> dict[str, Any]:
+    return {"responses_create_params": {"input": text}, **fields}
+
+
+def keys(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows]
+
+
+texts = st.sampled_from("abc")
+given_indices = st.none() | st.integers(0, 3)
+agents = st.sampled_from(["alpha", "beta"])
+rows = st.lists(st.tuples(texts, given_indices, agents), max_size=12)
+
+
+def _rows(drawn: list[tuple[str, int | None, str]]) -> list[dict[str, Any]]:
+    return [
+        task(text, agent_ref={"name": agent}, **({} if index is None else {"_ng_task_index": index}))
+        for text, index, agent in drawn
+    ]
+
+
+@given(rows, st.integers(1, 3))
+def test_every_rollout_has_a_key_of_its_own_and_no_task_has_gaps(drawn: list[Any], repeats: int) -> None:
+    plan = list(plan_rollouts(tasks(*_rows(drawn)), PlanSpec(repeats=repeats)))
+    assert len(plan) == len(drawn) * repeats
+    assert len(set(keys(plan))) == len(plan)
+    for index, count in Counter(index for index, _ in keys(plan)).items():
+        assert sorted(r for i, r in keys(plan) if i == index) == list(range(count))
+
+
+@given(rows, st.integers(1, 3))
+def test_rollouts_stand_in_the_order_of_the_file(drawn: list[Any], repeats: int) -> None:
+    plan = list(plan_rollouts(tasks(*_rows(drawn)), PlanSpec(repeats=repeats)))
+    texts_in_order = [text for text, _, _ in drawn for _ in range(repeats)]
+    assert [row["responses_create_params"]["input"] for row in plan] == texts_in_order
+
+
+@given(rows, st.integers(1, 3), st.integers(0, 2), rows)
+def test_more_repeats_and_more_rows_keep_the_keys_that_there_were(
+    drawn: list[Any], repeats: int, extra: int, more: list[Any]
+) -> None:
+    """A collection can be extended only because this holds (for tasks that stand in one line)."""
+    unique = list({text: (text, None, agent) for text, _, agent in drawn}.values())
+    fresh = [(f"new {text}", None, agent) for text, _, agent in more]
+    before = {k: r for r in plan_rollouts(tasks(*_rows(unique)), PlanSpec(repeats=repeats)) for k in keys([r])}
+    after = plan_rollouts(tasks(*_rows(unique + fresh)), PlanSpec(repeats=repeats + extra))
+    later = {k: r for r in after for k in keys([r])}
+    assert before.items() <= later.items()
+
+
+@given(rows, st.dictionaries(agents, st.integers(1, 3)), st.none() | st.integers(1, 3))
+def test_repeats_by_agent(drawn: list[Any], repeats: dict[str, int], default: int | None) -> None:
+    spec = PlanSpec(repeats=repeats | ({} if default is None else {"_default": default}))
+    named = {agent for _, _, agent in drawn}
+    if default is None and not named <= repeats.keys():
+        with pytest.raises(TaskError, match="_default"):
+            list(plan_rollouts(tasks(*_rows(drawn)), spec))
+        return
+    if repeats.keys() <= named:
+        plan = list(plan_rollouts(tasks(*_rows(drawn)), spec))
+        assert len(plan) == sum(repeats.get(agent, default or 0) for _, _, agent in drawn)
+
+
+def test_an_override_replaces_a_parameter_as_a_whole() -> None:
+    row = {"responses_create_params": {"input": "x", "reasoning": {"effort": "low", "summary": "auto"}}}
+    spec = PlanSpec(agent="a", overrides={"reasoning": {"effort": "high"}, "top_p": None})
+    (planned,) = plan_rollouts(tasks(row), spec)
+    assert planned["responses_create_params"] == {"input": "x", "reasoning": {"effort": "high"}, "top_p": None}
+    assert row["responses_create_params"]["reasoning"] == {"effort": "low", "summary": "auto"}
+
+
+def test_seeds_differ_between_the_rollouts_of_a_task() -> None:
+    plan = plan_rollouts(tasks(task()), PlanSpec(agent="a", repeats=2, seeded=True))
+    bodies = [row["responses_create_params"]["metadata"]["extra_body"] for row in plan]
+    assert bodies == ['{"seed": 0}', '{"seed": 1}']
+
+
+@pytest.mark.parametrize("extra_body", ["not json", "[1]"])
+def test_a_seed_has_nowhere_to_go(extra_body: str) -> None:
+    row = {"responses_create_params": {"input": "x", "metadata": {"extra_body": extra_body}}}
+    with pytest.raises(TaskError, match="row 0"):
+        list(plan_rollouts(tasks(row), PlanSpec(agent="a", seeded=True)))
+
+
+def test_all_rows_without_an_agent_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"\[0, 2\]"):
+        list(plan_rollouts(tasks(task(), task(agent_ref={"name": "a"}), task(agent_ref=None)), PlanSpec()))
+
+
+def test_all_rows_without_parameters_are_named_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"\[0, 1\].*responses_create_params"):
+        list(plan_rollouts(tasks({}, {"responses_create_params": None}), PlanSpec(agent="a")))
+
+
+def test_an_index_has_to_be_an_integer() -> None:
+    with pytest.raises(TaskError, match=r"\[0\].*_ng_task_index"):
+        list(plan_rollouts(tasks(task(_ng_task_index="7")), PlanSpec(agent="a")))
+
+
+def test_conflicts_with_the_template_come_before_fields_it_lacks() -> None:
+    spec = PlanSpec(agent="a", prompt=PromptConfig(user="{question}"))
+    with pytest.raises(MissingFieldError, match="question"):
+        list(plan_rollouts(tasks({"x": 1}), spec))
+    with pytest.raises(PromptError, match=r"\[1\]"):
+        list(plan_rollouts(tasks({"x": 1}, task("given")), spec))
+
+
+def test_an_agent_that_no_row_names_is_worth_a_warning() -> None:
+    spec = PlanSpec(repeats={"alpha": 1, "alhpa": 2})
+    with pytest.warns(UserWarning, match="alhpa"):
+        list(plan_rollouts(tasks(task(agent_ref={"name": "alpha"})), spec))

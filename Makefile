@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEV    := $(VENV)/.ready-dev
 
-.PHONY: help test check format bench clean
+.PHONY: help test check format lowest bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,9 +28,16 @@ check: $(DEV) ## format check, lint, types, tests: what CI runs
 	$(BIN)/mypy
 	$(MAKE) test
 
+lowest: ## run the tests on the lowest supported versions of the dependencies
+	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	@test .venv-lowest/.ready -nt requirements-lowest.txt || { \
+	  .venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c requirements-lowest.txt -e '.[dev]' && \
+	  touch .venv-lowest/.ready; }
+	.venv-lowest/bin/python -m pytest -q -n 2 --dist worksteal
+
 bench: $(DEV) ## measure our cost beside a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench.py
 
 clean: ## remove everything the targets made
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .venv-lowest .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

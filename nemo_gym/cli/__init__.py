@@ -1,0 +1,34 @@
+"""The command line: one table of commands, one entry point, the only place that prints.
+
+What programs import from here (``RunHelper``, ``RunConfig``, the commands as functions) is loaded on first use. No
+module of the package may bear the name of a command, or it would hide the command.
+"""
+
+import sys
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+_NAMES: Final = {
+    "RunHelper": "nemo_gym.cli.run_helper",
+    "RunConfig": "nemo_gym.cli.parameters",
+    "TestConfig": "nemo_gym.cli.parameters",
+    "GlobalConfigDictParserConfig": "nemo_gym.global_config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    # A module of this package is not ours to give: the import system asks here first, then imports it itself.
+    is_module = find_spec(f"{__name__}.{name}") is not None
+    if not is_module and name in import_module("nemo_gym.cli.commands").by_name():
+        return partial(_run_command, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _run_command(name: str) -> None:
+    """Run a command with the arguments of this process and exit with its code, as its console script does."""
+    main = import_module("nemo_gym.cli.main").main
+    sys.exit(main([f"ng_{name}", *sys.argv[1:]]))

@@ -25,12 +25,12 @@ def server_settings(config: DictConfig, name: str) -> Any:
     return next(iter(block[kind].values()))
 
 
-def server_names(config: DictConfig) -> list[str]:
-    """The names of all instances."""
+def server_names(config: DictConfig, *kinds: str) -> list[str]:
+    """The names of all instances, or of those of some kinds."""
     return [
         str(name)
         for name, block in config.items_ex(resolve=False)
-        if isinstance(block, DictConfig) and any(kind in block for kind in SERVER_TYPES)
+        if isinstance(block, DictConfig) and any(kind in block for kind in kinds or SERVER_TYPES)
     ]
 
 

@@ -73,8 +73,8 @@ class LocalServer:
         call = Call(scope["method"], scope["path"], body, incoming_cookies(scope), self._seals, http=scope)
         answer = await self._answer(route, content, call)
         headers = [*answer.headers, *cookie_headers(answer.cookies), (b"content-length", b"%d" % len(answer.body))]
-        if self._seals is not None and call.session is not None:
-            headers.append(self._seals.header(call.session))
+        if self._seals is not None:
+            headers.append(self._seals.header(call.session_cookie() or ""))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 

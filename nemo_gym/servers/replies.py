@@ -61,6 +61,15 @@ class Call:
             self._session = self.seals.open(self.cookies.get(self.seals.name))
         return self._session
 
+    def session_cookie(self) -> str | None:
+        """The cookie to answer with, if the server keeps sessions."""
+        if self.seals is None:
+            return None
+        given = self.cookies.get(self.seals.name)
+        if self._session is None and self.seals.is_ours(given):
+            return given  # nobody looked at the session, so nobody changed it
+        return self.seals.seal(self.session or {})
+
 
 class PlainMorsel(Morsel[str]):
     """A cookie that is only a name and a value; the standard class spends most of its time on attributes it lacks."""
@@ -123,14 +132,15 @@ class DirectReply:
         """The cookies to send along with the next call."""
         if self._cookies is None:
             self._cookies = SimpleCookie()
-            for name, value in self._answer.headers:
-                if name == b"set-cookie":
+            for header, value in self._answer.headers:
+                if header == b"set-cookie":
                     self._cookies.load(value.decode("latin-1"))
             for key, text in (self._answer.cookies or {}).items():
                 dict.__setitem__(self._cookies, key, PlainMorsel(key, text))
-            seals, session = self._call.seals, self._call.session
-            if seals is not None and session is not None:
-                dict.__setitem__(self._cookies, seals.name, PlainMorsel(seals.name, seals.seal(session)))
+            sealed = self._call.session_cookie()
+            if sealed is not None and self._call.seals is not None:
+                name = self._call.seals.name
+                dict.__setitem__(self._cookies, name, PlainMorsel(name, sealed))
         return self._cookies
 
     @property

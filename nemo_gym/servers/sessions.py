@@ -67,6 +67,10 @@ class SessionCookies:
             return Session(data, cookie)
         return Session({SESSION_ID_KEY: f"{self._id_prefix}{next(self._id_numbers):012x}"})
 
+    def is_ours(self, cookie: str | None) -> bool:
+        """True for a cookie that was sealed here and not forgotten since; such a cookie can be repeated as it is."""
+        return cookie in self._sealed
+
     def seal(self, session: Mapping[str, Any]) -> str:
         """The cookie value for a session."""
         known = session.cookie if isinstance(session, Session) else None
@@ -79,9 +83,9 @@ class SessionCookies:
             self._sealed.popitem(last=False)
         return cookie
 
-    def header(self, session: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """The raw ``Set-Cookie`` header for a session."""
-        return b"set-cookie", f"{self.name}={self.seal(session)}; {ATTRIBUTES}".encode("latin-1")
+    def header(self, sealed: str) -> tuple[bytes, bytes]:
+        """The raw ``Set-Cookie`` header for a sealed session."""
+        return b"set-cookie", f"{self.name}={sealed}; {ATTRIBUTES}".encode("latin-1")
 
     def _signature(self, payload: bytes) -> str:
         return blake2b(payload, key=self._key, digest_size=SIGNATURE_BYTES).hexdigest()
@@ -114,7 +118,10 @@ class SessionMiddleware:
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), self.cookies.header(scope["session"])]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    self.cookies.header(self.cookies.seal(scope["session"])),
+                ]
             await send(message)
 
         await self.app(scope, receive, send_with_cookie)

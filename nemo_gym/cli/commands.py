@@ -1,0 +1,259 @@
+"""The one table of commands.
+
+Console scripts, the ``ng`` tree, help and the reference in ``docs/commands.md`` all derive from it.
+
+Every command has three spellings of equal rank: ``ng_<name>``, ``nemo_gym_<name>``, and ``ng`` or ``gym`` followed by
+the name or by its place in the tree (``ng env start``).
+"""
+
+from typing import Final
+
+from nemo_gym.cli import selectors
+from nemo_gym.cli.command import PREFIXES, ROOTS, Command
+from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, chooses, flag, number
+
+ENTRY_POINT: Final = "nemo_gym.cli.main:main"
+GROUPS: Final = {
+    "env": "Environments: start, look at, write and test servers",
+    "eval": "Rollouts: collect, aggregate, profile",
+    "dataset": "Data: prepare task files",
+    "list": "What there is",
+    "dev": "This project itself",
+    "": "Help",
+}
+
+_FOLDER: Final = chooses("--resources-server", convert=selectors.resources_folder, sets="entrypoint")
+_EXAMPLE: Final = "resources_servers/example_single_tool_call"
+_EXAMPLE_CONFIG: Final = f"{_EXAMPLE}/configs/example_single_tool_call.yaml"
+_EXAMPLE_CONFIGS: Final = (
+    f'"+config_paths=[{_EXAMPLE_CONFIG},responses_api_models/openai_model/configs/openai_model.yaml]"'
+)
+_COLLECT: Final = (
+    "ng_collect_rollouts +agent_name=example_single_tool_call_simple_agent"
+    f" +input_jsonl_fpath={_EXAMPLE}/data/example.jsonl +output_jsonl_fpath=results/rollouts.jsonl"
+)
+_COLLECT_HOSTED: Final = (
+    "ng eval run --resources-server example_single_tool_call --model-type openai_model"
+    f" -a example_single_tool_call_simple_agent -i {_EXAMPLE}/data/example.jsonl -o results/rollouts.jsonl"
+)
+_PROFILE: Final = (
+    "ng_reward_profile +materialized_inputs_jsonl_fpath=results/rollouts_materialized_inputs.jsonl"
+    " +rollouts_jsonl_fpath=results/rollouts.jsonl"
+)
+_PREPARE: Final = (
+    f'ng_prepare_data "+config_paths=[{_EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
+)
+_RENDER: Final = (
+    "ng_materialize_prompts +input_jsonl_fpath=questions.jsonl +prompt_config=prompt.yaml"
+    " +output_jsonl_fpath=tasks.jsonl"
+)
+
+COMMANDS: Final = (
+    Command(
+        name="run",
+        path="env start",
+        function="nemo_gym.cli.hosting:run",
+        parameters="nemo_gym.cli.parameters:RunConfig",
+        summary="Start the servers that the configuration describes and keep them running until Ctrl-C.",
+        examples=(
+            f"ng_run {_EXAMPLE_CONFIGS}",
+            "ng env start --resources-server example_single_tool_call --model-type openai_model",
+        ),
+        flags=(*CONFIGURATION, VERBOSE),
+        open_ended=True,
+    ),
+    Command(
+        name="status",
+        path="env status",
+        function="nemo_gym.cli.health:status",
+        parameters="nemo_gym.cli.parameters:StatusConfig",
+        summary="Show the servers that are running and whether they answer.",
+        examples=("ng_status", "ng_status '+head_server={host: 127.0.0.1, port: 12000}'", "ng env status --json"),
+        flags=(JSON, VERBOSE),
+    ),
+    Command(
+        name="dump_config",
+        path="env resolve",
+        function="nemo_gym.cli.configuration:dump_config",
+        parameters="nemo_gym.cli.parameters:ConfigurationConfig",
+        summary="Print the merged and resolved configuration as YAML, with secrets masked.",
+        examples=(f"ng_dump_config {_EXAMPLE_CONFIGS}",),
+        flags=(*CONFIGURATION, VERBOSE),
+        open_ended=True,
+    ),
+    Command(
+        name="validate",
+        path="env validate",
+        function="nemo_gym.cli.configuration:validate",
+        parameters="nemo_gym.cli.parameters:ConfigurationConfig",
+        summary="Check a configuration without starting anything.",
+        examples=(f'ng_validate "+config_paths=[{_EXAMPLE_CONFIG}]"',),
+        flags=(*CONFIGURATION, VERBOSE),
+        open_ended=True,
+    ),
+    Command(
+        name="init_resources_server",
+        path="env init",
+        function="nemo_gym.cli.scaffold:init_resources_server",
+        parameters="nemo_gym.cli.parameters:InitConfig",
+        summary="Write the skeleton of a new resources server: code, configuration, test, README.",
+        examples=("ng_init_resources_server +entrypoint=resources_servers/my_thing",),
+        flags=(_FOLDER, VERBOSE),
+    ),
+    Command(
+        name="test",
+        path="env test",
+        function="nemo_gym.cli.testing:test",
+        parameters="nemo_gym.cli.parameters:TestConfig",
+        summary="Run the tests of one server, or of all servers if none is named.",
+        examples=(f"ng_test +entrypoint={_EXAMPLE}", f"ng_test +entrypoint={_EXAMPLE} +should_validate_data=true"),
+        flags=(_FOLDER, VERBOSE),
+    ),
+    Command(
+        name="test_all",
+        path="env test-all",
+        function="nemo_gym.cli.testing:test_all",
+        parameters="nemo_gym.cli.parameters:TestAllConfig",
+        summary="Run the tests of every server and check its example data.",
+        examples=("ng_test_all", "ng_test_all +num_shards=4 +shard_index=0"),
+        flags=(VERBOSE,),
+    ),
+    Command(
+        name="pip_list",
+        path="env packages",
+        function="nemo_gym.cli.packages:pip_list",
+        parameters="nemo_gym.cli.parameters:PipListConfig",
+        summary="List the Python packages that a server runs with.",
+        examples=(f"ng_pip_list +entrypoint={_EXAMPLE} +format=freeze",),
+        flags=(_FOLDER, VERBOSE),
+    ),
+    Command(
+        name="collect_rollouts",
+        path="eval run",
+        function="nemo_gym.cli.collect:collect_rollouts",
+        parameters="nemo_gym.cli.collect:CollectRolloutsConfig",
+        summary="Run every task of a file through an agent and save the scored rollouts.",
+        examples=(f"{_COLLECT} +limit=5 +num_repeats=2", _COLLECT_HOSTED),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--agent", "-a", sets="agent_name"),
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--output", "-o", sets="output_jsonl_fpath"),
+            number("--limit", sets="limit"),
+            number("--num-repeats", sets="num_repeats"),
+            number("--concurrency", sets="num_samples_in_parallel"),
+            flag("--prompt-config", sets="prompt_config"),
+            number("--temperature", sets="responses_create_params.temperature"),
+            number("--top-p", sets="responses_create_params.top_p"),
+            number("--max-output-tokens", sets="responses_create_params.max_output_tokens"),
+            flag("--resume", sets="resume_from_cache", constant="true"),
+            flag("--no-serve", sets="serve", constant="false"),
+        ),
+    ),
+    Command(
+        name="aggregate_rollouts",
+        path="eval aggregate",
+        function="nemo_gym.cli.collect:aggregate_rollouts",
+        parameters="nemo_gym.cli.collect:AggregateRolloutsConfig",
+        summary="Merge the rollout files of several runs and compute their metrics.",
+        examples=(
+            "ng_aggregate_rollouts '+input_glob=results/shard_*.jsonl' +output_jsonl_fpath=results/all.jsonl",
+            "ng eval aggregate -i 'results/shard_*.jsonl' -o results/all.jsonl",
+        ),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--input-glob", "-i", sets="input_glob"),
+            flag("--output", "-o", sets="output_jsonl_fpath"),
+            flag("--no-serve", sets="serve", constant="false"),
+        ),
+    ),
+    Command(
+        name="reward_profile",
+        path="eval profile",
+        function="nemo_gym.cli.profiling:reward_profile",
+        parameters="nemo_gym.reward_profile:RewardProfileConfig",
+        summary="Profile rewards per task: how often each was solved, how much it varied.",
+        examples=(_PROFILE,),
+        flags=(
+            VERBOSE,
+            flag("--inputs", sets="materialized_inputs_jsonl_fpath"),
+            flag("--rollouts", sets="rollouts_jsonl_fpath"),
+        ),
+    ),
+    Command(
+        name="prepare_data",
+        path="dataset collate",
+        function="nemo_gym.cli.datasets:prepare_data",
+        parameters="nemo_gym.train_data_utils:TrainDataProcessorConfig",
+        summary="Collate the datasets of the configured agents into one task file per split, with their metrics.",
+        examples=(_PREPARE,),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--mode", sets="mode"),
+            flag("--output-dir", sets="output_dirpath"),
+            flag("--download", sets="should_download", constant="true"),
+        ),
+    ),
+    Command(
+        name="materialize_prompts",
+        path="dataset render",
+        function="nemo_gym.cli.prompts:materialize_prompts",
+        parameters="nemo_gym.prompt:MaterializePromptsConfig",
+        summary="Fill a prompt template with the fields of each row and save the rows.",
+        examples=(_RENDER,),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--output", "-o", sets="output_jsonl_fpath"),
+            flag("--prompt-config", sets="prompt_config"),
+        ),
+    ),
+    Command(
+        name="list_benchmarks",
+        path="list benchmarks",
+        function="nemo_gym.cli.listing:list_benchmarks",
+        parameters="nemo_gym.cli.parameters:ListBenchmarksConfig",
+        summary="List the benchmarks in benchmarks/*/config.yaml.",
+        examples=("ng_list_benchmarks", "ng_list_benchmarks +query=math", "ng list benchmarks --json"),
+        flags=(JSON, VERBOSE, flag("--query", sets="query")),
+    ),
+    Command(
+        name="dev_test",
+        path="dev test",
+        function="nemo_gym.cli.testing:dev_test",
+        parameters=None,
+        summary="Run the tests of this project itself, with coverage if pytest-cov is installed.",
+        examples=("ng_dev_test",),
+    ),
+    Command(
+        name="help",
+        path="help",
+        function="nemo_gym.cli.information:show_help",
+        parameters=None,
+        summary="List all commands.",
+        examples=("ng_help", "ng_collect_rollouts --help"),
+    ),
+    Command(
+        name="version",
+        path="version",
+        function="nemo_gym.cli.information:version",
+        parameters="nemo_gym.cli.parameters:VersionConfig",
+        summary="Show the versions of this program, of Python and of what it builds on.",
+        examples=("ng_version", "ng_version +json=true", "ng --version --json"),
+        flags=(JSON,),
+    ),
+)
+
+
+def by_name() -> dict[str, Command]:
+    """Index the table by name."""
+    return {command.name: command for command in COMMANDS}
+
+
+def scripts() -> dict[str, str]:
+    """All console scripts and their entry point, as ``[project.scripts]`` has to list them."""
+    names = [*ROOTS, *(prefix + command.name for prefix in PREFIXES for command in COMMANDS)]
+    return dict.fromkeys(names, ENTRY_POINT)

@@ -1,0 +1,109 @@
+"""The only place that prints.
+
+Data goes to stdout, everything else to stderr, so that ``ng_dump_config > all.yaml`` holds nothing but YAML. Colour is
+decoration: it is dropped when the stream is no terminal or ``NO_COLOR`` is set, and no message depends on it. A reader
+that went away (``ng_help | head -1``) ends the program quietly. Streams are looked up at each call, never kept.
+"""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+OUTPUT_CLOSED: Final = 141  # what a shell reports for a program that SIGPIPE ended
+STYLES: Final = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+
+
+def emit(text: str) -> None:
+    """Print data on stdout."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give it somewhere to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(OUTPUT_CLOSED) from None
+
+
+def note(text: str) -> None:
+    """Tell the person at the terminal something, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Say what deserves attention but stops nothing."""
+    note(f"{paint('warning:', 'yellow', stream=sys.stderr)} {text}")
+
+
+def error(text: str, *, hint: str | None = None) -> None:
+    """Say what is wrong and, after a blank line, what to do about it."""
+    note(f"{paint('error:', 'red', stream=sys.stderr)} {text}")
+    if hint:
+        note(f"\n{paint('hint:', 'bold', stream=sys.stderr)} {hint}")
+
+
+def paint(text: str, style: str, *, stream: TextIO | None = None) -> str:
+    """Colour the text if the stream (stdout unless given) shows colour."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if shows_colour(stream or sys.stdout) else text
+
+
+def shows_colour(stream: TextIO) -> bool:
+    """Whether escape sequences would be drawn rather than printed."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
+    """Lay out rows under headers, two spaces between columns, a ruled line under the headers."""
+    body = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *body, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(_line(cells, widths, indent) for cells in (headers, rule, *body))
+
+
+def columns(rows: Iterable[Sequence[str]], *, indent: str = "  ") -> str:
+    """Lay out rows without headers."""
+    body = list(rows)
+    widths = [max(map(len, column)) for column in zip(*body, strict=True)]
+    return "\n".join(_line(cells, widths, indent) for cells in body)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], indent: str) -> str:
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return (indent + "  ".join(padded)).rstrip()
+
+
+class LogHandler(logging.Handler):
+    """Shows the log records of the library the way this module shows everything else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record on stderr; plain information carries no prefix."""
+        text = self.format(record)
+        if record.levelno >= logging.ERROR:
+            error(text)
+        elif record.levelno >= logging.WARNING:
+            warn(text)
+        else:
+            note(text)
+
+
+@contextmanager
+def logs() -> Iterator[None]:
+    """Show log records while a command runs: our information, everybody's warnings."""
+    handler, root, ours = LogHandler(), logging.getLogger(), logging.getLogger("nemo_gym")
+    level, show_warning = ours.level, warnings.showwarning
+    root.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    warnings.showwarning = lambda message, *_, **__: warn(str(message))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        ours.setLevel(level)
+        warnings.showwarning = show_warning
+
+
+def show_details() -> None:
+    """Show our details, too, until the command ends."""
+    logging.getLogger("nemo_gym").setLevel(logging.DEBUG)

@@ -1,0 +1,89 @@
+"""Reads a command line: which command is meant, and what it is given.
+
+The program name decides. ``ng_run …`` and ``nemo_gym_run …`` name a command; ``ng`` and ``gym`` take it from their
+first words, either its name (``ng run``) or its place in the tree (``ng env start``). Only the table is consulted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from nemo_gym.cli.command import PREFIXES, ROOTS, Command
+from nemo_gym.cli.commands import COMMANDS, GROUPS, by_name
+from nemo_gym.cli.flags import to_overrides
+from nemo_gym.cli.outcome import UsageError
+from nemo_gym.config.suggest import did_you_mean
+
+HELP_WORDS: Final = frozenset(
+    {
+        "-h",
+        "--help",
+        *(f"{plus}{key}={yes}" for plus in ("", "+", "++") for key in ("h", "help") for yes in ("true", "True")),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command and the overrides that it was given."""
+
+    command: Command
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HelpRequest:
+    """Someone wants to read about a command, a group (``env``), or with an empty group about everything."""
+
+    command: Command | None = None
+    group: str = ""
+    asked: bool = True
+
+
+def read(argv: Sequence[str]) -> Invocation | HelpRequest:
+    """Understand a whole command line, program name included."""
+    program = PurePath(argv[0]).name.removesuffix(".exe")
+    words = list(argv[1:])
+    for prefix in PREFIXES:
+        if program.startswith(prefix):
+            return _invoke(_named(program.removeprefix(prefix)), words)
+    return _read_tree(words)
+
+
+def _read_tree(words: list[str]) -> Invocation | HelpRequest:
+    if not words:
+        return HelpRequest(asked=False)
+    first, rest = words[0], words[1:]
+    if first in HELP_WORDS:
+        return HelpRequest()
+    if first == "--version":
+        return _invoke(by_name()["version"], rest)
+    if first and first in GROUPS:
+        return _read_group(first, rest)
+    return _invoke(_named(first.replace("-", "_")), rest)
+
+
+def _read_group(group: str, words: list[str]) -> Invocation | HelpRequest:
+    if not words or words[0] in HELP_WORDS:
+        return HelpRequest(group=group, asked=bool(words))
+    members = {command.path.partition(" ")[2]: command for command in COMMANDS if command.group == group}
+    if words[0] in members:
+        return _invoke(members[words[0]], words[1:])
+    raise UsageError(
+        f"unknown command {ROOTS[0]} {group} {words[0]}", hint=did_you_mean(words[0], members, available="Commands")
+    )
+
+
+def _named(name: str) -> Command:
+    table = by_name()
+    if name in table:
+        return table[name]
+    known = {*table, *filter(None, GROUPS)}
+    raise UsageError(f"unknown command {name}", hint=did_you_mean(name, known, available="Commands"))
+
+
+def _invoke(command: Command, words: list[str]) -> Invocation | HelpRequest:
+    if HELP_WORDS.intersection(words):
+        return HelpRequest(command)
+    return Invocation(command, tuple(to_overrides(words, command.flags)))

@@ -1,0 +1,88 @@
+"""``ng_init_resources_server``: writes the skeleton of a new resources server.
+
+The folder appears whole or not at all: it is built aside and renamed. An existing folder is left as it is.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from string import Template
+from typing import Final
+
+from nemo_gym import PARENT_DIR
+from nemo_gym.cli import console
+from nemo_gym.cli.outcome import Exit, UsageError
+from nemo_gym.cli.parameters import InitConfig
+from nemo_gym.cli.settings import read_parameters
+
+# What each file of the new folder is made from.
+FILES: Final = {
+    "app.py": "app.py.txt",
+    "configs/{name}.yaml": "configs/name.yaml.txt",
+    "tests/test_app.py": "tests/test_app.py.txt",
+    "requirements.txt": "requirements.txt.txt",
+    "README.md": "README.md.txt",
+    "data/.gitignore": "data/gitignore.txt",
+}
+
+
+def init_resources_server(overrides: Sequence[str]) -> int:
+    """Create ``resources_servers/<name>`` in the working directory."""
+    name = server_name(read_parameters(InitConfig, overrides).entrypoint)
+    folder = Path("resources_servers") / name
+    if folder.exists():
+        console.note(f"{folder} already exists; nothing was changed")
+        return Exit.OK
+    write_folder(folder, render(name, requirement=_requirement(folder)))
+    console.note(f"created {folder}\n\nnext: write verify() in {folder}/app.py, then ng_test +entrypoint={folder}")
+    return Exit.OK
+
+
+def server_name(entrypoint: str) -> str:
+    """Read the name out of ``resources_servers/<name>``; a Python module has to bear it."""
+    kind, _, name = entrypoint.rstrip("/").partition("/")
+    if kind != "resources_servers" or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+        raise UsageError(
+            f"entrypoint {entrypoint!r} is not resources_servers/<name>, with a name of small letters, digits and _",
+            hint="for example: +entrypoint=resources_servers/my_thing",
+        )
+    return name
+
+
+def render(name: str, *, requirement: str) -> Iterator[tuple[str, str]]:
+    """Give path and text of every file."""
+    words = {
+        "name": name,
+        "class_name": "".join(part.capitalize() for part in name.split("_")),
+        "title": name.replace("_", " ").strip().capitalize(),
+        "requirement": requirement,
+    }
+    for target, source in FILES.items():
+        yield target.format(name=name), _fill(source, words)
+
+
+def write_folder(folder: Path, files: Iterator[tuple[str, str]]) -> None:
+    """Write the files into a folder beside the final one, then rename it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
+        built = Path(aside) / folder.name
+        for path, text in files:
+            target = built / PurePosixPath(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, "utf-8")
+        built.rename(folder)
+
+
+def _fill(source: str, words: Mapping[str, str]) -> str:
+    template = resources.files("nemo_gym.cli").joinpath("templates/resources_server", source)
+    return Template(template.read_text("utf-8")).substitute(words)
+
+
+def _requirement(folder: Path) -> str:
+    """Name this package the way all server folders do; from a checkout, by the way to it."""
+    if not (PARENT_DIR / "pyproject.toml").exists():
+        return "nemo-gym[dev]"
+    return f"-e nemo-gym[dev] @ {os.path.relpath(PARENT_DIR, folder)}/"

@@ -1,0 +1,216 @@
+"""Collections from the command line, with a Gym whose only server is an agent that answers by itself."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+AGENT = """\
+import asyncio
+import os
+from typing import Any
+
+from fastapi import Body
+
+from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
+
+RESPONSE = {
+    "id": "r", "object": "response", "created_at": 0, "model": "m", "output": [],
+    "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+}
+
+
+class Scripted(SimpleResponsesAPIAgent):
+    async def responses(self, body: dict[str, Any] = Body()) -> dict[str, Any]:
+        return RESPONSE
+
+    async def run(self, body: dict[str, Any] = Body()) -> dict[str, Any]:
+        if body.get("do") == "fail":
+            raise ValueError("as asked")
+        if body.get("do") == "wait":
+            await asyncio.sleep(3600)
+        if body.get("do") == "die":
+            os._exit(7)
+        return {**body, "response": RESPONSE, "reward": 1.0}
+
+
+if __name__ == "__main__":
+    Scripted.run_webserver()
+"""
+CONFIG = {"my_agent": {"responses_api_agents": {"scripted": {"entrypoint": "app.py"}}}}
+OUTPUT = ("+output_jsonl_fpath=results/out.jsonl", "+input_jsonl_fpath=in.jsonl", "+agent_name=my_agent")
+HOSTED = ("+config_paths=[gym.yaml]", *OUTPUT)
+
+
+@pytest.fixture(autouse=True)
+def gym(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Write the agent, and forget what hosting it in this process left behind."""
+    folder = workspace / "responses_api_agents" / "scripted"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(AGENT)
+    (folder / "requirements.txt").touch()
+    (workspace / "gym.yaml").write_text(json.dumps(CONFIG))
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("responses_api_agents.scripted"):
+            del sys.modules[name]
+
+
+def write_tasks(*actions: str) -> None:
+    rows = [{"responses_create_params": {"input": f"task {n}"}, "do": action} for n, action in enumerate(actions)]
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def results() -> list[dict]:
+    return [json.loads(line) for line in Path("results/out.jsonl").read_text().splitlines()]
+
+
+def test_rollouts_are_collected_in_a_gym_of_the_commands_own(run):
+    write_tasks("", "")
+    ran = run("ng_collect_rollouts", *HOSTED, "+num_repeats=2")
+    assert ran.code == 0, ran.err
+    assert len(results()) == 4
+    assert ran.out.startswith("Key metrics for my_agent:\n{\n")
+    assert json.loads(ran.out.partition("\n")[2])["mean/reward"] == 1.0
+    assert "Collecting rollouts: 100%" in ran.err
+    assert "4 of 4 rollouts completed" in ran.err
+
+
+def test_rollouts_that_fail_have_their_own_exit_code(run):
+    write_tasks("", "fail")
+    ran = run(
+        "ng", "eval", "run", "--config", "gym.yaml", "-i", "in.jsonl", "-o", "results/out.jsonl", "-a", "my_agent"
+    )
+    assert ran.code == 3, ran.err
+    assert len(results()) == 1
+    assert "1 of 2 rollouts completed (1 failed)" in ran.err
+    assert "as asked" in ran.err
+    assert "Traceback (most recent call last)" not in ran.err.partition("rollouts completed")[2]
+
+
+def test_an_interrupted_collection_saves_what_it_has(workspace):
+    write_tasks("", "wait")
+    command = [sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", *HOSTED, "+drain_timeout_s=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        output = workspace / "results" / "out.jsonl"
+        while not (output.exists() and output.read_text().endswith("\n")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out) == (130, "")
+    assert len(results()) == 1
+    assert "SIGINT: starting no more rollouts" in err
+    assert "+resume_from_cache=true" in err
+
+
+def test_a_server_process_that_dies_ends_the_collection(spawn):
+    write_tasks("die")
+    isolated = {"my_agent": {"responses_api_agents": {"scripted": {"entrypoint": "app.py", "isolation": "process"}}}}
+    Path("gym.yaml").write_text(json.dumps(isolated))
+    ran = spawn("collect_rollouts", *HOSTED, PYTHONPATH=str(Path.cwd()))
+    assert ran.code == 1
+    assert "error: Process `my_agent` finished unexpectedly with exit code 7" in ran.err
+    assert "hint: all servers were stopped; what was saved before is intact" in ran.err
+
+
+def test_an_unknown_agent_is_named_with_the_nearest(run):
+    write_tasks("")
+    ran = run("ng_collect_rollouts", *HOSTED[:-1], "+agent_name=my_agnet")
+    assert (ran.code, ran.out) == (1, "")
+    assert "error: the plan names the agent 'my_agnet'" in ran.err
+    assert "'my_agent'" in ran.err
+
+
+def test_no_head_server_is_an_error_that_says_what_to_start(run):
+    write_tasks("")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ran = run("ng_collect_rollouts", *OUTPUT, f"+head_server={{host: 127.0.0.1, port: {port}}}")
+    assert ran.code == 1
+    assert f"error: Could not connect to the head server at http://127.0.0.1:{port}" in ran.err
+    assert "hint: start the servers with ng_run" in ran.err
+    assert not Path("results").exists()
+
+
+def test_a_running_gym_is_used_even_if_files_are_given(run):
+    write_tasks("")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ran = run("ng", "eval", "run", "--no-serve", *HOSTED, f"+head_server={{host: 127.0.0.1, port: {port}}}")
+    assert ran.code == 1
+    assert "Could not connect to the head server" in ran.err
+
+
+def test_missing_and_misspelt_parameters_are_usage_errors(run):
+    ran = run("ng_collect_rollouts", "+num_repeats=0", "+limit=x")
+    assert ran.code == 2
+    assert "error: missing parameters: output_jsonl_fpath, input_jsonl_fpath\ninvalid parameters:\n" in ran.err
+    assert "  limit (expected int or null): " in ran.err
+    assert "  num_repeats (expected int or dict): num_repeats must be at least 1, got 0" in ran.err
+    misspelt = run("ng_collect_rollouts", *OUTPUT, "+num_repeat=2")
+    assert misspelt.code == 2
+    assert "unknown parameter 'num_repeat'. Did you mean: 'num_repeats'" in misspelt.err
+
+
+def test_more_processes_than_one_are_refused_rather_than_ignored(run):
+    write_tasks("")
+    ran = run("ng_collect_rollouts", *HOSTED, "+workers=2")
+    assert (ran.code, ran.err) == (2, "error: rollouts are collected in one process only\n\nhint: leave out +workers\n")
+
+
+def test_a_missing_task_file_is_a_configuration_error(run):
+    ran = run("ng_collect_rollouts", *HOSTED)
+    assert (ran.code, ran.out) == (1, "")
+    assert "in.jsonl" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_shards_are_merged_and_measured(run):
+    write_tasks("")
+    assert run("ng_collect_rollouts", *HOSTED, "+disable_aggregation=true").code == 0
+    ran = run(
+        "ng_aggregate_rollouts",
+        "+config_paths=[gym.yaml]",
+        "+input_glob=results/o*t.jsonl",
+        "+output_jsonl_fpath=all.jsonl",
+    )
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out.partition("\n")[2])["mean/reward"] == 1.0
+    assert "metrics: all_aggregate_metrics.json" in ran.err
+
+
+def test_shards_that_do_not_exist_are_an_error(run):
+    ran = run("ng", "eval", "aggregate", "--config", "gym.yaml", "-i", "nothing*.jsonl", "-o", "all.jsonl")
+    assert ran.code == 1
+    assert "error: no file matches 'nothing*.jsonl'" in ran.err
+
+
+def test_rewards_are_profiled(run):
+    write_tasks("", "")
+    assert run("ng_collect_rollouts", *HOSTED).code == 0
+    ran = run(
+        "ng", "eval", "profile", "--inputs", "results/out_materialized_inputs.jsonl", "--rollouts", "results/out.jsonl"
+    )
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        "Rollouts: 2 of 2 (100.00%)",
+        "Tasks: 2 (2 complete, 0 partial, 0 missing)",
+        "Profile of each task: results/out_reward_profiling.jsonl",
+        "Metrics of each agent: results/out_agent_metrics.json",
+    ]
+
+
+def test_profiling_a_file_that_does_not_exist_is_an_error(run):
+    ran = run("ng_reward_profile", "+materialized_inputs_jsonl_fpath=a.jsonl", "+rollouts_jsonl_fpath=b.jsonl")
+    assert ran.code == 1
+    assert "error: a.jsonl: no such file" in ran.err

@@ -1,0 +1,88 @@
+"""The layout is the data flow: imports only ever point up the list of layers, and files stay readable."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "nemo_gym"
+LAYERS = [
+    "errors",
+    "schemas",
+    "conversion",
+    "metrics",
+    "config",
+    "servers",
+    "rollouts",
+    "executors",
+    "data",
+    "export",
+    "view",
+    "cli",
+]
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
+SHIPPED = [
+    *MODULES,
+    *(path for folder in SERVER_FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "tests" not in path.parts),
+]
+
+
+def layer_of(module: str) -> str | None:
+    """The layer of a ``nemo_gym.…`` module; None for front doors and the package itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LAYERS else None
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def is_front_door(module: str) -> bool:
+    parts = module.split(".")
+    return len(parts) > 1 and (PACKAGE / f"{parts[1]}.py").exists() and parts[1] not in LAYERS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_point_up_the_list_of_layers(path: Path) -> None:
+    layer = layer_of(module_name(path))
+    for imported in imports_of(path):
+        if not imported.startswith("nemo_gym"):
+            continue
+        target = layer_of(imported)
+        if layer is None:
+            assert target != "cli", f"a front door imports the command line: {imported}"
+        elif layer != "cli":
+            assert not is_front_door(imported), f"{layer} imports a front door: {imported}"
+            assert target is None or LAYERS.index(target) <= LAYERS.index(layer), f"{layer} imports {imported}"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_functions_stay_short(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 40, f"{node.name} in {path.name} has 40 lines or more"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.stat().st_size], ids=module_name)
+def test_a_module_opens_with_its_contract(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+def test_only_the_console_prints() -> None:
+    for path in MODULES:
+        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+        assert not prints or path.name == "console.py", f"{path} prints"

@@ -5,13 +5,14 @@ that many servers leave out or send as null, and whose value is beyond doubt, ar
 what the model said; an answer that still does not validate is refused with the error of the repaired form.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 from pydantic import ValidationError
 
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
-from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.schemas.responses import NeMoGymResponse
 
 _SHOWN_ERRORS: Final = 3
 
@@ -23,15 +24,15 @@ class ReadResponse(NamedTuple):
     is_repaired: bool
 
 
-def read_response(content: bytes, params: NeMoGymResponseCreateParamsNonStreaming) -> ReadResponse:
-    """The response in a body; raises ``ValidationError`` if it is none."""
+def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
+    """The response in a body, to what was asked; raises ``ValidationError`` if it is none."""
     try:
         return ReadResponse(NeMoGymResponse.model_validate_json(content), is_repaired=False)
     except ValidationError:
         payload = _object(content)
         if payload is None or not isinstance(payload.get("output"), list):
             raise
-        return ReadResponse(NeMoGymResponse.model_validate(_repair_response(payload, params)), is_repaired=True)
+        return ReadResponse(NeMoGymResponse.model_validate(_repair_response(payload, asked)), is_repaired=True)
 
 
 def read_chat_completion(content: bytes) -> NeMoGymChatCompletion:
@@ -72,16 +73,16 @@ def _fill(target: dict[str, Any], **defaults: Any) -> None:
             target[name] = value
 
 
-def _repair_response(payload: dict[str, Any], params: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
+def _repair_response(payload: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     _fill(
         payload,
         id="resp_unnamed",
         created_at=0.0,
-        model=params.model or "",
+        model=asked.get("model") or "",
         object="response",
-        parallel_tool_calls=params.parallel_tool_calls is not False,
-        tool_choice=params.tool_choice,
-        tools=params.tools,
+        parallel_tool_calls=asked.get("parallel_tool_calls") is not False,
+        tool_choice=asked.get("tool_choice") or "auto",
+        tools=asked.get("tools") or [],
     )
     for position, item in enumerate(payload["output"]):
         if isinstance(item, dict):

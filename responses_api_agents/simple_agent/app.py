@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 from fastapi import Request, Response
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.base_resources_server import (
     AggregateMetrics,
@@ -39,6 +39,14 @@ class SimpleAgentRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
 
+class ForwardedRow(BaseModel):
+    """A task that is passed on as it came; what it holds is checked by those who use it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    responses_create_params: dict[str, Any]
+
+
 class SimpleAgentVerifyRequest(BaseVerifyRequest):
     """A task with the agent's work."""
 
@@ -60,13 +68,18 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         """The answer to ``/run``: the verifier's own bytes, unless a subclass has something else to say."""
         return self.relay_run if type(self).run is SimpleAgent.run else self.run
 
-    async def relay_run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> Response:
+    async def relay_run(self, request: Request, body: ForwardedRow = Body()) -> Response:
         """Run one rollout and pass on what the verifier answered, which its server has just validated."""
-        return Response(await self._run(body, request.cookies), media_type="application/json")
+        row = await request.body()
+        return Response(
+            await self._run(row, body.responses_create_params, request.cookies), media_type="application/json"
+        )
 
     async def run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> SimpleAgentVerifyResponse:
         """Run one rollout: seed the session, let the agent respond, verify."""
-        return SimpleAgentVerifyResponse.model_validate_json(await self._run(body, request.cookies))
+        params = body.responses_create_params.model_dump(mode="json", exclude_unset=True)
+        rollout = await self._run(encode_json(body), params, request.cookies)
+        return SimpleAgentVerifyResponse.model_validate_json(rollout)
 
     async def responses(
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
@@ -77,11 +90,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             response.set_cookie(name, getattr(cookie, "value", cookie))
         return NeMoGymResponse.model_validate(answer)
 
-    async def _run(self, body: SimpleAgentRunRequest, cookies: Cookies) -> bytes:
-        row = encode_json(body)
+    async def _run(self, row: bytes, params: Json, cookies: Cookies) -> bytes:
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
-        response, cookies = await self._respond(orjson.loads(row)["responses_create_params"], seeded.cookies)
+        response, cookies = await self._respond(params, seeded.cookies)
         verified = await self._post_resources("/verify", with_response(row, response), cookies)
         await raise_for_status(verified)
         content: bytes = await verified.read()
@@ -100,7 +112,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def _work(self, params: Json, tool_cookies: Cookies) -> tuple[Json, Mapping[str, Any]]:
         """The tool loop. Items are passed on as they came: what they hold is between the model and the tools."""
-        question = params["input"]
+        question = params.get("input", [])
         if isinstance(question, str):
             question = [{"role": "user", "content": question}]
         trajectory: list[Json] = []
@@ -157,7 +169,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
 def with_response(row: bytes, response: bytes) -> bytes:
     """The JSON of a row with the JSON of the response added; neither is taken apart for this."""
-    return row[:-1] + b',"response":' + response + b"}"
+    return row.rstrip()[:-1] + b',"response":' + response + b"}"
 
 
 def read_response(content: bytes) -> Json:

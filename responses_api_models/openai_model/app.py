@@ -5,13 +5,13 @@ Answers are checked once and passed on. Whatever goes wrong upstream becomes one
 the model and what to do, and never the key.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, Self
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.parts import UnsupportedContentError
@@ -27,8 +27,10 @@ from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.endpoint import Endpoint, Upstream
 from nemo_gym.servers.http_errors import shown
 from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.wire import encode_json
 
 WITHOUT_MODEL: Final = {"model"}
+REQUEST_KEYS: Final = frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields)
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
 
 
@@ -46,6 +48,29 @@ class OpenAIModelConfig(BaseResponsesAPIModelConfig):
     max_retries: int = Field(default=8, ge=0)
     endpoint: Literal["responses", "chat_completions"] = "responses"
     past_reasoning: PastReasoning = "think"
+
+
+class ForwardedParams(BaseModel):
+    """A request that is passed on as it came, if its keys are those of the protocol: the endpoint checks the rest."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: Any
+
+    @model_validator(mode="after")
+    def _only_known_keys(self) -> Self:
+        unknown = (self.__pydantic_extra__ or {}).keys() - REQUEST_KEYS
+        if unknown:
+            raise ValueError(f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
+        return self
+
+    def to_send(self) -> dict[str, Any]:
+        """The request without what endpoints refuse to take back."""
+        if isinstance(self.input, list):
+            for item in self.input:
+                if isinstance(item, dict) and item.get("type") == "reasoning":
+                    item.pop("status", None)
+        return {**(self.__pydantic_extra__ or {}), "input": self.input}
 
 
 class OpenAIModel(SimpleResponsesAPIModel):
@@ -88,10 +113,11 @@ class OpenAIModel(SimpleResponsesAPIModel):
         relays = self.config.endpoint == "responses" and type(self).responses is OpenAIModel.responses
         return self.relay_responses if relays else self.responses
 
-    async def relay_responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> Response:
+    async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
         """Answer with what the endpoint said if it is a response as it stands, else with what could be made of it."""
-        content = await self._upstream.post("/responses", self._encode(body))
-        reading = self._read(content, body)
+        asked = self.config.extra_body | body.to_send() | {"model": self.config.openai_model}
+        content = await self._upstream.post("/responses", encode_json(asked))
+        reading = self._read(content, asked)
         if reading.is_repaired:
             content = reading.response.model_dump_json().encode()
         return Response(content, media_type="application/json")
@@ -101,11 +127,11 @@ class OpenAIModel(SimpleResponsesAPIModel):
         if self.config.endpoint == "chat_completions":
             return await self._responses_by_chat(body)
         content = await self._upstream.post("/responses", self._encode(body))
-        return self._read(content, body).response
+        return self._read(content, body.model_dump(exclude_unset=True)).response
 
-    def _read(self, content: bytes, body: NeMoGymResponseCreateParamsNonStreaming) -> ReadResponse:
+    def _read(self, content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
         try:
-            reading = read_response(content, body)
+            reading = read_response(content, asked)
         except ValidationError as error:
             hint = HOSTED_TOOLS_HINT if has_unknown_items(error) else None
             raise self._upstream.address.unusable(content, f"no response ({explain(error)})", hint=hint) from error

@@ -7,19 +7,18 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_gym.conversion.repair import explain, read_chat_completion, read_response
-from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 
-PARAMS = NeMoGymResponseCreateParamsNonStreaming(input="hi", tools=[{"type": "function", "name": "f"}])
+ASKED = {"input": "hi", "tools": [{"type": "function", "name": "f"}]}
 
 
 def read(body: dict[str, Any]) -> Any:
-    return read_response(json.dumps(body).encode(), PARAMS).response
+    return read_response(json.dumps(body).encode(), ASKED).response
 
 
 def test_bookkeeping_that_is_missing_is_taken_from_the_request() -> None:
     response = read({"id": "r", "model": "m", "output": []})
 
-    assert (response.object, response.tools, response.tool_choice) == ("response", PARAMS.tools, "auto")
+    assert (response.object, response.tools, response.tool_choice) == ("response", ASKED["tools"], "auto")
     assert response.parallel_tool_calls is True
 
 
@@ -65,7 +64,7 @@ def test_usage_without_details_has_zeros(usage: dict[str, Any]) -> None:
 )
 def test_what_is_no_response_is_refused(body: bytes) -> None:
     with pytest.raises(ValidationError):
-        read_response(body, PARAMS)
+        read_response(body, ASKED)
 
 
 def test_gaps_in_a_completion_are_filled() -> None:

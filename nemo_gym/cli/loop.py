@@ -6,6 +6,7 @@ spot: server processes notice that their parent is gone and end, too.
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Coroutine, Iterator
@@ -16,6 +17,7 @@ from nemo_gym.cli import console
 from nemo_gym.cli.outcome import Exit
 
 Result = TypeVar("Result")
+GC_THRESHOLD = 20_000
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:

@@ -83,7 +83,7 @@ def table_groups(table: RolloutTable) -> Iterator[bytes]:
 
 def _head_texts(slab: Slab) -> Iterator[bytes]:
     """The text of each entry up to its first rollout."""
-    whole = ~np.isnan(slab.statistics).any(axis=1)
+    whole = np.asarray(~np.isnan(slab.statistics).any(axis=1)).tolist()
     template = _head_template(slab.names)
     texts = _texts(slab.statistics.ravel().tolist())
     width = len(slab.names)

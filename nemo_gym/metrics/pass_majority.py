@@ -111,7 +111,10 @@ def highest_k_metrics(
 
 
 def _score_dicts(tasks: Tasks, score_fn: ScoreFn | None, answer_key: str | None) -> list[list[ScoreDict]]:
-    everything = [_scores(task, score_fn) if score_fn else _accuracies(task) for task in tasks]
+    if score_fn is None:
+        everything = [[{"accuracy": r[REWARD]} if REWARD in r else {} for r in task] for task in tasks]
+    else:
+        everything = [[dict(score_fn(record)) for record in task] for task in tasks]
     if answer_key is not None:
         for scored, task in zip(everything, tasks, strict=True):
             for scores, record in zip(scored, task, strict=True):
@@ -119,22 +122,16 @@ def _score_dicts(tasks: Tasks, score_fn: ScoreFn | None, answer_key: str | None)
     return everything
 
 
-def _scores(task: Sequence[Mapping[str, Any]], score_fn: ScoreFn) -> list[ScoreDict]:
-    return [{name: _no_bool(value) for name, value in score_fn(record).items()} for record in task]
-
-
-def _accuracies(task: Sequence[Mapping[str, Any]]) -> list[ScoreDict]:
-    return [{"accuracy": _no_bool(record[REWARD])} if REWARD in record else {} for record in task]
-
-
-def _no_bool(value: Any) -> Any:
-    return int(value) if isinstance(value, bool) else value
-
-
 def _matrix(all_score_dicts: Sequence[Sequence[ScoreDict]], name: str, width: int) -> Scores:
-    """The scores of this name; NaN where there is none or it is no number."""
+    """The scores of this name; NaN where there is none or it is no number. Booleans become 0 and 1 in the dicts too."""
     values: list[Any] = [scores.get(name) for task in all_score_dicts for scores in task]
-    if not set(map(type, values)) <= _PLAIN:
+    kinds = set(map(type, values))
+    if bool in kinds:
+        for task in all_score_dicts:
+            for scores in task:
+                if isinstance(scores.get(name), bool):
+                    scores[name] = int(scores[name])
+    if not kinds <= _PLAIN:
         values = [None if number is None else as_float(number) for number in map(as_number, values)]
     matrix = np.full((len(all_score_dicts), width), np.nan)
     matrix[_filled(all_score_dicts, width)] = np.array(values, np.float64)  # None becomes NaN

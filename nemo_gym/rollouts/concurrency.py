@@ -23,6 +23,7 @@ PROPORTION: Final = 0.4  # of the growth in the limit that throughput has to fol
 NO_LOSS: Final = 0.97  # of the throughput that a lower limit has to keep
 CUT: Final = 0.9
 DEEP_CUT: Final = 0.7  # when the last cut did not help
+FIRST_LIFT: Final = 1.25
 FIRST_PATIENCE: Final = 2
 LAST_PATIENCE: Final = 32
 CALM: Final = 12  # so many times the pause, or the latency, there is no probing after trouble
@@ -46,32 +47,41 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Measures at one limit. It first lets the change take effect, and counts only while the limit is made use of."""
+    """Measures at one limit. It first lets the change take effect, and counts only while the limit is made use of.
+
+    Rollouts tend to end in bursts, so a measurement begins and ends between two bursts.
+    """
 
     def __init__(self, limit: int, samples: int) -> None:
         self._limit = limit
         self._samples = samples
         self._skip = limit // 2
-        self._count = 0
-        self._busy = 0
-        self._seconds = 0.0
-        self._since: float | None = None
+        self._since = self._last = float("-inf")
+        self._clear()
 
     def add(self, seconds: float, in_flight: int, now: float) -> Reading | None:
         """Count one completed rollout; returns a reading as soon as there is enough for one."""
-        if self._skip > 0 or self._since is None:
+        if self._skip > 0 or now == self._since:
             self._skip -= 1
-            self._since = now
+            self._since = self._last = now
             return None
+        reading = self._read() if self._count >= self._samples and now > self._last else None
         self._count += 1
         self._seconds += seconds
         self._busy += in_flight >= 0.8 * self._limit
-        if self._count < self._samples or now <= self._since:
-            return None
-        reading = Reading(self._limit, self._count / (now - self._since), self._seconds / self._count)
+        self._last = now
+        return reading
+
+    def _read(self) -> Reading | None:
+        rate, latency = self._count / (self._last - self._since), self._seconds / self._count
         made_use = self._busy >= 0.8 * self._count
-        self._count, self._busy, self._seconds, self._since = 0, 0, 0.0, now
-        return reading if made_use else None
+        self._since = self._last
+        self._clear()
+        return Reading(self._limit, rate, latency) if made_use else None
+
+    def _clear(self) -> None:
+        self._count = self._busy = 0
+        self._seconds = 0.0
 
 
 class _Phase(Enum):
@@ -87,6 +97,7 @@ class AdaptiveLimit:
         self._limit = min(first, largest)
         self._largest = largest
         self._ceiling: float = largest  # where there was trouble
+        self._lift = FIRST_LIFT
         self._phase = _Phase.CLIMB
         self._before: Reading | None = None  # what to compare the next reading with
         self._idle_latency = float("inf")
@@ -131,7 +142,7 @@ class AdaptiveLimit:
         again, unit = now < self._trouble_until, max(pause, min(self._idle_latency, seconds))
         self._paused_until = max(self._paused_until, now + pause)
         self._trouble_until, self._calm_until = now + pause + 10 * unit, now + CALM * unit
-        self._ceiling = self._limit
+        self._ceiling, self._lift = self._limit, FIRST_LIFT
         self._downward, self._patience, self._rate_to_keep = True, FIRST_PATIENCE, 0.0
         self._settle(self._limit * (DEEP_CUT if again else CUT), now)
 
@@ -140,10 +151,10 @@ class AdaptiveLimit:
         before, self._before = self._before, reading
         if before is not None and not _pays(before, reading):
             self._settle(max(before.limit, min(reading.limit, self._enough(max(before, reading, key=_rate)))), now)
-        elif reading.limit >= self._largest:
-            self._settle(reading.limit, now)
+        elif (target := self._higher(reading, step=2.0)) > reading.limit:
+            self._change(target, now)
         else:
-            self._change(reading.limit * 2, now)
+            self._settle(reading.limit, now)
 
     def _hold(self, reading: Reading, now: float) -> None:
         self._wait -= 1
@@ -153,8 +164,8 @@ class AdaptiveLimit:
         self._downward = crowded or not self._downward
         target = self._lower(reading) if self._downward else self._higher(reading)
         if target == reading.limit:
-            self._ceiling = min(self._ceiling * 1.25, self._largest)
-            self._give_up_probing(reading.limit, now)
+            self._lift_ceiling()
+            self._settle(reading.limit, now)
             return
         self._phase, self._before = _Phase.PROBE, reading
         self._change(target, now)
@@ -172,9 +183,9 @@ class AdaptiveLimit:
             self._give_up_probing(before.limit, now)
             return
         self._patience = FIRST_PATIENCE
-        if reading.limit > before.limit and self._ceiling >= self._largest:
+        if reading.limit > before.limit:
             self._phase, self._before = _Phase.CLIMB, reading
-            self._change(reading.limit * 1.5, now)
+            self._change(self._higher(reading), now)
         else:
             self._settle(reading.limit, now)
 
@@ -192,10 +203,17 @@ class AdaptiveLimit:
         target = min(0.85 * reading.limit, max(0.5 * reading.limit, self._enough(reading)))
         return max(1, round(target))
 
-    def _higher(self, reading: Reading) -> int:
-        """A quarter more, but only half the way to where there was trouble."""
-        target = min(1.25 * reading.limit, (reading.limit + self._ceiling) / 2)
-        return min(max(round(target), reading.limit + (self._ceiling >= self._largest)), self._largest)
+    def _higher(self, reading: Reading, step: float = 1.25) -> int:
+        """A step up, but only half the way to where there was trouble."""
+        target = max(step * reading.limit, reading.limit + 1)
+        if self._ceiling < self._largest:
+            target = min(target, (reading.limit + self._ceiling) / 2)
+        return min(round(target), self._largest)
+
+    def _lift_ceiling(self) -> None:
+        """What was too many once may not be now; the longer there is no trouble, the bolder."""
+        self._ceiling = min(self._ceiling * self._lift, self._largest)
+        self._lift **= 2
 
     def _settle(self, limit: float, now: float) -> None:
         self._phase, self._before, self._wait = _Phase.HOLD, None, self._patience
@@ -209,7 +227,7 @@ class AdaptiveLimit:
     def _new_meter(self) -> Meter:
         # A climb is in a hurry, and its steps are so large that a rough reading will do.
         hurried = self._phase is _Phase.CLIMB
-        return Meter(self._limit, max(self._limit, 8) if hurried else max(2 * self._limit, 64))
+        return Meter(self._limit, max(self._limit, 8) if hurried else max(2 * self._limit, 48))
 
 
 def _rate(reading: Reading) -> float:

@@ -127,8 +127,9 @@ class Dispatch:
     def _collect(self, now: float) -> list[Outcome]:
         """Take what has ended; put off what is worth another attempt."""
         batch, self._ended = self._ended, []
+        level = len(self._running) + len(batch)
         for outcome in batch:
-            self._limit.observe(outcome, in_flight=len(self._running), now=now)
+            self._limit.observe(outcome, in_flight=level, now=now)
             if isinstance(outcome, Failed) and outcome.will_retry:
                 pause = self._pause(outcome.planned, outcome.failure.retry_after_s)
                 self._backlog.put_off(outcome.planned.again(), now + pause)

@@ -14,7 +14,7 @@ class Limit(Protocol):
         ...
 
     def observe(self, outcome: Outcome, *, in_flight: int, now: float) -> None:
-        """Learn from an outcome; ``in_flight`` counts the rollouts that are still running."""
+        """Learn from an outcome; ``in_flight`` is how many were running until it came."""
         ...
 
     def next_change(self, now: float) -> float | None:

@@ -1,21 +1,17 @@
 """The answer of a server in the same process, in the shape of ``aiohttp.ClientResponse``.
 
-Callers can't tell the two apart: same attributes, same exceptions. Everything that costs time and is rarely looked at
-(headers, cookies) is made when it is asked for.
+Callers can't tell the two apart: same attributes, same exceptions (see ``reply``). Headers and cookies are made when
+they are asked for.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from http import HTTPStatus
-from http.cookies import Morsel, SimpleCookie
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from http.cookies import SimpleCookie
+from typing import NamedTuple
 
-import aiohttp
-import orjson
-from multidict import CIMultiDict, CIMultiDictProxy
 from starlette.types import Scope
 from yarl import URL
 
+from nemo_gym.servers.reply import PlainMorsel, Reply, read_cookies
 from nemo_gym.servers.sessions import Session, SessionCookies
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -71,27 +67,16 @@ class Call:
         return self.seals.seal(self.session or {})
 
 
-class PlainMorsel(Morsel[str]):
-    """A cookie that is only a name and a value; the standard class spends most of its time on attributes it lacks."""
+class DirectReply(Reply):
+    """A finished answer of a handler that was called directly."""
 
-    def __init__(self, name: str, value: str) -> None:
-        self._key, self._value, self._coded_value = name, value, value
-
-    def __missing__(self, attribute: str) -> str:
-        return ""
-
-
-class DirectReply:
-    """A finished answer: status, body, headers and cookies."""
-
-    __slots__ = ("_answer", "_base_url", "_call", "_cookies", "status")
+    __slots__ = ("_answer", "_base_url", "_call")
 
     def __init__(self, answer: Answer, call: Call, base_url: str) -> None:
-        self.status = answer.status
+        super().__init__(answer.status, answer.body)
         self._answer = answer
         self._call = call
         self._base_url = base_url
-        self._cookies: SimpleCookie | None = None
 
     @property
     def method(self) -> str:
@@ -99,106 +84,21 @@ class DirectReply:
         return self._call.method
 
     @property
-    def ok(self) -> bool:
-        """True unless the status tells of an error."""
-        return self.status < 400
-
-    @property
-    def reason(self) -> str:
-        """The words that go with the status."""
-        try:
-            return HTTPStatus(self.status).phrase
-        except ValueError:
-            return ""
-
-    @property
     def url(self) -> URL:
         """The address this server has for callers in other processes."""
         return URL(self._base_url + self._call.path)
 
-    @property
-    def real_url(self) -> URL:
-        """The same as ``url``: nothing in between can redirect."""
-        return self.url
+    def _read_headers(self) -> Iterable[tuple[str, str]]:
+        return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
 
-    @property
-    def headers(self) -> "CIMultiDictProxy[str]":
-        """The headers of the answer."""
-        pairs = [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
-        return CIMultiDictProxy(CIMultiDict(pairs))
-
-    @property
-    def cookies(self) -> SimpleCookie:
-        """The cookies to send along with the next call."""
-        if self._cookies is None:
-            self._cookies = SimpleCookie()
-            for header, value in self._answer.headers:
-                if header == b"set-cookie":
-                    self._cookies.load(value.decode("latin-1"))
-            for key, text in (self._answer.cookies or {}).items():
-                dict.__setitem__(self._cookies, key, PlainMorsel(key, text))
-            sealed = self._call.session_cookie()
-            if sealed is not None and self._call.seals is not None:
-                name = self._call.seals.name
-                dict.__setitem__(self._cookies, name, PlainMorsel(name, sealed))
-        return self._cookies
-
-    @property
-    def content_type(self) -> str:
-        """The media type without its parameters."""
-        return self.headers.get("Content-Type", "application/octet-stream").split(";")[0].strip()
-
-    async def read(self) -> bytes:
-        """The whole body."""
-        return self._answer.body
-
-    async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
-        """The body as text."""
-        return self._answer.body.decode(encoding or "utf-8", errors)
-
-    async def json(
-        self,
-        *,
-        encoding: str | None = None,
-        loads: Callable[[Any], Any] = orjson.loads,
-        content_type: str | None = "application/json",
-    ) -> Any:
-        """The body parsed as JSON."""
-        if content_type and content_type not in self.content_type:
-            raise aiohttp.ContentTypeError(
-                self.request_info,
-                (),
-                status=self.status,
-                message=f"not JSON: {self.content_type}",
-                headers=self.headers,
-            )
-        return loads(self._answer.body if encoding is None else self._answer.body.decode(encoding))
-
-    @property
-    def request_info(self) -> aiohttp.RequestInfo:
-        """What was asked for, as aiohttp's exceptions want it."""
-        return aiohttp.RequestInfo(self.url, self.method, CIMultiDictProxy(CIMultiDict()), self.url)
-
-    def raise_for_status(self) -> None:
-        """Raise the exception that aiohttp raises for this status."""
-        if not self.ok:
-            raise aiohttp.ClientResponseError(
-                self.request_info, (), status=self.status, message=self.reason, headers=self.headers
-            )
-
-    def release(self) -> None:
-        """Nothing is held."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    def __repr__(self) -> str:
-        return f"<DirectReply({self.method} {self.url}) [{self.status} {self.reason}]>"
+    def _read_cookies(self) -> SimpleCookie:
+        cookies = read_cookies(
+            [value.decode("latin-1") for name, value in self._answer.headers if name == b"set-cookie"]
+        )
+        for key, text in (self._answer.cookies or {}).items():
+            dict.__setitem__(cookies, key, PlainMorsel(key, text))
+        sealed = self._call.session_cookie()
+        if sealed is not None and self._call.seals is not None:
+            name = self._call.seals.name
+            dict.__setitem__(cookies, name, PlainMorsel(name, sealed))
+        return cookies

@@ -25,7 +25,7 @@ CUT: Final = 0.9
 DEEP_CUT: Final = 0.7  # when the last cut did not help
 FIRST_LIFT: Final = 1.25
 FIRST_PATIENCE: Final = 2
-LAST_PATIENCE: Final = 32
+LAST_PATIENCE: Final = 16
 CALM: Final = 12  # so many times the pause, or the latency, there is no probing after trouble
 LONGEST_PAUSE_S: Final = 60.0
 TROUBLE: Final = frozenset({FailureClass.RATE_LIMITED, FailureClass.TIMEOUT})
@@ -102,7 +102,6 @@ class AdaptiveLimit:
         self._before: Reading | None = None  # what to compare the next reading with
         self._idle_latency = float("inf")
         self._patience = self._wait = FIRST_PATIENCE
-        self._downward = False  # direction of the last probe
         self._rate_to_keep = 0.0
         self._changed_at = float("-inf")
         self._paused_until = float("-inf")
@@ -143,7 +142,7 @@ class AdaptiveLimit:
         self._paused_until = max(self._paused_until, now + pause)
         self._trouble_until, self._calm_until = now + pause + 10 * unit, now + CALM * unit
         self._ceiling, self._lift = self._limit, FIRST_LIFT
-        self._downward, self._patience, self._rate_to_keep = True, FIRST_PATIENCE, 0.0
+        self._patience, self._rate_to_keep = FIRST_PATIENCE, 0.0
         self._settle(self._limit * (DEEP_CUT if again else CUT), now)
 
     # ---- what follows from a reading ---------------------------------------------------------------------------------
@@ -158,11 +157,10 @@ class AdaptiveLimit:
 
     def _hold(self, reading: Reading, now: float) -> None:
         self._wait -= 1
-        crowded = reading.limit > 2 * self._enough(reading)
-        if (self._wait > 0 and not crowded) or now < self._calm_until:
+        enough = self._enough(reading)
+        if (self._wait > 0 and reading.limit <= 2 * enough) or now < self._calm_until:
             return
-        self._downward = crowded or not self._downward
-        target = self._lower(reading) if self._downward else self._higher(reading)
+        target = self._lower(reading) if reading.limit > enough else self._higher(reading)
         if target == reading.limit:
             self._lift_ceiling()
             self._settle(reading.limit, now)

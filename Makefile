@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEV    := $(VENV)/.ready-dev
+DEMO   := $(VENV)/.ready-demo
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help test check format lowest bench clean
+.PHONY: help demo test check format lowest bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -12,8 +14,16 @@ help: ## list the targets
 
 $(DEV): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e '.[dev,local]'
 	@touch $@
+
+$(DEMO): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[local]'
+	@touch $@
+
+demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key needed
+	@$(BIN)/python scripts/demo.py
 
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -31,7 +41,7 @@ check: $(DEV) ## format check, lint, types, tests: what CI runs
 lowest: ## run the tests on the lowest supported versions of the dependencies
 	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
 	@test .venv-lowest/.ready -nt requirements-lowest.txt || { \
-	  .venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c requirements-lowest.txt -e '.[dev]' && \
+	  .venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c requirements-lowest.txt -e '.[dev,local]' && \
 	  touch .venv-lowest/.ready; }
 	.venv-lowest/bin/python -m pytest -q -n 2 --dist worksteal
 

@@ -7,11 +7,12 @@ reported with its number and reason and changes nothing; what is left is complet
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from nemo_gym.metrics.buffers import ColumnBuffer
+from nemo_gym.metrics.decode import LineDecoder
 from nemo_gym.metrics.fields import (
     NO_INDEX,
     REWARD,
@@ -27,9 +28,6 @@ from nemo_gym.metrics.lines import Block, count_lines, parse_line, read_blocks
 from nemo_gym.metrics.shape import ShapeLearner
 from nemo_gym.metrics.table import Column, Ints, RolloutTable, sort_order
 from nemo_gym.metrics.transcript import TOOL_CALLS, TURNS, count_record
-
-if TYPE_CHECKING:
-    from nemo_gym.metrics.decode import LineDecoder
 
 Row = tuple[Any, ...]
 
@@ -195,14 +193,9 @@ class MetricsBuilder:
             self._decoder = self._make_decoder()
         return self._decoder.rows(block, lines) if self._decoder else None
 
-    def _make_decoder(self) -> "LineDecoder | None":
+    def _make_decoder(self) -> LineDecoder | None:
         shape = self._learner.shape(tuple(self._top), tuple(self._usage))
         if shape is None or self._reshapes >= _RESHAPES:
-            return None
-        try:
-            from nemo_gym.metrics.decode import LineDecoder  # noqa: PLC0415  # needs msgspec
-        except ModuleNotFoundError:  # the general way is slower, with the same result
-            self._reshapes = _RESHAPES
             return None
         self._reshapes += 1
         return LineDecoder(shape)

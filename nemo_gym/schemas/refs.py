@@ -54,7 +54,8 @@ class Domain(StrEnum):
 class BaseServerConfig(BaseModel):
     """Where a server listens."""
 
-    model_config = ConfigDict(extra="ignore")
+    # `model_server` is a usual field; older releases of pydantic warn of everything that begins with `model_`.
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     host: str
     port: int

@@ -1,6 +1,7 @@
 """Direct dispatch must be indistinguishable from a real request: the same app is driven both ways and compared."""
 
 import datetime as dt
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.middleware import Middleware
 
 from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.faults import FaultMiddleware
+from nemo_gym.servers.faults import FaultMiddleware, fault_body
 from nemo_gym.servers.replies import Answer, Call, DirectReply
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware
 from nemo_gym.servers.wire import encode_json
@@ -111,7 +112,7 @@ class Handlers:
         raise HTTPException(status_code=409, detail={"why": body.item})
 
     async def crash(self, body: Order) -> Receipt:
-        raise ValueError(f"bad {body.item} \udce4")
+        raise ValueError(f"bad {body.item} ä")
 
     async def odd(self) -> Receipt:
         raise OddError
@@ -185,6 +186,14 @@ async def call_both(path: str, json: Any, *, method: str = "POST", cookies: dict
     return direct, real
 
 
+def meaning(body: bytes) -> Any:
+    """The JSON of a body: older releases of FastAPI write the same number in another way."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body
+
+
 def session_of(cookie: str) -> int:
     return len(SessionCookies(LABEL, "secret").open(cookie))
 
@@ -210,11 +219,11 @@ CASES: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "json"), CASES.values(), ids=CASES.keys())
-async def test_a_direct_call_answers_like_a_real_request(path: str, json: Any) -> None:
-    direct, real = await call_both(path, json)
+@pytest.mark.parametrize(("path", "content"), CASES.values(), ids=CASES.keys())
+async def test_a_direct_call_answers_like_a_real_request(path: str, content: Any) -> None:
+    direct, real = await call_both(path, content)
     assert direct.status == real.status_code
-    assert await direct.read() == real.content
+    assert meaning(await direct.read()) == meaning(real.content)
     assert direct.headers.get("content-type") == real.headers.get("content-type")
     assert set(direct.cookies) == set(real.cookies)
     assert session_of(direct.cookies[LABEL].value) == session_of(real.cookies[LABEL])
@@ -254,6 +263,10 @@ async def test_a_session_survives_a_crashed_handler_on_both_ways() -> None:
     assert direct.status == real.status_code == 500
     assert LABEL in direct.cookies
     assert LABEL in real.cookies
+
+
+def test_a_fault_with_text_that_is_no_unicode_still_has_a_body() -> None:
+    assert json.loads(fault_body(ValueError("bad \udce4"), LABEL)) == "ValueError('bad \\udce4')"
 
 
 async def test_a_forged_cookie_opens_a_new_session() -> None:

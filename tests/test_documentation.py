@@ -1,0 +1,268 @@
+"""Whatever README.md and docs/ tell a reader to type is typed here.
+
+Each document gets an empty folder, in which its fences are carried out from top to bottom as a reader would: commands
+in a shell, `ng_run` in a terminal of its own until the next one, Python as a program. A comment above a fence can say
+what else it is:
+
+    <!-- file: path -->        the text of that file: the one in the repository, or one that the reader creates
+    <!-- not run: reason -->   an illustration, or something that a test can't do
+
+Models are not the subject here: the mock endpoint stands in for all of them.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from conftest import MockModel
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted(
+    path
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "res*/*/README.md")
+    for path in ROOT.glob(pattern)
+)
+LANGUAGES = {"bash", "console", "python", "yaml", "json", "jsonl", "text", ""}
+FENCE = re.compile(
+    r"(?:^<!-- (?P<mark>not run|file): (?P<note>.+?) -->\n\n?)?^```(?P<language>\S*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+STARTS_SERVERS = re.compile(r"(ng_run|nemo_gym_run|ng run|ng env start)\b")
+READY = "servers ready!"
+PATIENCE_S = 60
+
+# Python as a program in which `await` may stand outside of functions, as snippets have it.
+RUN_SNIPPET = """
+import ast, asyncio, inspect, sys
+code = compile(open(sys.argv[1]).read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+result = eval(code, {"__name__": "__main__"})
+if inspect.iscoroutine(result):
+    asyncio.run(result)
+"""
+CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
+SHARD = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}, "_ng_rollout_index": 0, "reward": 1.0}
+
+# Files that the reader of a document is supposed to have.
+ASSUMED = {
+    "docs/commands.md": {
+        "questions.jsonl": '{"question": "How are you?"}\n',
+        "prompt.yaml": 'user: "{question}"\n',
+        "results/shard_0.jsonl": json.dumps({**SHARD, "_ng_task_index": 0}) + "\n",
+        "results/shard_1.jsonl": json.dumps({**SHARD, "_ng_task_index": 1}) + "\n",
+    },
+    "docs/configuration.md": {
+        "my_gym.yaml": f"config_paths: [{CALCULATOR}]\nmy_agent: {{_inherit_from: calculator_simple_agent}}\n"
+        "policy_model: {responses_api_models: {openai_model: {entrypoint: app.py}}}\n",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A block of code in a document."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+    file: str | None
+    not_run: str | None
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def fences(document: Path) -> list[Fence]:
+    text = document.read_text("utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start("text"))
+        note = {match["mark"]: match["note"]}
+        found.append(
+            Fence(name_of(document), line, match["language"], match["text"], note.get("file"), note.get("not run"))
+        )
+    return found
+
+
+ALL_FENCES = [fence for document in DOCUMENTS for fence in fences(document)]
+
+
+@dataclass
+class Reader:
+    """Somebody who does what a document says, in a folder of their own."""
+
+    folder: Path
+    model: "MockModel"
+    head_port: int
+    gym: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    def do(self, fence: Fence) -> None:
+        if fence.file:
+            self.save(fence.file, fence.text)
+        elif fence.language == "python":
+            snippet = self.save("snippet.py", fence.text)
+            self.run([sys.executable, "-c", RUN_SNIPPET, str(snippet)], fence)
+        elif fence.language in {"bash", "console"}:
+            for command in commands(fence):
+                if STARTS_SERVERS.match(command):
+                    self.start_servers(command, fence)
+                else:
+                    self.run(["bash", "-euo", "pipefail", "-c", self.meant(command)], fence)
+
+    def save(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Several documents are read at once, so each has a head server of its own.
+        mine = f"\nhead_server: {{host: 127.0.0.1, port: {self.head_port}}}\n" if name == "env.yaml" else ""
+        path.write_text(self.meant(text) + mine, "utf-8")
+        return path
+
+    def meant(self, text: str) -> str:
+        """The text with what stands for the reader's own model and ports filled in."""
+        text = text.replace("http://127.0.0.1:8000/v1", self.model.base_url).replace("12000", str(self.head_port))
+        return text.replace("local_model", "openai_model")
+
+    def run(self, command: list[str], fence: Fence) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, f"{fence}: exit code {done.returncode} of {command[-1]}\n\n{done.stdout}"
+
+    def start_servers(self, command: str, fence: Fence) -> None:
+        self.stop_servers()
+        log = self.folder / "ng_run.log"
+        with log.open("w") as output:
+            self.gym = subprocess.Popen(
+                ["bash", "-c", f"exec {self.meant(command)}"],
+                cwd=self.folder,
+                env=self.environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        deadline = time.monotonic() + PATIENCE_S
+        while READY not in log.read_text():
+            assert self.gym.poll() is None, f"{fence}: {command} ended\n\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"{fence}: {command} is not ready\n\n{log.read_text()}"
+            time.sleep(0.05)
+
+    def stop_servers(self) -> None:
+        """What Ctrl-C does."""
+        if self.gym is not None:
+            self.gym.send_signal(signal.SIGINT)
+            assert self.gym.wait(PATIENCE_S) == 0, (self.folder / "ng_run.log").read_text()
+            self.gym = None
+
+    def environment(self) -> dict[str, str]:
+        hidden = ("NEMO_GYM_", "PYTEST_", "XDG_RUNTIME_DIR")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        return inherited | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "XDG_CACHE_HOME": str(self.folder / ".cache"),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+
+
+def commands(fence: Fence) -> list[str]:
+    """What a reader types, one command after the other; in a console only what follows the prompt."""
+    text = fence.text.replace("\\\n", " ")
+    if fence.language == "console":
+        text = "\n".join(line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ "))
+    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+@pytest.fixture
+def read(tmp_path: Path, mock_model: "MockModel") -> Iterator[Callable[[Path], Reader]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        reader = Reader(tmp_path, mock_model, int(probe.getsockname()[1]))
+
+    def read(document: Path) -> Reader:
+        policy = {"policy_base_url": mock_model.base_url, "policy_api_key": "none", "policy_model_name": "mock"}
+        reader.save("env.yaml", yaml.safe_dump(policy))
+        for name, text in ASSUMED.get(name_of(document), {}).items():
+            reader.save(name, text)
+        for fence in fences(document):
+            if not fence.not_run:
+                reader.do(fence)
+        return reader
+
+    yield read
+    if reader.gym is not None:
+        reader.gym.kill()
+        reader.gym.wait()
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if fences(d)], ids=name_of)
+def test_what_a_document_says_can_be_typed(document: Path, read: Callable[[Path], Reader]) -> None:
+    read(document).stop_servers()
+
+
+@pytest.mark.parametrize("fence", ALL_FENCES, ids=str)
+def test_fences_say_what_they_are(fence: Fence) -> None:
+    assert fence.language in LANGUAGES
+    if fence.language == "yaml":
+        yaml.safe_load(fence.text)
+    elif fence.language == "json":
+        json.loads(fence.text)
+    elif fence.language == "jsonl":
+        assert all(isinstance(json.loads(line), dict) for line in fence.text.splitlines())
+    elif fence.language == "python":
+        compile(fence.text, str(fence), "exec", flags=0x2000)  # top-level await is fine in a snippet
+
+
+@pytest.mark.parametrize("fence", [f for f in ALL_FENCES if f.file and (ROOT / f.file).exists()], ids=str)
+def test_files_of_the_repository_are_quoted_as_they_are(fence: Fence) -> None:
+    assert fence.file is not None
+    assert fence.text == (ROOT / fence.file).read_text("utf-8")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = FENCE.sub("", document.read_text("utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text):
+        link = "".join(target)
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors(file), f"{link}: no such heading"
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, made the way code hosts make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", document.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_make_targets_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    mentioned = re.findall(r"(?:^|`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)
+    assert set(mentioned) <= targets

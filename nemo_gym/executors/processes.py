@@ -1,0 +1,190 @@
+"""All cores of one machine: worker processes with a whole Gym each; the collector plans and is the only writer.
+
+A rollout is leased to the worker that has the fewest, and stays there: its calls never leave that process, so session
+state needs no sticky routing. A worker that dies takes its leases with it; each comes back as a failed attempt of class
+``worker_died``, to be tried again, and the worker is replaced. Workers that keep dying end the run.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.executors.frames import Frame, decode_outcome, encode_planned, read_frame
+from nemo_gym.rollouts.classify import failed
+from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
+from nemo_gym.rollouts.planned import Planned
+
+logger = logging.getLogger(__name__)
+
+MODULE = "nemo_gym.executors.worker"
+REPLACEMENTS = 3  # for each worker
+STOP_S = 5.0
+
+
+@dataclass(slots=True)
+class _Lease:
+    planned: Planned
+    outcome: "asyncio.Future[Outcome]"
+    started: float = field(default_factory=perf_counter)
+
+
+class Worker:
+    """One process, seen from the collector."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+        self._leases: dict[int, _Lease] = {}
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def lease(self, planned: Planned) -> "asyncio.Future[Outcome]":
+        """Hand over a rollout."""
+        number = next(self._numbers)
+        lease = _Lease(planned, asyncio.get_running_loop().create_future())
+        self._leases[number] = lease
+        self._writer.write(encode_planned(number, planned))
+        return lease.outcome
+
+    async def listen(self) -> None:
+        """Hand out outcomes until the process is gone; then give back what it still had."""
+        while (frame := await read_frame(self._reader)) is not None:
+            lease = self._leases.pop(frame.head["number"], None)
+            if lease is not None and not lease.outcome.done():
+                lease.outcome.set_result(decode_outcome(frame, lease.planned))
+        code = await self.process.wait()
+        for lease in self._leases.values():
+            if not lease.outcome.done():
+                lease.outcome.set_result(_death(lease, code))
+        self._leases.clear()
+
+    async def stop(self) -> None:
+        """Let the process go."""
+        self._writer.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), STOP_S)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+
+def _death(lease: _Lease, code: int) -> Outcome:
+    failure = Failure(
+        kind=FailureClass.WORKER_DIED,
+        message=f"the worker process that ran it ended with exit code {code}",
+        transient=True,
+    )
+    return failed(lease.planned, failure, perf_counter() - lease.started)
+
+
+class WorkerPool:
+    """Runs rollouts in worker processes; calling it is one attempt."""
+
+    def __init__(self, config: DictConfig, *, timeout_s: float | None) -> None:
+        self._opening = Frame({"timeout_s": timeout_s}, OmegaConf.to_yaml(config).encode())
+        self._workers: list[Worker] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._arrival = asyncio.Event()
+        self._error: ConfigError | None = None
+
+    async def __call__(self, planned: Planned) -> Outcome:
+        """Run one rollout where there is the least to do."""
+        while not self._workers:
+            if self._error is not None:
+                raise self._error
+            self._arrival.clear()
+            await self._arrival.wait()
+        return await min(self._workers, key=len).lease(planned)
+
+    async def start(self, number: int) -> None:
+        """Start the processes and wait until each has its Gym."""
+        first = [asyncio.Event() for _ in range(number)]
+        self._keepers = [asyncio.create_task(self._keep(event)) for event in first]
+        for event in first:
+            await event.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self) -> None:
+        """Stop all processes."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def _keep(self, first: asyncio.Event) -> None:
+        """Keep one worker alive: start it, listen to it, replace it when it dies, but not for ever."""
+        for life in range(1 + REPLACEMENTS):
+            worker = await self._open()
+            if worker is not None:
+                self._workers.append(worker)
+                self._arrival.set()
+                first.set()
+                try:
+                    await worker.listen()
+                finally:
+                    self._workers.remove(worker)
+                    await worker.stop()
+            if life < REPLACEMENTS:
+                logger.warning("a worker process ended and is replaced (%d of %d)", life + 1, REPLACEMENTS)
+        self._error = ConfigError(
+            f"worker processes keep dying ({1 + REPLACEMENTS} times in one place)",
+            hint="their last lines are above; what was saved is intact: correct the cause and resume",
+        )
+        self._arrival.set()
+        first.set()
+
+    async def _open(self) -> Worker | None:
+        """A worker that is ready, or None if it died before that."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                MODULE,
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        reader, writer = await asyncio.open_connection(sock=ours, limit=2**26)
+        worker = Worker(process, reader, writer)
+        writer.write(self._opening.encode())
+        try:
+            ready = await read_frame(reader)
+        except asyncio.CancelledError:
+            await worker.stop()
+            raise
+        if ready is None:
+            await worker.stop()
+            return None
+        return worker
+
+
+def worker_count(workers: int | str | None) -> int:
+    """How many processes are meant; ``auto`` is one for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if workers == "auto" else int(workers or 1)
+
+
+@contextlib.asynccontextmanager
+async def worker_pool(config: DictConfig, number: int, *, timeout_s: float | None = None) -> AsyncIterator[WorkerPool]:
+    """Worker processes, ready, while the context lasts."""
+    pool = WorkerPool(config, timeout_s=timeout_s)
+    try:
+        await pool.start(number)
+        yield pool
+    finally:
+        await pool.stop()

@@ -1,0 +1,88 @@
+"""A worker process: a whole Gym and a socket to the collector.
+
+It runs what it is sent, as many at once as it is sent, and answers each with its outcome. It ends when the collector
+closes the socket or dies, and leaves Ctrl-C to the collector, which lets running rollouts finish first.
+"""
+
+import asyncio
+import signal
+import socket
+import sys
+from importlib import import_module
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.config.addresses import find_open_port
+from nemo_gym.config.instances import read_instances
+from nemo_gym.executors.frames import Frame, decode_planned, encode_outcome, read_frame
+from nemo_gym.rollouts.attempt import AgentAttempt
+from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.servers.gym import host_gym
+
+READY = {"ready": True}
+
+
+def main() -> None:
+    """Serve the socket whose number is the only argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(work(connection))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
+    except ImportError:
+        return asyncio.new_event_loop()
+    return loop
+
+
+async def work(connection: socket.socket) -> None:
+    """Host a Gym and run what comes."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+    opening = await read_frame(reader)
+    if opening is None:
+        return
+    config = OmegaConf.create(opening.body.decode())
+    assert isinstance(config, DictConfig)
+    async with host_gym(with_own_ports(config)) as gym:
+        attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+        writer.write(Frame(READY).encode())
+        await _serve(reader, writer, attempt)
+    writer.close()
+
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, attempt: Attempt) -> None:
+    running: set[asyncio.Task[None]] = set()
+
+    async def run(frame: Frame) -> None:
+        outcome = await attempt(decode_planned(frame))
+        writer.write(encode_outcome(frame.head["number"], outcome))
+
+    try:
+        while (frame := await read_frame(reader)) is not None:
+            task = asyncio.create_task(run(frame))
+            running.add(task)
+            task.add_done_callback(running.discard)
+    finally:
+        for task in list(running):
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def with_own_ports(config: DictConfig) -> DictConfig:
+    """The same servers on ports of this process's own: every worker has all of them."""
+    mine: Any = OmegaConf.create(OmegaConf.to_container(config))
+    taken: list[int] = []
+    for instance in read_instances(config):
+        port = find_open_port(taken)
+        taken.append(port)
+        mine[instance.name][instance.server_type][instance.implementation].port = port
+    assert isinstance(mine, DictConfig)
+    return mine
+
+
+if __name__ == "__main__":
+    main()

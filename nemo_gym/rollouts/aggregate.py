@@ -1,7 +1,8 @@
-"""Turns completed rollouts into metrics: each agent's own ``/aggregate_metrics`` gets its rollouts and answers.
+"""Turns completed rollouts into metrics, and what is known beside them.
 
-Transcripts are not sent: what metrics need is the scores, and the token counts in ``response.usage``. An agent that
-can't answer loses its own metrics and nobody else's.
+An agent's metrics are its own affair: its ``/aggregate_metrics`` gets its rollouts and answers. Only where it is known
+that the answer would be the default one is it computed here, from numbers read in one pass, without asking. An agent
+that can't answer loses its own metrics and nobody else's. Both files are replaced as a whole.
 """
 
 import asyncio
@@ -11,49 +12,99 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-from pydantic import ValidationError
-
-from nemo_gym.rollouts.attempt import AgentClient, Answer
-from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failure_of_error, failure_of_status
+from nemo_gym.metrics import metrics_file
+from nemo_gym.metrics.aggregate import mean_metrics
+from nemo_gym.metrics.coverage import Coverage, coverage
+from nemo_gym.metrics.details import details_path, write_details
+from nemo_gym.metrics.report import Report
+from nemo_gym.metrics.statistics import overall
+from nemo_gym.metrics.table import RolloutTable
+from nemo_gym.rollouts.attempt import AgentClient
+from nemo_gym.rollouts.hooks import has_default_metrics
 from nemo_gym.rollouts.keyed import sort_key
+from nemo_gym.rollouts.metrics_request import ask, scores
 from nemo_gym.rollouts.plan import agent_name
-from nemo_gym.rollouts.store.files import replacing
+from nemo_gym.rollouts.planned_keys import PlannedKeys
+from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.schemas.aggregate import AggregateMetrics
-from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
 
 logger = logging.getLogger(__name__)
 
-METRICS_PATH = "/aggregate_metrics"
-_TRANSCRIPT = frozenset({RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME})
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentMetrics:
-    """The metrics of one agent."""
+    """The metrics of one agent: what it answered, or the numbers of which the default ones are made."""
 
     agent: str
-    metrics: AggregateMetrics
+    metrics: AggregateMetrics | RolloutTable
+    report: Report | None = None
 
-    def entry(self) -> dict[str, Any]:
-        """As it stands in the metrics file."""
-        return {
-            AGENT_REF_KEY_NAME: {"name": self.agent},
-            "agent_metrics": self.metrics.agent_metrics,
-            "key_metrics": self.metrics.key_metrics,
-            "group_level_metrics": self.metrics.group_level_metrics,
-        }
+    @property
+    def agent_metrics(self) -> dict[str, Any]:
+        """Over all its rollouts."""
+        return dict(overall(self.metrics)) if isinstance(self.metrics, RolloutTable) else self.metrics.agent_metrics
 
-
-def scores(record: Record) -> dict[str, Any]:
-    """What metrics need of a rollout."""
-    kept = {name: value for name, value in record.items() if name not in _TRANSCRIPT}
-    response = record.get(RESPONSE_KEY_NAME)
-    usage = response.get("usage") if isinstance(response, dict) else None
-    return {**kept, RESPONSE_KEY_NAME: {"usage": usage}} if usage else kept
+    @property
+    def key_metrics(self) -> dict[str, Any]:
+        """The few that matter most."""
+        metrics = self.metrics
+        return mean_metrics(self.agent_metrics) if isinstance(metrics, RolloutTable) else metrics.key_metrics
 
 
+async def aggregate_run(files: RunFiles, client: AgentClient | None) -> list[AgentMetrics]:
+    """The metrics of a run and the files with them."""
+    shards = await asyncio.to_thread(Shards, [files.rollouts], strict=False)
+    return await aggregate_shards(shards, files.rollouts, client)
+
+
+async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | None) -> list[AgentMetrics]:
+    """The metrics of rollouts and the files with them, named after the output. Without a client: the default ones."""
+    planned = await asyncio.to_thread(PlannedKeys.of, shards.paths)
+    tables = {agent: shards.table_of(agent) for agent in shards.agents}
+    reports = await asyncio.to_thread(_reports, tables, planned)
+    found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, client, output) for agent in tables))
+    metrics = [
+        AgentMetrics(agent, answer, reports[agent])
+        for agent, answer in zip(tables, found, strict=True)
+        if answer is not None
+    ]
+    if metrics:
+        await asyncio.to_thread(write_metrics, RunFiles.of(output).metrics, metrics)
+    write_details(details_path(output), {agent: report.details for agent, report in reports.items()})
+    return metrics
+
+
+async def _metrics(
+    agent: str, table: RolloutTable, shards: Shards, client: AgentClient | None, output: Path
+) -> AggregateMetrics | RolloutTable | None:
+    if client is None or has_default_metrics(getattr(client, "local_servers", {}), agent):
+        return table
+    return await ask(agent, shards.records_of(agent), client, output.parent)
+
+
+def _reports(tables: Mapping[str, RolloutTable], planned: PlannedKeys | None) -> dict[str, Report]:
+    reports = {}
+    for agent in sorted({*tables, *(planned.agents if planned else ())}):
+        table = tables.get(agent) or RolloutTable.empty()
+        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned))
+    return reports
+
+
+def _coverage(agent: str, table: RolloutTable, planned: PlannedKeys | None) -> Coverage | None:
+    if planned is None:
+        return None
+    return coverage(planned.keys_of(agent), table.key_columns(), planned.failures)
+
+
+def write_metrics(path: Path, metrics: Sequence[AgentMetrics]) -> None:
+    """Replace the metrics file."""
+    metrics_file.write_metrics_file(path, [metrics_file.AgentMetrics(each.agent, each.metrics) for each in metrics])
+
+
+# ---- for results at hand ---------------------------------------------------------------------------------------------
 def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
     """The scores of each agent, in the order of their keys. Records that name no agent belong to nobody."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -68,28 +119,5 @@ def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
 async def ask_for_metrics(groups: Mapping[str, Sequence[Record]], client: AgentClient) -> list[AgentMetrics]:
     """Ask every agent for the metrics of its rollouts; agents in alphabetical order."""
     names = sorted(groups)
-    answers = await asyncio.gather(*(_ask(name, groups[name], client) for name in names))
+    answers = await asyncio.gather(*(ask(name, groups[name], client) for name in names))
     return [AgentMetrics(name, metrics) for name, metrics in zip(names, answers, strict=True) if metrics is not None]
-
-
-async def _ask(agent: str, records: Sequence[Record], client: AgentClient) -> AggregateMetrics | None:
-    try:
-        answer: Answer = await client.post(
-            server_name=agent, url_path=METRICS_PATH, json={"verify_responses": list(records)}
-        )
-        body = await answer.read()
-        if answer.status < 400:
-            return AggregateMetrics.model_validate_json(body)
-        reason = failure_of_status(answer.status, answer.headers, body).message
-    except EXPECTED_ERRORS as error:
-        reason = failure_of_error(error).message
-    except ValidationError as error:
-        reason = f"its answer is not what {METRICS_PATH} returns: {error}"
-    logger.warning("No metrics for %s: %s", agent, reason)
-    return None
-
-
-def write_metrics(path: Path, metrics: Sequence[AgentMetrics]) -> None:
-    """Replace the metrics file."""
-    with replacing(path) as file:
-        file.write(orjson.dumps([agent.entry() for agent in metrics], option=orjson.OPT_INDENT_2))

@@ -100,7 +100,7 @@ class AdaptiveLimit:
         self._lift = FIRST_LIFT
         self._phase = _Phase.CLIMB
         self._before: Reading | None = None  # what to compare the next reading with
-        self._idle_latency = float("inf")
+        self._idle_latency: float | None = None
         self._patience = self._wait = FIRST_PATIENCE
         self._rate_to_keep = 0.0
         self._changed_at = float("-inf")
@@ -130,7 +130,7 @@ class AdaptiveLimit:
         reading = self._meter.add(seconds, in_flight, now)
         if reading is None:
             return
-        self._idle_latency = min(self._idle_latency, reading.latency)
+        self._note_latency(reading.latency)
         {_Phase.CLIMB: self._climb, _Phase.HOLD: self._hold, _Phase.PROBE: self._judge}[self._phase](reading, now)
 
     def on_trouble(self, seconds: float, *, retry_after_s: float | None, now: float) -> None:
@@ -138,12 +138,23 @@ class AdaptiveLimit:
         if now - seconds < self._changed_at:
             return
         pause = min(retry_after_s or 0.0, LONGEST_PAUSE_S)
-        again, unit = now < self._trouble_until, max(pause, min(self._idle_latency, seconds))
+        again, unit = now < self._trouble_until, max(pause, self._idle_latency or seconds)
         self._paused_until = max(self._paused_until, now + pause)
         self._trouble_until, self._calm_until = now + pause + 10 * unit, now + CALM * unit
+        target = self._limit * (DEEP_CUT if again else CUT)
+        if self._idle_latency is None:  # before anything was measured it may just be a cold start
+            self._change(target, now)
+            return
         self._ceiling, self._lift = self._limit, FIRST_LIFT
         self._patience, self._rate_to_keep = FIRST_PATIENCE, 0.0
-        self._settle(self._limit * (DEEP_CUT if again else CUT), now)
+        self._settle(target, now)
+
+    def _note_latency(self, latency: float) -> None:
+        """Readings are noisy: one that is lower than all before it is half luck."""
+        if self._idle_latency is None:
+            self._idle_latency = latency
+        elif latency < self._idle_latency:
+            self._idle_latency = (self._idle_latency + latency) / 2
 
     # ---- what follows from a reading ---------------------------------------------------------------------------------
     def _climb(self, reading: Reading, now: float) -> None:
@@ -178,6 +189,8 @@ class AdaptiveLimit:
         else:
             kept = _pays(before, reading)
         if not kept:
+            if reading.limit < before.limit:  # so nobody was waiting, and this is what an idle endpoint takes
+                self._idle_latency = max(self._idle_latency or 0.0, reading.latency)
             self._give_up_probing(before.limit, now)
             return
         self._patience = FIRST_PATIENCE
@@ -195,7 +208,7 @@ class AdaptiveLimit:
     # ---- limits to go to ---------------------------------------------------------------------------------------------
     def _enough(self, reading: Reading) -> float:
         """As many as an endpoint with this throughput can be busy with."""
-        return reading.rate * self._idle_latency * HEADROOM
+        return reading.rate * (self._idle_latency or reading.latency) * HEADROOM
 
     def _lower(self, reading: Reading) -> int:
         target = min(0.85 * reading.limit, max(0.5 * reading.limit, self._enough(reading)))
@@ -211,7 +224,7 @@ class AdaptiveLimit:
     def _lift_ceiling(self) -> None:
         """What was too many once may not be now; the longer there is no trouble, the bolder."""
         self._ceiling = min(self._ceiling * self._lift, self._largest)
-        self._lift **= 2
+        self._lift = min(self._lift**2, 4.0)
 
     def _settle(self, limit: float, now: float) -> None:
         self._phase, self._before, self._wait = _Phase.HOLD, None, self._patience

@@ -1,28 +1,39 @@
 """Several rollout files as one: each rollout counted exactly once, in the order of their keys.
 
-Only the position of each line is kept in memory; lines are read again when they are needed.
+The files are read once, for their numbers; of the rollouts themselves only the positions are kept, and lines are read
+again when they are needed. A line that cannot be read is reported and leaves the rest as it is, or is an error.
 """
 
 import glob
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
+
+import numpy as np
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.jsonl import decode, encode
-from nemo_gym.rollouts.keyed import key_in
-from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.metrics.builder import BadLine, MetricsBuilder
+from nemo_gym.metrics.fields import NO_INDEX
+from nemo_gym.metrics.lines import Block, read_blocks
+from nemo_gym.metrics.table import Ints, RolloutTable
+from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.rollouts.store.positions import Place, Positions
 from nemo_gym.schemas.rows import RolloutKey
 
 logger = logging.getLogger(__name__)
 
+_SHOWN: Final = 10
+_NEWLINE: Final = ord("\n")
 
-class _Place(NamedTuple):
-    shard: int
-    start: int
-    line_number: int
+
+class OnConflict(StrEnum):
+    """What to do about two different rollouts with the same key."""
+
+    ERROR = "error"
+    FIRST = "first"
+    LAST = "last"
 
 
 def expand_globs(patterns: str) -> list[str]:
@@ -37,62 +48,135 @@ def parse_line(line: bytes | str, path: str | Path, line_number: int) -> Any:
     try:
         return decode(line)
     except ValueError as error:
-        raise ConfigError(
-            f"{path}: line {line_number} is not JSON: {error}",
-            hint="a line that a crash tore is set aside when its collection is resumed",
-        ) from None
+        raise _unreadable([(Place(Path(path), line_number), f"not JSON ({error})")]) from None
 
 
 class Shards:
     """Rollout files that together are one collection."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(
+        self, paths: Sequence[Path], *, on_conflict: OnConflict = OnConflict.ERROR, strict: bool = True
+    ) -> None:
         self.paths = paths
-        self._keyed: dict[RolloutKey, _Place] = {}
-        self._others: list[_Place] = []
-        self._repeated = 0
+        self.unreadable: list[tuple[Place, str]] = []
+        self.repeated = 0  # rollouts that were left out because they are there already
+        self._builder = MetricsBuilder()
+        self._positions = Positions(paths)
         for shard, path in enumerate(paths):
-            for line_number, line in enumerate(read_lines(path), start=1):
-                if line.text.strip():
-                    self._add(_Place(shard, line.start, line_number), parse_line(line.text, path, line_number))
-        if self._repeated:
-            logger.info("%d rollouts are in more than one shard and count once", self._repeated)
+            self._read(shard, path)
+        if strict and self.unreadable:
+            raise _unreadable(self.unreadable)
+        self._tell_unreadable()
+        self._settle(on_conflict)
 
     def __len__(self) -> int:
-        return len(self._keyed) + len(self._others)
+        return len(self._builder.rows())
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """All rollouts in the order of their keys; those without a key come last."""
-        places = [place for _, place in sorted(self._keyed.items())]
-        with ExitStack() as stack:
-            files = [stack.enter_context(path.open("rb")) for path in self.paths]
-            for place in (*places, *self._others):
-                files[place.shard].seek(place.start)
-                yield decode(files[place.shard].readline())
+    @property
+    def agents(self) -> list[str]:
+        """The agents that the rollouts name, sorted."""
+        return self._builder.agents
+
+    def table(self) -> RolloutTable:
+        """The numbers of all rollouts."""
+        return self._builder.table()
+
+    def table_of(self, agent: str) -> RolloutTable:
+        """The numbers of an agent's rollouts."""
+        return self._builder.table_of(agent)
 
     def lines(self) -> Iterator[bytes]:
-        """The same as compact lines."""
-        return (encode(record) for record in self.records())
+        """All rollouts in the order of their keys, as text; those without a key come last."""
+        return self._positions.read(self._ordered(self._builder.rows()))
 
-    def _add(self, place: _Place, record: Any) -> None:
-        key = key_in(record)
-        if key is None:
-            self._others.append(place)
-            return
-        first = self._keyed.setdefault(key, place)
-        if first is not place:
-            self._repeated += 1
-            if self._read(first) != record:
-                raise self._conflict(key, first, place)
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The same as objects."""
+        return map(decode, self.lines())
 
-    def _read(self, place: _Place) -> Any:
-        with self.paths[place.shard].open("rb") as file:
-            file.seek(place.start)
-            return decode(file.readline())
+    def records_of(self, agent: str) -> Iterator[dict[str, Any]]:
+        """The rollouts of one agent, in the same order."""
+        return map(decode, self._positions.read(self._ordered(self._builder.rows_of(agent))))
 
-    def _conflict(self, key: RolloutKey, first: _Place, second: _Place) -> ConfigError:
-        where = " and ".join(f"{self.paths[place.shard]} line {place.line_number}" for place in (first, second))
+    def _read(self, shard: int, path: Path) -> None:
+        offset = done = 0
+        for block in read_blocks(path):
+            stops = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE).astype(np.int64)
+            if not len(stops) or stops[-1] != len(block) - 1:
+                stops = np.append(stops, len(block))
+            starts, lines, before = np.append(0, stops[:-1] + 1), len(stops), len(self._builder)
+            bad = self._builder.add_block(block, first_line=done + 1, lines=lines)
+            numbers = np.arange(done + 1, done + 1 + lines)
+            if len(self._builder) - before < lines:
+                kept = _readable(block, starts, stops, {line.line - done - 1 for line in bad})
+                starts, stops, numbers = starts[kept], stops[kept], numbers[kept]
+            self._positions.add(shard, starts + offset, stops + offset, numbers)
+            self._note(path, bad)
+            offset, done = offset + len(block), done + lines
+
+    def _note(self, path: Path, bad: Sequence[BadLine]) -> None:
+        self.unreadable += [(Place(path, line.line), line.reason) for line in bad]
+
+    def _tell_unreadable(self) -> None:
+        for place, reason in self.unreadable[:_SHOWN]:
+            logger.warning("%s does not count: %s", place, reason)
+        if self.unreadable:
+            logger.warning("%d lines could not be read; +strict=true makes that an error", len(self.unreadable))
+
+    # ---- each rollout once ------------------------------------------------------------------------------------------
+
+    def _settle(self, on_conflict: OnConflict) -> None:
+        """Leave out whatever is there already."""
+        task, rollout = self._builder.keys()
+        keyed = np.flatnonzero(rollout != NO_INDEX)
+        order = keyed[np.lexsort((keyed, rollout[keyed], task[keyed]))]
+        first, second = order[:-1], order[1:]
+        again = np.flatnonzero((task[first] == task[second]) & (rollout[first] == rollout[second]))
+        out: set[int] = set()
+        conflicts = 0
+        kept = -1
+        for place in again.tolist():
+            earlier, later = int(order[place]), int(order[place + 1])
+            earlier = kept if earlier in out or earlier == kept else earlier
+            kept = earlier
+            if self._differ(earlier, later):
+                conflicts += 1
+                if on_conflict is OnConflict.ERROR:
+                    raise self._conflict(RolloutKey(int(task[later]), int(rollout[later])), earlier, later)
+                kept = later if on_conflict is OnConflict.LAST else earlier
+            out.add(later if kept == earlier else earlier)
+        self._builder.leave_out(sorted(out))
+        self.repeated = len(out)
+        if out:
+            differ = f"; {conflicts} of them differ, and the {on_conflict} one counts" if conflicts else ""
+            logger.info("%d rollouts are there more than once and count once%s", len(out), differ)
+
+    def _differ(self, first: int, second: int) -> bool:
+        one, other = self._positions.read([first, second])
+        return one != other and decode(one) != decode(other)
+
+    def _conflict(self, key: RolloutKey, first: int, second: int) -> ConfigError:
         return ConfigError(
-            f"task {key.task} rollout {key.rollout} is there twice, and differs: {where}",
-            hint="give each shard its own _ng_task_index values, or leave one of the files out",
+            f"task {key.task} rollout {key.rollout} is there twice, and differs: "
+            f"{self._positions.place(first)} and {self._positions.place(second)}",
+            hint="give each shard its own _ng_task_index values, leave one of the files out, or choose with "
+            "+on_conflict=first or +on_conflict=last",
         )
+
+    def _ordered(self, rows: Ints) -> Iterator[int]:
+        task, rollout = self._builder.keys()
+        keyless = rollout[rows] == NO_INDEX
+        return iter(rows[np.lexsort((rows, rollout[rows], task[rows], keyless))].tolist())
+
+
+def _readable(block: Block, starts: Ints, stops: Ints, bad: set[int]) -> list[int]:
+    """Which lines of a block hold a rollout: those that are neither bad nor blank."""
+    spans = zip(starts.tolist(), stops.tolist(), strict=True)
+    return [i for i, (start, stop) in enumerate(spans) if i not in bad and bytes(block[start:stop]).strip()]
+
+
+def _unreadable(lines: Sequence[tuple[Place, str]]) -> ConfigError:
+    (place, reason), more = lines[0], len(lines) - 1
+    return ConfigError(
+        f"{place.path}: line {place.line}: {reason}" + (f" (and {more} more lines)" if more else ""),
+        hint="a line that a crash tore is set aside when its collection is resumed",
+    )

@@ -45,5 +45,5 @@ def test_two_different_rollouts_with_one_key_are_an_error_that_names_both(tmp_pa
 
 def test_blank_lines_are_skipped_and_garbage_is_named(tmp_path: Path) -> None:
     (tmp_path / "1").write_text("\n\n{bad\n")
-    with pytest.raises(ConfigError, match="1: line 3 is not JSON"):
+    with pytest.raises(ConfigError, match="1: line 3: not JSON"):
         Shards([tmp_path / "1"])

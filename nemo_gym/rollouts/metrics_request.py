@@ -1,0 +1,92 @@
+"""Asks an agent for the metrics of its rollouts.
+
+Transcripts are not sent: what metrics need is the scores, and the token counts in ``response.usage``. The request is
+written to a file beside the output and sent from there, so its size costs no memory, unless the agent lives here.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Mapping
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from pydantic import ValidationError
+
+from nemo_gym.rollouts.attempt import AgentClient, Answer
+from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failure_of_error, failure_of_status
+from nemo_gym.rollouts.hooks import METRICS_PATH
+from nemo_gym.rollouts.jsonl import decode, encode
+from nemo_gym.schemas.aggregate import AggregateMetrics
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.servers.client import GymClient
+
+logger = logging.getLogger(__name__)
+
+Record = Mapping[str, Any]
+
+_TRANSCRIPT: Final = frozenset({RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME})
+_AT_ONCE: Final = 8 << 20  # bytes; a larger body is streamed
+_CHUNK: Final = 1 << 20
+
+
+def scores(record: Record) -> dict[str, Any]:
+    """What metrics need of a rollout."""
+    kept = {name: value for name, value in record.items() if name not in _TRANSCRIPT}
+    response = record.get(RESPONSE_KEY_NAME)
+    usage = response.get("usage") if isinstance(response, dict) else None
+    return {**kept, RESPONSE_KEY_NAME: {"usage": usage}} if usage else kept
+
+
+async def ask(
+    agent: str, records: Iterable[Record], client: AgentClient, folder: Path | None = None
+) -> AggregateMetrics | None:
+    """The metrics of these rollouts; None, with a warning, if the agent can't say. ``folder``: for the request."""
+    with tempfile.NamedTemporaryFile(prefix=".aggregate-", dir=folder) as file:
+        size = await asyncio.to_thread(_write, file, records)
+        try:
+            answer: Answer = await _post(client, agent, Path(file.name), size)
+            body = await answer.read()
+            if answer.status < 400:
+                return AggregateMetrics.model_validate_json(body)
+            reason = failure_of_status(answer.status, answer.headers, body).message
+        except EXPECTED_ERRORS as error:
+            reason = failure_of_error(error).message
+        except ValidationError as error:
+            reason = f"its answer is not what {METRICS_PATH} returns: {error}"
+    logger.warning("No metrics for %s: %s", agent, reason)
+    return None
+
+
+def _write(file: Any, records: Iterable[Record]) -> int:
+    """Write the request; return its size."""
+    out: BinaryIO = file
+    out.write(b'{"verify_responses":[')
+    separators = chain([b""], repeat(b","))
+    out.writelines(separator + encode(scores(record)) for separator, record in zip(separators, records, strict=False))
+    out.write(b"]}")
+    out.flush()
+    return out.tell()
+
+
+async def _post(client: AgentClient, agent: str, request: Path, size: int) -> Any:
+    to = {"server_name": agent, "url_path": METRICS_PATH}
+    if not isinstance(client, GymClient):
+        return await client.post(**to, json=decode(await asyncio.to_thread(request.read_bytes)))
+    if agent in client.local_servers or size <= _AT_ONCE:
+        return await client.post(**to, json=await asyncio.to_thread(request.read_bytes))
+    headers = {"Content-Type": "application/json", "Content-Length": str(size)}
+    return await client.post(**to, data=_Streamed(request), headers=headers)
+
+
+class _Streamed:
+    """A body that is read from its file anew for each attempt to send it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk

@@ -1,0 +1,90 @@
+"""Rollouts for trainers: rows in, outcomes out as they come, nothing on disk.
+
+    async with host_gym(config) as gym:
+        async for group in stream_groups(tasks, gym.client, agent="my_agent", repeats=8):
+            train_on(group)
+
+Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. Attempts that are
+followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from hashlib import sha256
+from typing import Any
+
+from nemo_gym.rollouts.attempt import AgentAttempt, AgentClient
+from nemo_gym.rollouts.dispatch import Dispatch
+from nemo_gym.rollouts.jsonl import encode
+from nemo_gym.rollouts.limits import FixedLimit, Limit
+from nemo_gym.rollouts.options import DEFAULT_WINDOW
+from nemo_gym.rollouts.outcome import Failed, Outcome
+from nemo_gym.rollouts.plan import PlanSpec, Row, plan_rollouts
+from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.tasks import Task
+from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
+
+MAX_ATTEMPTS = 3
+
+
+async def stream(
+    tasks: Iterable[Mapping[str, Any]],
+    client: AgentClient,
+    *,
+    agent: str | None = None,
+    repeats: int = 1,
+    limit: int | Limit = DEFAULT_WINDOW,
+    timeout_s: float | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> AsyncGenerator[Outcome, None]:
+    """Run tasks and yield how each rollout ended, in the order in which they end."""
+    rows = _plan(tasks, PlanSpec(agent=agent, repeats=repeats))
+    async with aclosing(_run(rows, client, limit, timeout_s, max_attempts)) as outcomes:
+        async for outcome in outcomes:
+            yield outcome
+
+
+async def stream_groups(
+    tasks: Iterable[Mapping[str, Any]],
+    client: AgentClient,
+    *,
+    agent: str | None = None,
+    repeats: int = 1,
+    limit: int | Limit = DEFAULT_WINDOW,
+    timeout_s: float | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> AsyncGenerator[list[Outcome], None]:
+    """Run tasks and yield all rollouts of a task together, once the last of them has ended, in their order."""
+    rows = list(_plan(tasks, PlanSpec(agent=agent, repeats=repeats)))
+    missing: dict[int, int] = {}
+    for row in rows:
+        missing[row[TASK_INDEX_KEY_NAME]] = missing.get(row[TASK_INDEX_KEY_NAME], 0) + 1
+    groups: dict[int, list[Outcome]] = {}
+    async with aclosing(_run(rows, client, limit, timeout_s, max_attempts)) as outcomes:
+        async for outcome in outcomes:
+            task = outcome.planned.key.task
+            groups.setdefault(task, []).append(outcome)
+            missing[task] -= 1
+            if not missing[task]:
+                yield sorted(groups.pop(task), key=lambda ended: ended.planned.key)
+
+
+def _plan(tasks: Iterable[Mapping[str, Any]], spec: PlanSpec) -> Iterable[Row]:
+    numbered = (Task(number, sha256(encode(task)).digest(), dict(task)) for number, task in enumerate(tasks))
+    return plan_rollouts(numbered, spec)
+
+
+async def _run(
+    rows: Iterable[Row], client: AgentClient, limit: int | Limit, timeout_s: float | None, max_attempts: int
+) -> AsyncGenerator[Outcome, None]:
+    owed = (Planned.of(row, last_attempt=max_attempts) for row in rows)
+    dispatch = Dispatch(
+        owed,
+        AgentAttempt(client, timeout_s=timeout_s),
+        limit=FixedLimit(limit) if isinstance(limit, int) else limit,
+    )
+    async with aclosing(aiter(dispatch)) as batches:
+        async for batch in batches:
+            for outcome in batch:
+                if not (isinstance(outcome, Failed) and outcome.will_retry):
+                    yield outcome

@@ -1,0 +1,118 @@
+"""Arithmetic word problems with a calculator; the final number must be exactly right."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from resources_servers.calculator.evaluate import ExpressionError, evaluate, format_number
+from resources_servers.calculator.extract import extract_number, parse_number
+
+
+class CalculatorConfig(BaseResourcesServerConfig):
+    """No settings of its own."""
+
+
+class CalculatorRequest(BaseModel):
+    """Arguments of the tool."""
+
+    expression: str
+
+
+class CalculatorResult(BaseModel):
+    """The value of the expression, in plain decimal notation."""
+
+    result: str
+
+
+class CalculatorError(BaseModel):
+    """Why there is no value; the model may try again."""
+
+    error: str
+
+
+class CalculatorVerifyRequest(BaseVerifyRequest):
+    """A row and what the agent made of it."""
+
+    expected_answer: str
+    question: str | None = None
+    kind: str | None = None
+    difficulty: int | None = None
+
+
+class CalculatorVerifyResponse(CalculatorVerifyRequest, BaseVerifyResponse):
+    """The score and what it is based on."""
+
+    accuracy: float
+    tool_calls: int
+    used_calculator: bool
+    extracted_answer: str | None
+
+
+class CalculatorServer(SimpleResourcesServer):
+    """Evaluates expressions and checks answers."""
+
+    config: CalculatorConfig
+
+    def setup_webserver(self) -> FastAPI:
+        """Add the tool to the standard routes."""
+        app = super().setup_webserver()
+        app.post("/calculator")(self.calculator)
+        return app
+
+    async def calculator(self, body: CalculatorRequest) -> CalculatorResult | CalculatorError:
+        """Evaluate an expression; what can't be evaluated is explained, not raised."""
+        try:
+            return CalculatorResult(result=format_number(evaluate(body.expression)))
+        except ExpressionError as error:
+            return CalculatorError(error=str(error))
+
+    async def verify(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: CalculatorVerifyRequest
+    ) -> CalculatorVerifyResponse:
+        """Reward the exact number, however it is written."""
+        expected = parse_number(body.expected_answer)
+        if expected is None:
+            raise ValueError(f"the row's expected_answer is not a number: {body.expected_answer!r}")
+        answer = extract_number(final_text(body.response))
+        calls = [item.name for item in body.response.output if item.type == "function_call"]
+        accuracy = float(answer == expected)
+        return CalculatorVerifyResponse(
+            **dict(body),
+            reward=accuracy,
+            accuracy=accuracy,
+            tool_calls=len(calls),
+            used_calculator="calculator" in calls,
+            extracted_answer=None if answer is None else format_number(answer),
+        )
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        """Add pass@k and majority@k over the extracted answers."""
+        return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
+
+    def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
+        """The means, and pass@k and majority@k at the highest k."""
+        return {
+            **super().get_key_metrics(agent_metrics),
+            **highest_k_metrics(agent_metrics, "pass@{k}", score_names=["accuracy"]),
+            **highest_k_metrics(agent_metrics, "majority@{k}", score_names=["accuracy"]),
+        }
+
+
+def final_text(response: NeMoGymResponse) -> str:
+    """The text of the last message; earlier ones are thoughts between tool calls."""
+    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
+    content = messages[-1].content if messages else []
+    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
+
+
+if __name__ == "__main__":
+    CalculatorServer.run_webserver()

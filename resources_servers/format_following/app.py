@@ -1,0 +1,75 @@
+"""Instructions about the form of an answer, each verified by a check that looks at nothing but the text."""
+
+from typing import Literal
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseSeedSessionRequest,
+    BaseSeedSessionResponse,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from resources_servers.format_following.checkers import Checks, judge
+
+
+class FormatFollowingConfig(BaseResourcesServerConfig):
+    """``grading``: reward only an answer that passes ``all`` checks, or the ``fraction`` that it passes."""
+
+    grading: Literal["all", "fraction"] = "all"
+
+
+class FormatFollowingSeedSessionRequest(BaseSeedSessionRequest):
+    """The row's checks: a row that can't be verified is refused before it costs a model call."""
+
+    checks: Checks
+
+
+class FormatFollowingVerifyRequest(BaseVerifyRequest):
+    """A row and what the agent made of it."""
+
+    checks: Checks
+    prompt: str | None = None
+    difficulty: int | None = None
+
+
+class FormatFollowingVerifyResponse(FormatFollowingVerifyRequest, BaseVerifyResponse):
+    """The score and its reasons."""
+
+    accuracy: float
+    fraction_passed: float
+    passed_checks: list[str]
+    failed_checks: list[str]
+
+
+class FormatFollowingServer(SimpleResourcesServer):
+    """Checks the form of answers."""
+
+    config: FormatFollowingConfig
+
+    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: FormatFollowingSeedSessionRequest
+    ) -> BaseSeedSessionResponse:
+        """Keep nothing: that the body is valid is all there is to find out."""
+        del body
+        return BaseSeedSessionResponse()
+
+    async def verify(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: FormatFollowingVerifyRequest
+    ) -> FormatFollowingVerifyResponse:
+        """Put every check of the row to the answer."""
+        verdict = judge(body.response.output_text, body.checks)
+        fraction = len(verdict.passed) / len(body.checks)
+        accuracy = float(not verdict.failed)
+        return FormatFollowingVerifyResponse(
+            **dict(body),
+            reward=accuracy if self.config.grading == "all" else fraction,
+            accuracy=accuracy,
+            fraction_passed=fraction,
+            passed_checks=verdict.passed,
+            failed_checks=verdict.failed,
+        )
+
+
+if __name__ == "__main__":
+    FormatFollowingServer.run_webserver()

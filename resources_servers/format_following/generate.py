@@ -1,0 +1,157 @@
+"""Writes tasks: ``python -m resources_servers.format_following.generate --n 100 --seed 0 --output tasks.jsonl``.
+
+The same arguments always give the same bytes. No prompt occurs twice, nor any that an ``--exclude`` file holds, so
+training and validation data can be kept apart. The difficulty is the number of demands on one answer.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from nemo_gym.errors import ConfigError
+from resources_servers.format_following.checkers import parse_checks
+from resources_servers.format_following.tasks import DEMONSTRATIONS, GOALS, Demand, Goal, Option
+
+LEVELS: Final = (1, 2, 3)
+MAX_TRIES: Final = 1000
+DEFAULT_SHOTS: Final = 1
+# Checks that every single word of an answer must pass, those that another demand needs included.
+WORD_LIMITS: Final = frozenset({"excludes_letter", "excludes_word", "each_word_starts_with", "word_length"})
+SYSTEM: Final = "Answer in exactly the form that is asked for."
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prompt and what its answer must look like. The goal's own check comes first, if it has one."""
+
+    difficulty: int
+    goal: str
+    prompt: str
+    checks: tuple[dict[str, Any], ...]
+
+
+def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = frozenset()) -> list[Task]:
+    """``n`` different tasks of one difficulty, the first demand of each kind in equal parts."""
+    if n < 0:
+        raise ConfigError(f"can't generate {n} tasks", hint="ask for at least one")
+    if difficulty not in LEVELS:
+        raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {', '.join(map(str, LEVELS))}")
+    rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
+    tasks = list(itertools.islice(_fresh(rng, difficulty, set(exclude)), n))
+    if len(tasks) < n:
+        raise ConfigError(
+            f"there are only {len(tasks)} different tasks of difficulty {difficulty}",
+            hint="ask for fewer tasks or another difficulty",
+        )
+    return tasks
+
+
+def task_row(task: Task, *, shots: int = DEFAULT_SHOTS) -> dict[str, Any]:
+    """The task as a line of a task file."""
+    return {
+        "responses_create_params": {
+            "input": [
+                {"role": "system", "content": SYSTEM},
+                *itertools.chain.from_iterable(_demonstration(example) for example in _examples(task, shots)),
+                {"role": "user", "content": task.prompt},
+            ]
+        },
+        "difficulty": task.difficulty,
+        "prompt": task.prompt,
+        "checks": list(task.checks),
+    }
+
+
+def _fresh(rng: Random, difficulty: int, seen: set[str]) -> Iterator[Task]:
+    goals = [name for name, goal in GOALS.items() if len(_slots(goal, difficulty)) >= difficulty]
+    leads = [(name, option) for name in goals for option in GOALS[name].options if option.level <= difficulty]
+    rng.shuffle(leads)
+    while leads:
+        for lead in list(leads):
+            task = _unseen(rng, *lead, difficulty=difficulty, seen=seen)
+            if task is None:
+                leads.remove(lead)  # some kinds have few variants; the others go on
+                continue
+            seen.add(task.prompt)
+            yield task
+
+
+def _slots(goal: Goal, difficulty: int) -> set[str]:
+    return {option.slot for option in goal.options if option.level <= difficulty}
+
+
+def _unseen(rng: Random, goal: str, lead: Option, *, difficulty: int, seen: set[str]) -> Task | None:
+    tries = (_draw(rng, goal, lead, difficulty=difficulty) for _ in range(MAX_TRIES))
+    return next((task for task in tries if task is not None and task.prompt not in seen), None)
+
+
+def _draw(rng: Random, goal: str, lead: Option, *, difficulty: int) -> Task | None:
+    options = [lead]
+    while len(options) < difficulty:
+        taken = {option.slot for option in options}
+        allowed = [option for option in GOALS[goal].options if option.level <= difficulty]
+        options.append(rng.choice([option for option in allowed if option.slot not in taken]))
+    demands = [GOALS[goal].make(rng), *(option.make(rng) for option in options)]
+    if not _satisfiable(demands):
+        return None
+    prompt = " ".join(demand.instruction for demand in demands)
+    return Task(difficulty, goal, prompt, tuple(dict(demand.check) for demand in demands if demand.check))
+
+
+def _satisfiable(demands: Sequence[Demand]) -> bool:
+    """No demand forbids a word that another one needs."""
+    needed = " ".join(demand.needs for demand in demands).strip()
+    limits = parse_checks([demand.check for demand in demands if demand.check])
+    return not needed or all(check.passes(needed) for check in limits if check.kind in WORD_LIMITS)
+
+
+def _examples(task: Task, shots: int) -> list[tuple[str, str]]:
+    """As many worked examples as asked for; those most like the task come last, where they help most."""
+    kinds = [check["kind"] for check in task.checks[-task.difficulty :]]
+    ordered = sorted(DEMONSTRATIONS, key=lambda example: (example[1] in kinds, example[0] == task.goal))
+    return ordered[max(0, len(ordered) - shots) :] if shots > 0 else []
+
+
+def _demonstration(example: tuple[str, str]) -> list[dict[str, str]]:
+    prompt, answer = DEMONSTRATIONS[example]
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+
+
+def _prompts(path: Path) -> Iterator[str]:
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        try:
+            yield json.loads(line)["prompt"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}:{number}: not a format_following task ({error})") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the command."""
+    parser = argparse.ArgumentParser(prog="python -m resources_servers.format_following.generate", description=__doc__)
+    parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")
+    parser.add_argument("--difficulty", type=int, default=1, choices=LEVELS, help="demands (default: %(default)s)")
+    parser.add_argument("--shots", type=int, default=DEFAULT_SHOTS, help="worked examples (default: %(default)s)")
+    parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose prompts to avoid")
+    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
+    options = parser.parse_args(arguments)
+    try:
+        exclude = frozenset(itertools.chain.from_iterable(map(_prompts, options.exclude)))
+        tasks = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
+    except (ConfigError, OSError) as error:
+        parser.error(str(error))
+    text = "".join(json.dumps(task_row(task, shots=options.shots)) + "\n" for task in tasks)
+    if options.output:
+        options.output.write_text(text, "utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()

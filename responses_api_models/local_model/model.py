@@ -1,0 +1,135 @@
+"""From a request to answers: the prompt, the grammar, what the engine writes, and its tokens."""
+
+import json
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from responses_api_models.local_model.completions import Outcome, Tokens
+from responses_api_models.local_model.engine_pool import EnginePool, Generation
+from responses_api_models.local_model.grammar import SchemaError
+from responses_api_models.local_model.options import SEEDS, RequestError, Wish, text_grammar
+from responses_api_models.local_model.prompting import plain_messages
+from responses_api_models.local_model.token_scores import align, continue_prompt
+from responses_api_models.local_model.toolbox import CLOSE, Answer, Choice, read_answer, tool_grammar
+from responses_api_models.local_model.worked_examples import Tool
+
+logger = logging.getLogger(__name__)
+
+# How many candidates to ask for when looking for the score of one token: likely ones first, then all.
+CANDIDATES: Final = (64, 1_000_000)
+
+
+class ToolCallingModel:
+    """A model that was never taught to call tools, and does so all the same."""
+
+    def __init__(self, pool: EnginePool, *, token_ids: bool, max_calls: int) -> None:
+        self.pool = pool
+        self._token_ids = token_ids
+        self._max_calls = max_calls
+
+    async def answer(self, wish: Wish) -> list[Outcome]:
+        """As many answers as were asked for."""
+        grammar = self._grammar(wish)
+        prompt = await self._prompt(wish)
+        room = await self.pool.context() - len(prompt)
+        if room < 1:
+            logger.warning(
+                "a prompt of %d tokens exceeds the context of %d tokens a slot: the answer is empty and incomplete "
+                "(raise n_ctx, or lower n_parallel)",
+                len(prompt),
+                len(prompt) + room,
+            )
+            return [Outcome(Answer("", []), True, len(prompt), 0, 0)]
+        limit = room if wish.max_tokens is None else min(room, wish.max_tokens)
+        options = {**wish.sampling, "n_predict": limit, "n_probs": self._scores_wanted(wish)}
+        if grammar is not None:
+            options["grammar"] = grammar
+        # One after the other: they share the prompt, and the engine has it at hand.
+        return [await self._one(wish, prompt, _with_seed(options, number)) for number in range(wish.answers)]
+
+    def _grammar(self, wish: Wish) -> str | None:
+        if not wish.tools:
+            return text_grammar(wish.schema)
+        key = json.dumps([(tool.name, tool.description, tool.parameters) for tool in wish.tools])
+        try:
+            return _compiled(key, wish.choice, self._max_calls)
+        except SchemaError as error:
+            raise RequestError(f"tool parameters: {error}") from error
+
+    async def _prompt(self, wish: Wish) -> list[int]:
+        whole = await self.pool.prompt(plain_messages(wish.messages, wish.tools), wish.template_options)
+        carrying = [n for n, message in enumerate(wish.messages) if message.get("generation_token_ids") is not None]
+        if not self._token_ids or not carrying:
+            return whole
+        last: Mapping[str, Any] = wish.messages[carrying[-1]]
+        known = plain_messages(wish.messages, wish.tools, count=carrying[-1] + 1)
+        prefix = await self.pool.prompt(known, wish.template_options, answer_follows=False)
+        eos = await self.pool.eos_token()
+        turns = 0 if eos is None else prefix.count(eos)
+        carried = [*last["prompt_token_ids"], *last["generation_token_ids"]]
+        continued = continue_prompt(carried, whole, turns, eos)
+        if continued is None:
+            logger.warning("this model's template does not mark the end of a turn: earlier turns are tokenized anew")
+        return continued or whole
+
+    def _scores_wanted(self, wish: Wish) -> int:
+        if wish.top_logprobs is None:
+            return int(self._token_ids)
+        return max(1, wish.top_logprobs)
+
+    async def _one(self, wish: Wish, prompt: list[int], options: Mapping[str, Any]) -> Outcome:
+        generation = await self.pool.generate(prompt, options)
+        answer = read_answer(generation.text) if wish.tools else Answer(generation.text, [])
+        # A call that is complete needs nothing more, even if the limit was reached with its last token.
+        complete = bool(answer.calls) and generation.text.endswith(CLOSE)
+        return Outcome(
+            answer=answer,
+            cut_off=generation.cut_off and not complete,
+            prompt_tokens=len(prompt),
+            cached_tokens=generation.cached_tokens,
+            generated_tokens=len(generation.tokens),
+            scores=await self._shown_scores(wish, generation),
+            tokens=await self._tokens(prompt, generation) if self._token_ids else None,
+        )
+
+    async def _shown_scores(self, wish: Wish, generation: Generation) -> list[dict[str, Any]] | None:
+        """The scores of the visible text: the end of the answer is no part of it."""
+        if wish.top_logprobs is None:
+            return None
+        eos = await self.pool.eos_token()
+        shown = [score for score in generation.scores if score["id"] != eos]
+        return [{**score, "top_logprobs": score["top_logprobs"][: wish.top_logprobs]} for score in shown]
+
+    async def _tokens(self, prompt: list[int], generation: Generation) -> Tokens:
+        log_probs: list[float] = []
+        for position, score in enumerate(align(generation.tokens, generation.scores)):
+            if score is None:
+                score = await self._score([*prompt, *generation.tokens[:position]], generation.tokens[position])  # noqa: PLW2901
+            log_probs.append(score)
+        return Tokens(prompt, generation.tokens, log_probs)
+
+    async def _score(self, prompt: list[int], token: int) -> float:
+        """The log-probability of a token after a prompt, found among the candidates for its place."""
+        for count in CANDIDATES:
+            # The engine lists candidates for what it writes, so it has to write something complete.
+            options = {"n_predict": 1, "n_probs": count, "grammar": "root ::= [a-z]"}
+            generation = await self.pool.generate(prompt, options)
+            for candidate in generation.scores[0]["top_logprobs"]:
+                if candidate["id"] == token:
+                    score: float = candidate["logprob"]
+                    return score
+        raise LookupError(f"the engine does not know token {token}")
+
+
+def _with_seed(options: dict[str, Any], number: int) -> dict[str, Any]:
+    """Several answers to one request with one seed would be the same answer."""
+    if number == 0 or not isinstance(options.get("seed"), int):
+        return options
+    return {**options, "seed": (options["seed"] + number) % SEEDS}
+
+
+@lru_cache(maxsize=256)
+def _compiled(tools: str, choice: Choice, max_calls: int) -> str:
+    return tool_grammar([Tool(*fields) for fields in json.loads(tools)], mode=choice, max_calls=max_calls)

@@ -1,0 +1,86 @@
+"""A chat as the model's template understands it: three roles and plain text. Pure.
+
+Templates differ in what they make of tools, developers and empty contents, or refuse them; none refuses a system, a
+user and an assistant who speak in turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nemo_gym.conversion.parts import UnsupportedContentError
+from responses_api_models.local_model.toolbox import describe_tools, write_call, write_result
+from responses_api_models.local_model.worked_examples import Tool, worked_examples
+
+PlainMessage = dict[str, str]
+INSTRUCTING = ("system", "developer")
+
+
+def plain_messages(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = (), *, count: int | None = None
+) -> list[PlainMessage]:
+    """The conversation, with the offered tools described and, unless it shows some itself, with examples of calls.
+
+    With ``count``, only that many messages of the conversation, as they are at its start.
+    """
+    plain: list[PlainMessage] = []
+    for message in messages[:count]:
+        _append(plain, _plain(message), merge=message["role"] == "tool")
+    if not tools:
+        return plain
+    described = describe_tools(tools)
+    if plain and plain[0]["role"] == "system":
+        plain[0] = {"role": "system", "content": f"{plain[0]['content']}\n\n{described}"}
+    else:
+        plain.insert(0, {"role": "system", "content": described})
+    if not _shows_calls(messages):
+        plain[1:1] = _examples(tools)
+    return plain
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message; what is no text can't be shown to this model."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.get("type") not in ("text", "refusal"):
+            raise UnsupportedContentError(f"the local model reads text only, no {part.get('type')!r}")
+    return "".join(part.get("text") or part.get("refusal") or "" for part in content)
+
+
+def _plain(message: Mapping[str, Any]) -> PlainMessage:
+    role, text = message["role"], text_of(message)
+    if role == "tool":
+        return {"role": "user", "content": write_result(text)}
+    if role == "assistant":
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        written = "\n".join(write_call(call["name"], call["arguments"]) for call in calls)
+        return {"role": "assistant", "content": text + written}
+    return {"role": "system" if role in INSTRUCTING else role, "content": text}
+
+
+def _append(plain: list[PlainMessage], message: PlainMessage, *, merge: bool) -> None:
+    """Results of several calls are one message: many templates want the roles to alternate."""
+    if merge and plain and plain[-1]["role"] == "user":
+        plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{message['content']}"}
+    else:
+        plain.append(message)
+
+
+def _shows_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """True when there was a call before the user last spoke; those since are the model's own attempts."""
+    last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=len(messages))
+    return any(message.get("tool_calls") for message in messages[:last])
+
+
+def _examples(tools: Sequence[Tool]) -> list[PlainMessage]:
+    return [
+        message
+        for example in worked_examples(tools)
+        for message in (
+            {"role": "user", "content": example.question},
+            {"role": "assistant", "content": write_call(example.tool, example.arguments)},
+            {"role": "user", "content": write_result(example.result)},
+            {"role": "assistant", "content": example.answer},
+        )
+    ]

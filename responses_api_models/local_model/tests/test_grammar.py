@@ -1,0 +1,152 @@
+"""Whatever a grammar accepts fits the schema that it was made from."""
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from responses_api_models.local_model.grammar import SchemaError, schema_grammar
+from responses_api_models.local_model.tests.gbnf_sampler import GbnfSampler
+
+SAMPLES = 40
+
+
+def samples(schema: Any, *, count: int = SAMPLES, seed: int = 0) -> list[Any]:
+    """Values that the grammar accepts, each checked against the schema."""
+    sampler = GbnfSampler.read(schema_grammar(schema))
+    random = Random(seed)
+    texts = [sampler.sample(random) for _ in range(count)]
+    values = [json.loads(text) for text in texts]
+    for text, value in zip(texts, values, strict=True):
+        try:
+            jsonschema.Draft202012Validator(schema).validate(value)
+        except jsonschema.ValidationError as error:
+            pytest.fail(f"{text} does not fit {json.dumps(schema)}: {error.message}")
+    return values
+
+
+names = st.sampled_from(["a", "b", "ab", "name", "größe", 'quo"te', "back\\slash", "a b"])
+small = st.integers(min_value=-120, max_value=1200)
+
+
+@st.composite
+def strings_schemas(draw: st.DrawFn) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    least = draw(st.none() | st.integers(0, 12))
+    if least is not None:
+        schema["minLength"] = least
+    if draw(st.booleans()):
+        schema["maxLength"] = (least or 0) + draw(st.integers(0, 20))
+    return schema
+
+
+PATTERNS = [
+    r"^[a-z]+$",
+    r"^[A-Z]{2,3}-\d{4}$",
+    r"\d+",
+    r"^(foo|ba[rz])(-\w+)*$",
+    r"^[^\"\\\s]{1,8}$",
+    r"^\S+@\S+\.[a-z]{2,}$",
+    r"^a.c$|^x+y?$",
+    r"^[\w.+-]+$",
+    r'^["\\/]{2}$',
+    r"^\$\d{1,3}(\.\d\d)?$",
+    r"^(?:[01]\d|2[0-3]):[0-5]\d$",
+]
+
+
+@st.composite
+def pattern_schemas(draw: st.DrawFn) -> dict[str, Any]:
+    return {"type": "string", "pattern": draw(st.sampled_from(PATTERNS))}
+
+
+@st.composite
+def number_schemas(draw: st.DrawFn) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": draw(st.sampled_from(["integer", "number"]))}
+    bound = small | st.floats(-100, 100).map(lambda x: round(x, 3))
+    if draw(st.booleans()):
+        schema[draw(st.sampled_from(["minimum", "exclusiveMinimum"]))] = low = draw(bound)
+        if draw(st.booleans()):
+            schema[draw(st.sampled_from(["maximum", "exclusiveMaximum"]))] = low + draw(st.integers(2, 5000))
+    elif draw(st.booleans()):
+        schema["maximum"] = draw(bound)
+    if draw(st.integers(0, 3)) == 0:
+        schema["multipleOf"] = draw(st.sampled_from([1, 2, 3, 7, 10, 25]))
+    return schema
+
+
+scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["x", 'a"b', "\n", "😀", ""]) | st.just(1.5)
+enum_schemas = st.lists(scalars, min_size=1, max_size=5).map(lambda values: {"enum": values})
+const_schemas = scalars.map(lambda value: {"const": value})
+simple_schemas = (
+    st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"type": ["string", "null"]}, {}, True, {"type": "object"}])
+    | strings_schemas()
+    | pattern_schemas()
+    | number_schemas()
+    | enum_schemas
+    | const_schemas
+    | st.sampled_from(["date", "time", "date-time", "email", "uuid", "ipv4", "uri"]).map(
+        lambda name: {"type": "string", "format": name}
+    )
+)
+
+
+def object_schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    @st.composite
+    def build(draw: st.DrawFn) -> dict[str, Any]:
+        properties = draw(st.dictionaries(names, inner, max_size=4))
+        schema: dict[str, Any] = {"type": "object", "properties": properties}
+        if draw(st.booleans()):
+            schema["required"] = draw(st.lists(st.sampled_from([*properties, "extra"]), unique=True, max_size=4))
+        if draw(st.booleans()):
+            schema["additionalProperties"] = draw(st.booleans() | inner)
+        if draw(st.integers(0, 4)) == 0:
+            schema["maxProperties"] = draw(st.integers(0, 5))
+        if draw(st.integers(0, 4)) == 0:
+            schema["minProperties"] = draw(st.integers(0, 2))
+        return schema
+
+    return build()
+
+
+def array_schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    @st.composite
+    def build(draw: st.DrawFn) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "array", "items": draw(inner)}
+        if draw(st.integers(0, 3)) == 0:
+            schema["prefixItems"] = draw(st.lists(inner, max_size=3))
+        least = draw(st.integers(0, 3))
+        if draw(st.booleans()):
+            schema["minItems"] = least
+        if draw(st.booleans()):
+            schema["maxItems"] = least + draw(st.integers(0, 3))
+        if draw(st.integers(0, 3)) == 0:
+            schema["uniqueItems"] = True
+        return schema
+
+    return build()
+
+
+def combined_schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    parts = st.lists(inner, min_size=1, max_size=3)
+    return st.builds(lambda keyword, found: {keyword: found}, st.sampled_from(["anyOf", "oneOf", "allOf"]), parts)
+
+
+schemas = st.recursive(
+    simple_schemas,
+    lambda inner: object_schemas(inner) | array_schemas(inner) | combined_schemas(inner),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(schema=schemas, seed=st.integers(0, 1000))
+def test_every_accepted_text_fits_the_schema(schema: Any, seed: int) -> None:
+    try:
+        samples(schema, count=8, seed=seed)
+    except SchemaError:
+        return  # refused by name, which is the other allowed outcome

@@ -1,0 +1,179 @@
+"""A rollout as a person reads it: who said what, which tools were called, what came back, how it was scored.
+
+Pure: a record as it stands in a rollout file goes in, text comes out. Whatever the record holds gets a line, so an item
+of an unknown kind is shown as JSON rather than left out. Models write what they like; control characters, with which a
+text could take over the terminal, are replaced.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.metrics.transcript import output_of
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+
+MODEL_STARTS: Final = "from here on by the model"
+_LABEL_ROOM: Final = 11
+_LONGEST_FIELD: Final = 60
+_LONGEST_OUTPUT: Final = 2_000
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Entry(NamedTuple):
+    """One step of a transcript: whose it is, and what it says."""
+
+    label: str
+    text: str
+
+
+def render_transcript(record: Mapping[str, Any], *, width: int = 100) -> str:
+    """The whole rollout as text: a heading, the conversation, the fields of the verification."""
+    given, made = list(prompt_entries(record)), list(answer_entries(record))
+    rule = [f"  {f' {MODEL_STARTS} ':─^{max(width - 4, len(MODEL_STARTS) + 6)}}"] if given and made else []
+    blocks = [
+        [heading(record), ""],
+        _laid_out(given, width),
+        rule,
+        _laid_out(made, width),
+        ["", *textwrap.wrap(_clean(score_line(record)), width, initial_indent="  ", subsequent_indent="  ")],
+    ]
+    return "\n".join(line for block in blocks for line in block).rstrip()
+
+
+def heading(record: Mapping[str, Any]) -> str:
+    """Which rollout this is, as far as the record says."""
+    agent = record.get(AGENT_REF_KEY_NAME)
+    parts = [
+        f"task {record[TASK_INDEX_KEY_NAME]}" if TASK_INDEX_KEY_NAME in record else "",
+        f"rollout {record[ROLLOUT_INDEX_KEY_NAME]}" if ROLLOUT_INDEX_KEY_NAME in record else "",
+        str(agent.get("name", "")) if isinstance(agent, Mapping) else "",
+    ]
+    return _clean(" · ".join(filter(None, parts)) or "a rollout")
+
+
+def score_line(record: Mapping[str, Any]) -> str:
+    """The reward first, then every other number and short text that the verification returned."""
+    fields = {name: value for name, value in record.items() if _is_score(name, value)}
+    names = sorted(fields, key=lambda name: name != "reward")
+    return " · ".join(f"{name} {_scalar(fields[name])}" for name in names) or "not scored"
+
+
+def prompt_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
+    """What the model was given."""
+    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    if not isinstance(params, Mapping):
+        return
+    if params.get("instructions"):
+        yield Entry("system", str(params["instructions"]))
+    given = params.get("input")
+    yield from _entries([{"role": "user", "content": given}] if isinstance(given, str) else given)
+
+
+def answer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
+    """What the model did and what the tools answered; then why it stopped, if not because it was done."""
+    yield from _entries(output_of(record))
+    response = record.get("response")
+    details = response.get("incomplete_details") if isinstance(response, Mapping) else None
+    if isinstance(details, Mapping):
+        yield Entry("cut off", str(details.get("reason") or "no reason given"))
+
+
+def _entries(items: Any) -> Iterator[Entry]:
+    for item in items if isinstance(items, list) else []:
+        yield from _entry(item) if isinstance(item, Mapping) else [Entry("?", json.dumps(item))]
+
+
+def _entry(item: Mapping[str, Any]) -> Iterator[Entry]:
+    match item:
+        case {"type": "function_call", "name": str(name), **rest}:
+            yield Entry("call", f"{name}({_arguments(rest.get('arguments'))})")
+        case {"type": "function_call_output", **rest}:
+            yield Entry("result", _content(rest.get("output")))
+        case {"role": "tool", **rest}:
+            yield Entry("result", _content(rest.get("content")))
+        case {"type": "reasoning", **rest}:
+            thoughts = _content(rest.get("summary")), _content(rest.get("content"))
+            yield Entry("thinks", "\n".join(filter(None, thoughts)))
+        case {"role": str(role), **rest}:
+            if rest.get("content") or not rest.get("tool_calls"):
+                yield Entry(role, _content(rest.get("content")))
+            yield from _chat_calls(rest.get("tool_calls"))
+        case _:
+            yield Entry(str(item.get("type", "?")), _json(item))
+
+
+def _chat_calls(calls: Any) -> Iterator[Entry]:
+    """Tool calls the way Chat Completions write them, as part of a message."""
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            yield Entry("call", f"{function.get('name')}({_arguments(function.get('arguments'))})")
+        else:
+            yield Entry("call", _json(call))
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(map(_part, content))
+    return content if isinstance(content, str) else "" if content is None else _json(content)
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, Mapping):
+        for name in ("text", "refusal"):
+            if isinstance(part.get(name), str):
+                return str(part[name])
+        return f"[{str(part.get('type', 'part')).removeprefix('input_')}]"
+    return part if isinstance(part, str) else _json(part)
+
+
+def _arguments(arguments: Any) -> str:
+    """``name=value`` pairs; text that is no JSON object is shown as the model wrote it."""
+    try:
+        values = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return str(arguments)
+    if not isinstance(values, dict):
+        return str(arguments)
+    return ", ".join(f"{name}={_json(value)}" for name, value in values.items())
+
+
+def _laid_out(entries: Iterable[Entry], width: int) -> Iterator[str]:
+    indent = " " * (2 + _LABEL_ROOM)
+    for label, text in entries:
+        shown = text if len(text) <= _LONGEST_OUTPUT else f"{text[:_LONGEST_OUTPUT]} … ({len(text)} characters)"
+        lines = [piece for line in _clean(shown).split("\n") for piece in _wrapped(line, max(width - len(indent), 20))]
+        yield f"  {_clean(label)[: _LABEL_ROOM - 1]:<{_LABEL_ROOM}}{lines[0]}".rstrip()
+        yield from (f"{indent}{line}".rstrip() for line in lines[1:])
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    # Spaces inside a line may be code: only a line that does not fit is touched.
+    return [line] if len(line) <= width else textwrap.wrap(line, width, drop_whitespace=True) or [""]
+
+
+def _is_score(name: str, value: Any) -> bool:
+    if name.startswith("_ng_"):
+        return False
+    return isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _LONGEST_FIELD)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("�", text.replace("\r\n", "\n").expandtabs(4))

@@ -1,0 +1,98 @@
+"""What `make demo` runs: a small language model takes five tasks, four times each; every rollout is scored and saved.
+
+    python scripts/demo.py [model configuration] [name=value …]
+
+It shows the command that it runs, runs it, and then what there is to see: the rewards of each task, one rollout as a
+person reads it, and what to type next. Another model's configuration, or more parameters, may follow the name.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nemo_gym.cli import console
+from nemo_gym.cli.main import main as run_command
+from nemo_gym.cli.outcome import Exit
+from nemo_gym.rollouts.tally import ExitCode
+from nemo_gym.view.transcript import render_transcript
+
+MODEL: Final = "responses_api_models/local_model/configs/local_model.yaml"
+OUTPUT: Final = Path("results/demo/rollouts.jsonl")
+WIDTH: Final = 100
+NEXT: Final = """\
+source .venv/bin/activate
+
+# another environment
+ng eval run --resources-server format_following --model-type local_model --num-repeats 4 \\
+    -i resources_servers/format_following/data/example.jsonl -a format_following_simple_agent -o results/format.jsonl
+
+# your own endpoint: OpenAI, vLLM, SGLang, llama.cpp, ...
+ng eval run --resources-server calculator --model-type openai_model \\
+    --model-url http://127.0.0.1:8000/v1 --model-api-key none --model my-model \\
+    -i resources_servers/calculator/data/example.jsonl -a calculator_simple_agent -o results/mine.jsonl"""
+
+Record = dict[str, Any]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demonstration and return the exit code of the collection."""
+    command = collection(*arguments)
+    console.emit(f"{heading('This runs')}\n{shown(command)}\n")
+    code = run_command(command)
+    if code not in {Exit.OK, ExitCode.FAILURES}:
+        return code
+    records = [json.loads(line) for line in OUTPUT.read_text("utf-8").splitlines()]
+    if records:
+        console.emit(f"\n{heading('Rewards of each task')}\n{rewards_by_task(records)}")
+        console.emit(f"\n{heading('One of them')}\n{render_transcript(worth_reading(records), width=WIDTH)}")
+    console.emit(f"\n{heading('What to type next')}\n{NEXT}")
+    return code
+
+
+def collection(model: str = MODEL, *more: str) -> list[str]:
+    """The command line that collects the rollouts."""
+    return [
+        "ng_collect_rollouts",
+        f"+config_paths=[resources_servers/calculator/configs/calculator.yaml,{model}]",
+        "+agent_name=calculator_simple_agent",
+        "+input_jsonl_fpath=resources_servers/calculator/data/example.jsonl",
+        f"+output_jsonl_fpath={OUTPUT}",
+        "+num_repeats=4",
+        "+responses_create_params.temperature=0.7",
+        "+responses_create_params.max_output_tokens=100",
+        *more,
+    ]
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command line as a person would type it, one argument a line."""
+    return " \\\n    ".join(shlex.quote(word) for word in command)
+
+
+def rewards_by_task(records: Iterable[Record]) -> str:
+    """A line for each task: what was asked, and the reward of each of its rollouts."""
+    tasks: dict[int, list[Record]] = {}
+    for record in sorted(records, key=lambda record: (record["_ng_task_index"], record["_ng_rollout_index"])):
+        tasks.setdefault(record["_ng_task_index"], []).append(record)
+    rows = [
+        (str(task), rollouts[0]["question"], "  ".join(f"{rollout['reward']:g}" for rollout in rollouts))
+        for task, rollouts in tasks.items()
+    ]
+    return console.columns(rows)
+
+
+def worth_reading(records: Sequence[Record]) -> Record:
+    """A rollout that was right and used the tool, if there is one."""
+    return max(records, key=lambda record: (record["reward"] > 0, record["used_calculator"]))
+
+
+def heading(text: str) -> str:
+    """A line that stands out on a terminal and reads as a heading elsewhere."""
+    return console.paint(f"{text}:", "bold")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,412 @@
+"""Connections of the plain client: reuse, limits, deadlines, cancellation, on both kinds of event loop."""
+
+import asyncio
+import gc
+import gzip
+import socket
+import warnings
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+
+from nemo_gym.servers.http import HttpSettings, Retry, close_http_client, get_global_aiohttp_client, request
+from nemo_gym.servers.http_connection import SLICE, Connection
+from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.http_request import plain_request
+from nemo_gym.servers.plain_http import PlainReply
+from nemo_gym.servers.retry import RetryPolicy
+from tests.conftest import MockModel
+from tests.servers.raw_server import RawServer, answers, playing, reply
+
+ONCE = RetryPolicy(attempts=1)
+ONCE_EACH = RetryPolicy(attempts=1, resend=False)
+
+
+@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    policy: asyncio.AbstractEventLoopPolicy = request.param()
+    return policy
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+async def silence(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read a request and never answer."""
+    await server.read_request(reader)
+    await reader.readexactly(1)
+
+
+async def test_one_connection_serves_one_request_after_the_other() -> None:
+    async with playing(answers(reply())) as server:
+        for _ in range(20):
+            assert isinstance(await request("POST", server.url, json={}), PlainReply)
+        assert (server.connections, len(server.heads)) == (1, 20)
+
+
+async def test_the_connection_that_was_used_last_is_used_first() -> None:
+    seen: list[int] = []
+
+    async def tell(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = server.connections
+        while True:
+            await server.read_request(reader)
+            await until(lambda: server.connections == 3)
+            writer.write(reply(str(number).encode()))
+
+    async with playing(tell) as server:
+        calls = [asyncio.create_task(request("GET", server.url)) for _ in range(3)]
+        for call in asyncio.as_completed(calls):
+            seen.append(int(await (await call).read()))
+        last = [int(await (await request("GET", server.url)).read()) for _ in range(4)]
+        assert last == [seen[-1]] * 4
+
+
+async def test_an_idle_connection_is_closed_in_time() -> None:
+    async with playing(answers(reply())) as server:
+        get_global_aiohttp_client(HttpSettings(keepalive_s=0.02))
+        await asyncio.gather(*(request("GET", server.url) for _ in range(3)))
+        await until(lambda: server.lost == 3)
+        await request("GET", server.url)
+        assert server.connections == 4
+
+
+async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    async with playing(answers(reply(), hang_up=True)) as server:
+        for _ in range(3):
+            await request("POST", server.url, _internal=True)
+            await asyncio.sleep(0.02)
+        assert (server.connections, len(server.heads)) == (3, 3)
+
+
+async def closes_on_the_second(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request and close when the next one comes."""
+    await server.read_request(reader)
+    writer.write(reply())
+    await server.read_request(reader)
+
+
+@pytest.mark.parametrize(("method", "policy"), [("POST", ONCE), ("GET", ONCE_EACH), ("GET", ONCE), ("PUT", ONCE_EACH)])
+async def test_a_request_on_a_connection_just_closed_is_sent_again(method: str, policy: RetryPolicy) -> None:
+    retries: list[Retry] = []
+    async with playing(closes_on_the_second) as server:
+        for _ in range(2):
+            answer = await request(method, server.url, data=b"x", retries=policy, on_retry=retries.append)
+            assert answer.status == 200
+        assert (server.connections, len(server.heads), retries) == (2, 3, [])
+
+
+async def test_what_must_not_be_sent_twice_is_not() -> None:
+    async with playing(closes_on_the_second) as server:
+        await request("POST", server.url, retries=ONCE_EACH)
+        with pytest.raises(RequestFailedError, match="closed the connection without an answer"):
+            await request("POST", server.url, retries=ONCE_EACH)
+        assert (server.connections, len(server.heads)) == (1, 2)
+
+
+async def test_a_new_connection_that_is_closed_is_an_attempt_that_failed() -> None:
+    async with playing(answers(b"", hang_up=True)) as server:
+        with pytest.raises(RequestFailedError, match="without an answer"):
+            await request("POST", server.url, retries=ONCE)
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("extra", [b"x", b"HTTP/1.1 200 OK\r\n", reply(b"not yours")])
+@pytest.mark.parametrize("later", [True, False])
+async def test_bytes_that_nobody_asked_for_are_no_answer(extra: bytes, later: bool) -> None:
+    async def play(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(reply(b"1") if later else reply(b"1") + extra)
+        if later:
+            await asyncio.sleep(0.01)
+            writer.write(extra)
+        await reader.readexactly(1)
+
+    async with playing(play) as server:
+        for number in range(1, 4):
+            assert await (await request("POST", server.url, _internal=True)).read() == b"1"
+            await until(lambda number=number: server.lost == number)  # type: ignore[misc]
+        assert server.connections == 3
+
+
+async def test_a_cancelled_request_closes_its_connection_and_frees_its_place() -> None:
+    plays = iter([silence, answers(reply())])
+
+    async with playing(lambda *given: next(plays)(*given)) as server:
+        get_global_aiohttp_client(HttpSettings(connections_per_host=1))
+        hanging = asyncio.create_task(request("POST", server.url))
+        waiting = [asyncio.create_task(request("POST", server.url)) for _ in range(3)]
+        await until(lambda: len(server.heads) == 1)
+        waiting[0].cancel()
+        hanging.cancel()
+        assert [answer.status for answer in await asyncio.gather(*waiting[1:])] == [200, 200]
+        assert hanging.cancelled()
+        assert waiting[0].cancelled()
+        await until(lambda: server.lost == 1)
+
+
+async def test_places_are_given_in_the_order_of_arrival() -> None:
+    async with playing(answers(reply())) as server:
+        get_global_aiohttp_client(HttpSettings(connections_per_host=1))
+        await asyncio.gather(*(request("GET", f"{server.url}/{number}") for number in range(30)))
+        assert [head.split()[1] for head in server.heads] == [f"/v1/thing/{number}" for number in range(30)]
+        assert server.connections == 1
+
+
+async def test_the_limit_for_all_hosts_holds() -> None:
+    open_now, most = 0, 0
+
+    async def count(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now, most
+        while True:
+            await server.read_request(reader)
+            open_now += 1
+            most = max(most, open_now)
+            await asyncio.sleep(0.002)
+            open_now -= 1
+            writer.write(reply())
+
+    async with playing(count) as one, playing(count) as other:
+        get_global_aiohttp_client(HttpSettings(connections=3, connections_per_host=2))
+        await asyncio.gather(*(request("GET", server.url) for server in (one, other) * 20))
+        assert most <= 3
+        assert max(one.connections, other.connections) <= 2
+
+
+async def test_waiting_for_a_place_counts_as_waiting_for_the_answer() -> None:
+    async with playing(silence) as server:
+        get_global_aiohttp_client(HttpSettings(connections_per_host=1))
+        calls = (request("POST", server.url, timeout=0.05, retries=ONCE) for _ in range(3))
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(error) for error in found] == [RequestTimeoutError] * 3
+        assert all("no answer within 0.05 s" in str(error) for error in found)
+        await until(lambda: server.lost == server.connections)
+
+
+async def test_an_answer_that_drips_in_has_a_deadline_all_the_same() -> None:
+    async def drip(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.005)
+
+    async with playing(drip) as server:
+        with pytest.raises(RequestTimeoutError, match=r"no answer within 0\.05 s"):
+            await request("POST", server.url, timeout=0.05)
+
+
+async def test_every_request_of_a_connection_has_its_own_deadline() -> None:
+    plays = answers(reply())
+
+    async with playing(plays) as server:
+        assert (await request("POST", server.url, timeout=30)).status == 200
+        assert (await request("POST", server.url, timeout=0.05)).status == 200
+        await asyncio.sleep(0.06)  # the deadline of a request that is over harms nobody
+        assert (await request("POST", server.url, timeout=30)).status == 200
+        server.play = silence
+        assert server.connections == 1
+
+
+async def test_a_connection_that_does_not_come_about_is_named_as_that() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        fillers = [socket.socket() for _ in range(3)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        timeout = aiohttp.ClientTimeout(total=30, sock_connect=0.05)
+        with pytest.raises(RequestTimeoutError, match=r"no connection within 0\.05 s"):
+            await request("POST", f"http://127.0.0.1:{address[1]}/", timeout=timeout, retries=ONCE)
+        await close_http_client()
+        for filler in fillers:
+            filler.close()
+
+
+async def test_a_name_that_nobody_knows_cannot_be_connected_to() -> None:
+    calls = (request("POST", "http://nowhere.invalid/", retries=ONCE) for _ in range(3))
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    await close_http_client()
+    assert all(str(error).startswith("POST http://nowhere.invalid/: cannot connect: ") for error in found)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+async def test_names_and_addresses_of_both_kinds_are_reached(host: str) -> None:
+    try:
+        async with playing(answers(reply()), host="127.0.0.1" if host == "localhost" else host) as server:
+            url = server.url.replace("127.0.0.1", "localhost") if host == "localhost" else server.url
+            assert isinstance(await request("GET", url), PlainReply)
+            shown = f"[{host}]" if ":" in host else host
+            assert f"Host: {shown}:{server.port}\r\n" in server.heads[0]
+    except OSError:
+        pytest.skip("no IPv6 here")
+
+
+class Pipe(asyncio.Transport):
+    """A transport that takes what it is given until it is full."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.taken = b""
+        protocol.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.taken += bytes(data)
+        self.protocol.pause_writing()
+
+    def abort(self) -> None:
+        self.protocol.connection_lost(None)
+
+
+async def test_a_large_body_is_sent_as_fast_as_it_is_taken() -> None:
+    connection = Connection(asyncio.get_running_loop())
+    pipe = Pipe(connection)
+    body = bytes(range(256)) * 1024
+    answer = connection.send(b"head", body, None)
+
+    for sent in range(0, len(body), SLICE):
+        assert len(pipe.taken) == 4 + sent
+        connection.resume_writing()
+    assert pipe.taken == b"head" + body
+    connection.data_received(reply(b"ok"))
+    assert (await answer).body == b"ok"
+    assert connection.reusable
+    connection.abort()
+
+
+async def test_a_large_body_arrives_whole_and_keeps_its_connection() -> None:
+    body = b"0123456789" * 500_000
+    async with playing(answers(reply())) as server:
+        for _ in range(2):
+            await request("POST", server.url, data=body)
+        assert server.bodies == [body, body]
+        assert server.connections == 1
+
+
+async def test_an_answer_that_does_not_wait_for_the_body_is_an_answer() -> None:
+    async def refuse(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply(b"too large", "413 Content Too Large"))
+        await writer.drain()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await reader.readexactly(2**40)
+
+    async with playing(refuse) as server:
+        for number in (1, 2):
+            answer = await request("POST", server.url, data=b"x" * 30_000_000, retries=ONCE)
+            assert (answer.status, await answer.read()) == (413, b"too large")
+            assert server.connections == number
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        reply(b"x" * 2000),
+        reply(b"x" * 2_000_000),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2000 + b"0\r\n\r\n",
+        reply(gzip.compress(b"x" * 2000), headers="Content-Encoding: gzip\r\n"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"allow_redirects": False}])
+async def test_an_answer_can_be_limited_in_size(script: bytes, options: dict[str, Any]) -> None:
+    async with playing(answers(script)) as server:
+        get_global_aiohttp_client(HttpSettings(max_answer_bytes=1999))
+        with pytest.raises(RequestFailedError, match="more than 1999 bytes"):
+            await request("POST", server.url, **options)
+        assert len(server.heads) == 1
+        await close_http_client()
+        get_global_aiohttp_client(HttpSettings(max_answer_bytes=2_000_000))
+        assert (await request("POST", server.url, **options)).status == 200
+
+
+@pytest.mark.parametrize("bad", ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"])
+async def test_nothing_can_end_a_line(bad: str) -> None:
+    async with playing(answers(reply())) as server:
+        for headers in ({"X-A": bad}, {bad: "x"}):
+            with pytest.raises(ValueError, match="line break"):
+                await request("POST", server.url, headers=headers)
+        with pytest.raises(ValueError, match="line break"):
+            await request("POST", server.url, cookies={"a": bad})
+        with pytest.raises(RequestFailedError, match="not a valid address"):
+            await request("POST", server.url + bad)
+        assert server.heads == []
+
+
+async def body_in_parts() -> AsyncIterator[bytes]:
+    yield b"a"
+    yield b"b"
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("HEAD", {}),
+        ("get", {}),
+        ("POST", {"data": "text"}),
+        ("POST", {"data": {"form": "1"}}),
+        ("GET", {"params": {"a": "1"}}),
+        ("GET", {"allow_redirects": False}),
+        ("GET", {"timeout": aiohttp.ClientTimeout(sock_read=5)}),
+        ("GET", {"timeout": aiohttp.ClientTimeout(connect=5)}),
+        ("GET", {"headers": {"Accept-Encoding": "gzip"}}),
+        ("GET", {"headers": {"Connection": "close"}}),
+        ("GET", {"headers": [("X-A", "1")]}),
+    ],
+)
+async def test_what_the_plain_client_does_not_do_is_done_by_aiohttp(method: str, options: dict[str, Any]) -> None:
+    async with playing(answers(reply(b"{}" if method != "HEAD" else b""))) as server:
+        answer = await request(method, server.url, **options)
+        assert isinstance(answer, aiohttp.ClientResponse)
+
+
+@pytest.mark.parametrize("url", ["https://a/b", "http://me:secret@a/b", "http://me@a/", "http://[fe80::1%25eth0]/", "a"])
+def test_other_addresses_are_left_to_aiohttp(url: str) -> None:
+    assert plain_request("GET", url, None, {"timeout": aiohttp.ClientTimeout()}) is None
+
+
+async def test_closing_the_client_ends_what_is_under_way() -> None:
+    async with playing(silence) as server:
+        calls = [asyncio.create_task(request("POST", server.url, retries=ONCE)) for _ in range(3)]
+        await until(lambda: len(server.heads) == 3)
+        await close_http_client()
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(error) for error in found] == [RequestFailedError] * 3
+        await until(lambda: server.lost == 3)
+    gc.collect()
+
+
+async def test_two_thousand_requests_at_once_are_all_answered(mock_model: MockModel) -> None:
+    mock_model.set(latency="0.2")
+
+    async def ask(number: int) -> int:
+        content = {"input": str(number), "model": "m"}
+        return (await request("POST", f"{mock_model.base_url}/responses", json=content)).status
+
+    assert set(await asyncio.gather(*(ask(number) for number in range(2000)))) == {200}
+    await close_http_client()
+
+
+def test_nothing_is_left_open_when_the_loop_ends(event_loop_policy: asyncio.AbstractEventLoopPolicy) -> None:
+    async def use() -> None:
+        async with playing(answers(reply())) as server:
+            await asyncio.gather(*(request("GET", server.url) for _ in range(5)))
+            cancelled = asyncio.create_task(request("GET", server.url.replace("127.0.0.1", "localhost")))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            with asyncio.Runner(loop_factory=event_loop_policy.new_event_loop) as runner:
+                runner.run(use())
+            gc.collect()

@@ -21,7 +21,9 @@ from processes import BIN, HERE, ROOT, background, cpu_of, free_port, memory_mb,
 
 ENVIRONMENT = "resources_servers/example_single_tool_call"
 TASKS = ROOT / ENVIRONMENT / "data/example.jsonl"
-CONFIGS = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+CONFIGS = (
+    f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+)
 AGENT = "example_single_tool_call_simple_agent"
 
 

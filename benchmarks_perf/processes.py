@@ -48,10 +48,17 @@ def run(command: list[str], *, cwd: Path = ROOT) -> Cost:
 
 
 @contextmanager
-def background(command: list[str], *, environment: dict[str, str] | None = None, cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
+def background(
+    command: list[str], *, environment: dict[str, str] | None = None, cwd: Path = ROOT
+) -> Iterator[subprocess.Popen[str]]:
     """Run a command while the context lasts, its output in a pipe."""
     process = subprocess.Popen(
-        command, cwd=cwd, env=ENVIRONMENT | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=cwd,
+        env=ENVIRONMENT | (environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         yield process

@@ -24,7 +24,8 @@ ENVIRONMENT = "resources_servers/example_session_state_mgmt"
 
 
 def configuration(base_url: str) -> DictConfig:
-    paths = f"{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    model = "responses_api_models/openai_model/configs/openai_model.yaml"
+    paths = f"{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}"
     policy = [f"+policy_base_url={base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
     return parse_config([f"+config_paths=[{paths}]", *policy]).config
 
@@ -72,7 +73,7 @@ async def test_leases_of_a_killed_worker_come_back_and_it_is_replaced(mock_model
         mock_model.set(latency="0")
         again = await pool(outcome.planned.again())
         assert isinstance(again, Completed)
-        while len(pool._workers) < 2:
+        while len(pool._workers) < 2:  # noqa: ASYNC110 - the pool has no event for this
             await asyncio.sleep(0.05)
         assert victim not in {worker.process.pid for worker in pool._workers}
         for task in running:

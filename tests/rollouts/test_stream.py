@@ -20,7 +20,8 @@ AGENT = "example_single_tool_call_simple_agent"
 
 @pytest.fixture
 async def gym(mock_model: Any) -> AsyncIterator[Gym]:
-    paths = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    model = "responses_api_models/openai_model/configs/openai_model.yaml"
+    paths = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,{model}"
     policy = [f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
     server = "policy_model.responses_api_models.openai_model"
     config = parse_config([f"+config_paths=[{paths}]", *policy, f"++{server}.max_retries=0"]).config

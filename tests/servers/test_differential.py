@@ -56,7 +56,7 @@ def environment(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 async def gym(environment: Path, mock_model: Any) -> AsyncIterator[Gym]:
-    config = next(iter(sorted(environment.glob("configs/*.yaml"))))
+    config = f"{environment}/configs/{environment.name}.yaml"
     overrides = [
         f"+config_paths=[{config},responses_api_models/openai_model/configs/openai_model.yaml]",
         f"+policy_base_url={mock_model.base_url}",
@@ -139,7 +139,7 @@ async def test_every_route_answers_alike_on_every_transport(gym: Gym, environmen
     compared = 0
     for name, server in gym.client.local_servers.items():
         for route in [route for route in server.app.routes if isinstance(route, APIRoute)]:
-            method = sorted(route.methods)[0]
+            method = min(route.methods)
             for body in bodies(route, row):
                 answers = [await by(server, method, route.path, body) for by in (by_direct_dispatch, by_asgi, by_http)]
                 assert answers[0] == answers[1] == answers[2], f"{name} {method} {route.path} {body!r:.200}"

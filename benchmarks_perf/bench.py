@@ -4,8 +4,8 @@
     python benchmarks_perf/bench.py [--n 2000] [--rounds 3] [--parallel 64] [--json FILE]
 
 A mock model endpoint runs in a process of its own and is not counted. Each round measures the bare client, then a
-collection that hosts the Gym in its own process, then one through ``ng_run`` and HTTP; interleaved, because machines are
-shared and noisy. CPU per rollout is the difference between N rollouts and one, so start-up is shown on its own line.
+collection that hosts the Gym in its own process, then one through ``ng_run`` and HTTP; interleaved, because machines
+are shared and noisy. CPU per rollout is the difference between N rollouts and one, so start-up is shown on its own line.
 """
 
 import argparse

@@ -17,20 +17,21 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
-from nemo_gym.global_config import get_global_config_dict
+from nemo_gym.export.trackers import tracking
+from nemo_gym.global_config import get_wandb_run
 from nemo_gym.prompt import load_prompt_config
-from nemo_gym.rollouts.aggregate import AgentMetrics, ask_for_metrics, by_agent, write_metrics
+from nemo_gym.rollout_aggregation import RolloutAggregationConfig, RolloutAggregationHelper, connect
+from nemo_gym.rollouts.aggregate import AgentMetrics, aggregate_run, ask_for_metrics, by_agent, write_metrics
 from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient
 from nemo_gym.rollouts.collect import Conduct, Listener
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.examples import as_completed, attempt_through
 from nemo_gym.rollouts.keyed import sort_key
-from nemo_gym.rollouts.merge import find_shards, merge_shards
 from nemo_gym.rollouts.options import CollectionOptions
 from nemo_gym.rollouts.plan import PlanSpec, Row, agent_name
 from nemo_gym.rollouts.planned import summary_of
-from nemo_gym.rollouts.run import Run, aggregate_stored, carry_out
+from nemo_gym.rollouts.run import Run, carry_out
 from nemo_gym.rollouts.skills import SkillsConfig, load_skill_directory
 from nemo_gym.rollouts.source import PlanSource, resolve_overrides
 from nemo_gym.rollouts.stopping import StopSwitch
@@ -88,7 +89,9 @@ class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
 class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
     """Prepare the configured datasets, host the servers, collect, aggregate, stop."""
 
-    split: Literal["train", "validation", "benchmark"] = Field(description="Which of the prepared files to run.")
+    split: Literal["train", "validation", "benchmark", "example"] = Field(
+        description="Which of the prepared files to run."
+    )
     reuse_existing_data_preparation: bool = Field(False, description="Keep a prepared file that is already there.")
 
 
@@ -125,14 +128,6 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
         return RunFiles.of(Path(self.output_jsonl_fpath)).plan
 
 
-class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
-    """Merge the rollout files of several runs and compute their metrics."""
-
-    input_glob: str = Field(description="Rollout files: paths or patterns, separated by commas.")
-    output_jsonl_fpath: str = Field(description="File for all rollouts together; the metrics go beside it.")
-    merge_shards: bool = Field(True, description="Write that file; otherwise only the metrics.")
-
-
 # ---- collecting ------------------------------------------------------------------------------------------------------
 class RolloutCollectionHelper:
     """Collects rollouts as a configuration asks for."""
@@ -140,10 +135,12 @@ class RolloutCollectionHelper:
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Record]:
         """Collect, and return all results sorted by key: also those of earlier runs, failed and unsaved ones."""
         unsaved = Unsaved()
-        try:
-            summary = await self.collect(config, listener=unsaved)
-        finally:
-            await close_http_client()
+        with tracking(get_wandb_run) as trackers:
+            try:
+                summary = await self.collect(config, listener=unsaved)
+            finally:
+                await close_http_client()
+            trackers.log(summary.metrics, rollouts=summary.files.rollouts if config.upload_rollouts_to_wandb else None)
         logger.info("%s", summary.text())
         return sorted([*read_records(summary.files.rollouts), *unsaved.records()], key=sort_key)
 
@@ -186,7 +183,7 @@ class RolloutCollectionHelper:
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> GymClient:
         """A client for the servers that run elsewhere, found through their head server."""
-        return _connect(head_server_config)
+        return connect(head_server_config)
 
     def run_examples(
         self,
@@ -245,31 +242,10 @@ class RolloutCollectionHelper:
 
     async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence[AgentMetrics]:
         if not self._replaces("_call_aggregate_metrics"):
-            return await aggregate_stored(store, client)
+            return await aggregate_run(store.files, client)
         results = sorted(store.completed(), key=sort_key)
         await self._call_aggregate_metrics(results, results, store.files.rollouts)
         return ()
-
-
-class RolloutAggregationHelper:
-    """Computes the metrics of rollouts that several runs collected."""
-
-    async def run_from_config(
-        self, config: RolloutAggregationConfig, *, client: AgentClient | None = None
-    ) -> Path | None:
-        """Merge the shards, have the agents compute the metrics; return the path of the metrics, if there are any."""
-        output = Path(config.output_jsonl_fpath)
-        paths = find_shards(config.input_glob, output)
-        connect = _connect if client is None else lambda: client
-        try:
-            return await merge_shards(paths, output, connect, keep_merged=config.merge_shards)
-        finally:
-            if client is None:
-                await close_http_client()
-
-
-def _connect(head: BaseServerConfig | None = None) -> GymClient:
-    return GymClient.load_from_head(head or BaseServerConfig.model_validate(get_global_config_dict()["head_server"]))
 
 
 # ---- from configuration to values ------------------------------------------------------------------------------------

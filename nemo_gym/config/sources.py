@@ -154,8 +154,8 @@ def _kind(value: Any) -> str:
 def _not_found(entry: str, named_at: str) -> ConfigPathNotFoundError:
     candidates = readable_candidates(entry)
     folders = [candidate.parent for candidate in candidates if candidate.parent.is_dir()]
-    siblings = {str(Path(entry).parent / path.name) for folder in folders for path in folder.glob("*.y*ml")}
-    near = nearest(entry, siblings)
+    siblings = {path.stem: Path(entry).parent / path.name for folder in folders for path in folder.glob("*.y*ml")}
+    near = [str(siblings[stem]) for stem in nearest(Path(entry).stem, siblings)]
     looked = "".join(f"\n  {candidate}" for candidate in candidates)
     return ConfigPathNotFoundError(
         f"{named_at}config file '{entry}' does not exist. Looked for:{looked}",

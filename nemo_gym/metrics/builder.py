@@ -5,7 +5,7 @@ reported with its number and reason and changes nothing; what is left is complet
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +26,7 @@ from nemo_gym.metrics.fields import (
 )
 from nemo_gym.metrics.lines import Block, count_lines, parse_line, read_blocks
 from nemo_gym.metrics.shape import ShapeLearner
-from nemo_gym.metrics.table import Column, Ints, RolloutTable, sort_order
+from nemo_gym.metrics.table import Column, Ints, Keys, RolloutTable, sort_order
 from nemo_gym.metrics.transcript import TOOL_CALLS, TURNS, count_record
 
 Row = tuple[Any, ...]
@@ -55,6 +55,7 @@ class MetricsBuilder:
         self._odd_rewards: dict[int, Any] = {}
         self._pending: list[Row] = []
         self._packed = 0
+        self._left_out: Ints = np.zeros(0, np.int64)
         self._learner = ShapeLearner()
         self._decoder: LineDecoder | None = None
         self._reshapes = 0
@@ -117,6 +118,10 @@ class MetricsBuilder:
             done += lines
         return bad
 
+    def leave_out(self, rows: Sequence[int]) -> None:
+        """Count these rollouts no longer; rollouts are numbered in the order in which they came."""
+        self._left_out = np.array(sorted(rows), np.int64)
+
     # ---- output --------------------------------------------------------------------------------------------------
 
     @property
@@ -127,14 +132,27 @@ class MetricsBuilder:
 
     def table(self) -> RolloutTable:
         """All rollouts. A key that occurs twice is a ``ValueError``."""
-        self._pack()
-        return self._table(np.arange(self._packed))
+        return self._table(self.rows())
 
     def table_of(self, agent: str | None) -> RolloutTable:
         """The rollouts of one agent; None stands for those without one."""
+        return self._table(self.rows_of(agent))
+
+    def rows(self) -> Ints:
+        """The numbers of all rollouts that count."""
         self._pack()
-        code = self._agents.get(agent, -1)
-        return self._table(np.flatnonzero(self._key_column(2) == code))
+        return np.setdiff1d(np.arange(self._packed), self._left_out, assume_unique=True)
+
+    def rows_of(self, agent: str | None) -> Ints:
+        """The numbers of one agent's rollouts."""
+        rows = self.rows()
+        mine: Ints = rows[self._key_column(2)[rows] == self._agents.get(agent, -1)]
+        return mine
+
+    def keys(self) -> Keys:
+        """The indices of every rollout as it came; ``NO_INDEX`` where it has no rollout index."""
+        self._pack()
+        return Keys(self._key_column(0), self._key_column(1))
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 

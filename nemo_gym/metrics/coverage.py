@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from nemo_gym.metrics.table import Keys
 from nemo_gym.schemas.rows import RolloutKey
 
 
@@ -45,9 +47,28 @@ class Coverage:
         return f"{text}, {self.pending} not run" if self.pending else text
 
 
-def coverage(
-    planned: AbstractSet[RolloutKey], completed: AbstractSet[RolloutKey], failures: Iterable[tuple[RolloutKey, str]]
-) -> Coverage:
+def coverage(planned: Keys, completed: Keys, failures: Iterable[tuple[RolloutKey, str]]) -> Coverage:
     """Coverage of a plan; of several failures of a rollout the last one counts. Keys outside the plan do not."""
-    last = {key: cause for key, cause in failures if key in planned and key not in completed}
-    return Coverage(len(planned), len(planned & completed), dict(sorted(Counter(last.values()).items())))
+    planned, completed = distinct(planned), distinct(completed)
+    both = len(planned.task) + len(completed.task) - len(distinct(_joined(planned, completed)).task)
+    last = {key: cause for key, cause in failures if _has(planned, key) and not _has(completed, key)}
+    return Coverage(len(planned.task), both, dict(sorted(Counter(last.values()).items())))
+
+
+def distinct(keys: Keys) -> Keys:
+    """The keys in order, each once."""
+    order = np.lexsort((keys.rollout, keys.task))
+    task, rollout = keys.task[order], keys.rollout[order]
+    first = np.r_[True, (task[1:] != task[:-1]) | (rollout[1:] != rollout[:-1])][: len(task)]
+    return Keys(task[first], rollout[first])
+
+
+def _joined(a: Keys, b: Keys) -> Keys:
+    return Keys(np.concatenate([a.task, b.task]), np.concatenate([a.rollout, b.rollout]))
+
+
+def _has(keys: Keys, key: RolloutKey) -> bool:
+    """Whether a key is among these, which are in order."""
+    low, high = (int(np.searchsorted(keys.task, key.task, side)) for side in ("left", "right"))
+    place = low + int(np.searchsorted(keys.rollout[low:high], key.rollout))
+    return place < high and int(keys.rollout[place]) == key.rollout

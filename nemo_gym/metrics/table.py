@@ -4,9 +4,9 @@ A table holds no record and no transcript, only numbers: about nine bytes per ro
 task, then rollout, and each key occurs once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,19 @@ class Column:
 Columns = Mapping[str, Column]
 
 
+class Keys(NamedTuple):
+    """Task and rollout indices, one of each per rollout."""
+
+    task: Ints
+    rollout: Ints
+
+    @classmethod
+    def of(cls, keys: Iterable[RolloutKey]) -> Self:
+        """Some keys as columns."""
+        pairs = np.array([*keys], np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0], pairs[:, 1])
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutTable:
     """The numbers of a set of rollouts, sorted by key."""
@@ -71,8 +84,18 @@ class RolloutTable:
     )  # rows whose usage replaces a field by a non-number
     odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is no number, as it was
 
+    @classmethod
+    def empty(cls) -> "RolloutTable":
+        """No rollouts."""
+        none = np.zeros(0, np.int64)
+        return cls(none, none, {}, {}, {})
+
     def __len__(self) -> int:
         return len(self.task)
+
+    def key_columns(self) -> Keys:
+        """The keys as columns."""
+        return Keys(self.task, self.rollout)
 
     def metrics(self) -> dict[str, Column]:
         """What statistics see: all fields by name, where usage replaces a field of the same name."""

@@ -18,14 +18,15 @@ from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, Fai
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
+    FAILURE_CLASS_HEADER,
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
     NG_TERMINAL_KEY,
     SKILLS_REF_KEY_NAME,
 )
+from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.retry import retry_after_seconds
 
-FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
 ATTEMPT_KEY: Final = "_ng_attempt"
 EXPECTED_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError, RolloutError)
 BODY_CHARS: Final = 4000
@@ -113,7 +114,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
     kind = headers.get(FAILURE_CLASS_HEADER) or claims.get(NG_FAILURE_CLASS_KEY)
     return _failure(
         str(kind or _BY_STATUS.get(status, FailureClass.AGENT_ERROR)),
-        f"HTTP {status}: {_words(content) or _text(body)}"[:MESSAGE_CHARS],
+        f"HTTP {status}: {_words(content) or first_cause(body).strip()}"[:MESSAGE_CHARS],
         terminal=bool(claims.get(NG_TERMINAL_KEY)),
         retry_after_s=retry_after_seconds(headers),
         http_status=status,
@@ -145,10 +146,11 @@ def _stamped(planned: Planned, record: dict[str, Any]) -> bytes:
 
 
 def _words(content: Any) -> str:
-    """The human part of an error body, wherever the usual frameworks put it."""
-    while isinstance(content, dict):
-        content = next((content[name] for name in ("detail", "error", "message") if content.get(name)), None)
-    return content if isinstance(content, str) else ""
+    """The human part of an error object, wherever the usual frameworks put it."""
+    said = content
+    while isinstance(said, dict):
+        said = next((said[name] for name in ("detail", "error", "message") if said.get(name)), None)
+    return said if isinstance(said, str) and isinstance(content, dict) else ""
 
 
 def _text(body: bytes) -> str:

@@ -23,12 +23,14 @@ class FailureClass(StrEnum):
     VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
     INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
     WORKER_DIED = "worker_died"  # the process that ran it is gone
+    AUTH = "auth"  # an endpoint does not accept our key
+    REJECTED = "rejected"  # an endpoint refused the request, and would again
     AGENT_ERROR = "agent_error"  # anything else that an agent answered with an error
 
 
-# Worth another attempt within the same run. An agent's own error repeats itself more often than not: it is owed again
-# when the collection is resumed, after somebody had a look.
-TRANSIENT: Final = frozenset(FailureClass) - {FailureClass.AGENT_ERROR}
+# Worth another attempt within the same run. The others repeat themselves more often than not: they are owed again when
+# the collection is resumed, after somebody had a look.
+TRANSIENT: Final = frozenset(FailureClass) - {FailureClass.AUTH, FailureClass.REJECTED, FailureClass.AGENT_ERROR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

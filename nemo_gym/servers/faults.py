@@ -5,8 +5,10 @@ however many servers lie between it and the collector. What class of failure it 
 headers; a server in between that knows no more than "``/verify`` failed" says that.
 """
 
+import ast
 import json
 import logging
+import re
 from typing import Any, Protocol, runtime_checkable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +18,7 @@ from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
 logger = logging.getLogger(__name__)
 
 JSON_HEADER = (b"content-type", b"application/json")
+RELAYED = re.compile(r"Hit an exception in \S+ calling an inner server: (b(['\"]).*\2)", re.DOTALL)
 CLASS_OF_PATH = {"/verify": "verifier_error", "/seed_session": "tool_error"}
 
 
@@ -48,10 +51,36 @@ def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
     return headers
 
 
+def first_cause(body: bytes) -> str:
+    """What the server said in which a fault began, and its hint if it had one, out of however many relayed bodies."""
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")
+    if isinstance(content, str):
+        relayed = _relayed_body(content)
+        return content if relayed is None else first_cause(relayed)
+    said = content.get("error") if isinstance(content, dict) else None
+    if isinstance(said, dict) and "message" in said:
+        return "; ".join(str(said[part]) for part in ("message", "hint") if said.get(part))
+    return body.decode(errors="replace")
+
+
+def _relayed_body(text: str) -> bytes | None:
+    relayed = RELAYED.fullmatch(text)
+    try:
+        body = ast.literal_eval(relayed[1]) if relayed else None
+    except (SyntaxError, ValueError):
+        return None
+    return body if isinstance(body, bytes) else None
+
+
 def log_fault(error: Exception, server: str, path: str) -> None:
-    """Log an escaped exception, with its traceback only where it began: a relayed fault was already logged there."""
-    relayed = isinstance(error, UpstreamFault)
-    logger.error("%s: %s failed: %r", server, path, error, exc_info=None if relayed else error)
+    """Log an escaped exception, with its traceback where it began, and elsewhere with what that place said of it."""
+    if isinstance(error, UpstreamFault):
+        logger.error("%s: %s failed: %s", server, path, first_cause(error.response_content))
+    else:
+        logger.error("%s: %s failed: %r", server, path, error, exc_info=error)
 
 
 class FaultMiddleware:

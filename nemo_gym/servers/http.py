@@ -13,15 +13,24 @@ import io
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from urllib.request import getproxies_environment, proxy_bypass
-from weakref import WeakKeyDictionary
 
 import aiohttp
 import orjson
 from yarl import URL
 
-from nemo_gym.servers.http_errors import UpstreamResponseError, describe, request_error, shown
+from nemo_gym.servers.http_errors import (
+    BadAnswerError,
+    CannotConnectError,
+    UpstreamResponseError,
+    describe,
+    request_error,
+    shown,
+)
+from nemo_gym.servers.http_pool import HttpSettings, Pool
+from nemo_gym.servers.http_request import plain_request
+from nemo_gym.servers.plain_http import IDEMPOTENT, REDIRECTS, PlainReply, redirect_of, unpacked
 from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.wire import cookie_values, encode_json
 
@@ -34,26 +43,18 @@ INTERNAL_RETRIES: Final = RetryPolicy(resend=False)
 EXTERNAL_RETRIES: Final = RetryPolicy()
 # aiohttp warns about larger bodies that are passed as bytes.
 LARGE_BODY: Final = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """Size of the connection pool; more requests than that wait for a connection."""
-
-    connections: int = 102_400
-    connections_per_host: int = 16_384
-    # Shorter than what servers usually allow, so that we close idle connections before they do.
-    keepalive_s: float = 15.0
+MAX_REDIRECTS: Final = 10
 
 
 @dataclass(slots=True)
 class _Client:
     session: aiohttp.ClientSession
+    pool: Pool
     proxies: dict[str, str] = field(default_factory=getproxies_environment)
 
 
-# The only state of the module: an event loop can't be asked to remember its session.
-_clients: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Client]] = WeakKeyDictionary()
+# The only state of the module: an event loop can't be asked to remember its client.
+_clients: Final[dict[asyncio.AbstractEventLoop, _Client]] = {}
 
 
 class Retry(NamedTuple):
@@ -66,14 +67,20 @@ class Retry(NamedTuple):
 
 def get_global_aiohttp_client(settings: HttpSettings | None = None) -> aiohttp.ClientSession:
     """The session of the running loop, opened if need be; settings count only when it opens."""
-    return _client(settings).session
+    client = _client(settings)
+    if client.session.closed:
+        client.session = _open_session(client.pool.settings)
+    return client.session
 
 
 def _client(settings: HttpSettings | None = None) -> _Client:
     loop = asyncio.get_running_loop()
     client = _clients.get(loop)
-    if client is None or client.session.closed:
-        client = _clients[loop] = _Client(_open_session(settings or HttpSettings()))
+    if client is None:
+        for ended in [other for other in _clients if other.is_closed()]:
+            del _clients[ended]
+        settings = settings or HttpSettings()
+        client = _clients[loop] = _Client(_open_session(settings), Pool(loop, settings))
     return client
 
 
@@ -95,6 +102,7 @@ async def close_http_client() -> None:
     """Close the session of the running loop, if it has one."""
     client = _clients.pop(asyncio.get_running_loop(), None)
     if client is not None:
+        await client.pool.close()
         await client.session.close()
         # Transports close in the next round of the loop, which may be its last.
         await asyncio.sleep(0)
@@ -116,16 +124,16 @@ async def request(
     """Send a request and read its answer, whatever the status; options are aiohttp's, ``json`` may be a model."""
     client = _client()
     policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
-    timeout = _timeout(options.pop("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT))
+    timeout = options.setdefault("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT)
+    if not isinstance(timeout, aiohttp.ClientTimeout):
+        timeout = options["timeout"] = aiohttp.ClientTimeout(total=timeout)
     body = _take_body(options)
     if client.proxies and not _internal:
         options.setdefault("proxy", _proxy(client.proxies, URL(url)))
     attempt = 1
     while True:
-        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
         try:
-            response = await client.session.request(method, url, data=data, timeout=timeout, **options)
-            await response.read()
+            response = await _send(client, method, url, body, options, resend=policy.resend)
         except (aiohttp.ClientError, OSError) as error:
             delay = policy.delay(attempt) if _may_repeat(error, policy) else None
             if delay is None:
@@ -143,16 +151,41 @@ async def request(
         await asyncio.sleep(delay)
 
 
-def _timeout(given: aiohttp.ClientTimeout | float | None) -> aiohttp.ClientTimeout:
-    return given if isinstance(given, aiohttp.ClientTimeout) else aiohttp.ClientTimeout(total=given)
+async def _send(
+    client: _Client, method: str, url: str | URL, body: Any, options: dict[str, Any], *, resend: bool
+) -> aiohttp.ClientResponse:
+    """One attempt, by the plain client if it can and by aiohttp if not."""
+    plain = plain_request(method, url, body, options)
+    if plain is None:
+        return await _send_by_aiohttp(method, url, body, options)
+    pool = client.pool
+    answer = await pool.send(plain, body, options["timeout"], resend=resend or method in IDEMPOTENT)
+    reply = PlainReply(answer, plain, unpacked(answer, pool.settings.max_answer_bytes))
+    redirect = redirect_of(reply, plain) if reply.status in REDIRECTS else None
+    if redirect is None:
+        # Nobody can tell it from aiohttp's, and type checkers need not.
+        return cast("aiohttp.ClientResponse", reply)
+    options = {"headers": redirect.headers, "timeout": options["timeout"], "max_redirects": MAX_REDIRECTS - 1}
+    return await _send_by_aiohttp(redirect.method, redirect.url, body if redirect.with_body else None, options)
+
+
+async def _send_by_aiohttp(method: str, url: str | URL, body: Any, options: dict[str, Any]) -> aiohttp.ClientResponse:
+    data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+    response = await get_global_aiohttp_client().request(method, url, data=data, **options)
+    content = await response.read()
+    limit = _client().pool.settings.max_answer_bytes
+    if limit is not None and len(content) > limit:
+        raise BadAnswerError(f"more than {limit} bytes")
+    return response
 
 
 def _take_body(options: dict[str, Any]) -> Any:
     """Take body and cookies out of the options; both are encoded once, not once an attempt."""
     headers = options.get("headers") or {}
-    pairs = cookie_values(options.pop("cookies", None))
-    if pairs:
+    cookies = options.pop("cookies", None)
+    if cookies:
         # aiohttp would build a cookie jar for every request.
+        pairs = cookie_values(cookies)
         headers = {**headers, "Cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())}
     content = options.pop("json", None)
     if content is None:
@@ -173,7 +206,7 @@ def _proxy(proxies: Mapping[str, str], url: URL) -> str | None:
 def _may_repeat(error: Exception, policy: RetryPolicy) -> bool:
     if isinstance(error, aiohttp.ClientSSLError):
         return False
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+    if isinstance(error, aiohttp.ClientConnectorError | CannotConnectError | aiohttp.ConnectionTimeoutError):
         return True  # nothing was sent
     if isinstance(error, TimeoutError):
         return False  # it took all the time there was

@@ -23,6 +23,18 @@ class RequestTimeoutError(RequestFailedError, TimeoutError):
     """No answer in time."""
 
 
+class BadAnswerError(aiohttp.ClientError):
+    """What came is not an answer that can be read."""
+
+
+class CannotConnectError(aiohttp.ClientOSError):
+    """No connection, so nothing was sent; ``os_error`` says why."""
+
+    def __init__(self, os_error: OSError) -> None:
+        super().__init__(os_error.errno, os_error.strerror)
+        self.os_error = os_error
+
+
 class UpstreamResponseError(aiohttp.ClientResponseError):
     """An answer that is an error; its body is in ``response_content``."""
 
@@ -49,7 +61,7 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
             words = f"no connection within {timeout.sock_connect:g} s" if timeout.sock_connect else "no connection"
         case TimeoutError():
             words = f"no answer within {timeout.total:g} s" if timeout.total else "no answer in time"
-        case aiohttp.ClientConnectorError():
+        case aiohttp.ClientConnectorError() | CannotConnectError():
             words = f"cannot connect: {_os_words(error.os_error)}"
         case aiohttp.InvalidURL():
             words = "not a valid address"
@@ -57,6 +69,8 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
             words = "the answer broke off"
         case aiohttp.ClientResponseError():
             words = f"not a valid HTTP answer: {error.message}"
+        case BadAnswerError():
+            words = f"not a valid HTTP answer: {error}"
         case aiohttp.ServerDisconnectedError():
             words = "the server closed the connection without an answer"
         case OSError():

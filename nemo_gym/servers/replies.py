@@ -73,7 +73,10 @@ class DirectReply(Reply):
     __slots__ = ("_answer", "_base_url", "_call")
 
     def __init__(self, answer: Answer, call: Call, base_url: str) -> None:
-        super().__init__(answer.status, answer.body)
+        self.status = answer.status
+        self._body = answer.body
+        self._headers = None
+        self._cookies = None
         self._answer = answer
         self._call = call
         self._base_url = base_url

@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from nemo_gym import PARENT_DIR, __version__
 from nemo_gym.errors import ConfigError
 
@@ -45,6 +43,9 @@ def unmet(requirements: list[str]) -> list[str]:
 
 
 def _is_met(line: str) -> bool:
+    # Few servers ask for anything, and importing this takes as long as a small Gym takes to start.
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
+
     try:
         requirement = Requirement(line)
     except InvalidRequirement:

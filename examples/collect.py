@@ -14,7 +14,8 @@ async def main() -> None:
     """Host the servers here, run every task through the agent, and say how it went."""
     what = {"agent_name": "calculator_simple_agent", "input_jsonl_fpath": TASKS, "output_jsonl_fpath": ROLLOUTS}
     async with host_gym(parse_config([f"+config_paths=[{FILES}]"]).config) as gym:
-        collection = RolloutCollectionConfig(**what, num_repeats=4, responses_create_params={"temperature": 0.7})
+        sampling = {"temperature": 0.7, "max_output_tokens": 100}
+        collection = RolloutCollectionConfig(**what, num_repeats=4, responses_create_params=sampling)
         summary = await RolloutCollectionHelper().collect(collection, client=gym.client)
     print(f"mean reward {summary.tally.mean_reward:.3f}, rollouts in {summary.files.rollouts}")
 

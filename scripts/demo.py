@@ -26,7 +26,7 @@ NEXT: Final = """\
 source .venv/bin/activate
 
 # another environment
-ng eval run --resources-server format_following --model-type local_model --num-repeats 4 \\
+ng eval run --resources-server format_following --model-type local_model --num-repeats 4 --max-output-tokens 100 \\
     -i resources_servers/format_following/data/example.jsonl -a format_following_simple_agent -o results/format.jsonl
 
 # your own endpoint: OpenAI, vLLM, SGLang, llama.cpp, ...

@@ -1,9 +1,10 @@
 """Makes the picture of the demonstration in README.md: runs a command on a terminal and draws what it shows.
 
-    python scripts/record_demo.py [--output docs/images/demo.svg] [--until TEXT] [command …]
+    python scripts/record_demo.py [--output docs/images/demo.svg] [command …]
 
 The command (`make demo` unless given) runs on a pseudo-terminal; all that it shows is replayed on a screen of endless
-height and drawn as SVG, up to the line that begins with TEXT. Nothing but the standard library, and no network.
+height and drawn as SVG. Of the demonstration, what repeats itself is folded into a mark that says how many lines it
+stands for, and the last part is left to the reader. Nothing but the standard library, and no network.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import pty
 import re
 import shlex
 import struct
+import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Sequence
@@ -34,6 +36,11 @@ BACKGROUND, FOREGROUND, QUIET = "#16181d", "#d4d7dd", "#8a909c"
 COLOURS: Final = {"31": "#f07178", "32": "#8fce6f", "33": "#e5c07b", "2": QUIET, "1": "#ffffff"}
 DOTS: Final = ("#f0605a", "#e8b64a", "#62c354")
 PROMPT_STYLE: Final = ("32",)
+QUIET_STYLE: Final = ("2",)
+DEMO: Final = ("make", "demo")
+# Lines are named by how they begin.
+DEMO_ENDS: Final = "What to type next"
+DEMO_FOLDS: Final = (("Examples left", "Collecting rollouts"), ("Key metrics", "20 of 20"))
 
 # A control sequence with its parameters and its letter; a title; any other escape; or a character.
 TOKEN: Final = re.compile(r"\x1b\[([0-9;?]*)([@-~])|\x1b\][^\x07]*\x07|\x1b.|([\s\S])")
@@ -48,12 +55,15 @@ class Cell(NamedTuple):
     style: Style = ()
 
 
+Lines = list[list[Cell]]
+
+
 @dataclass
 class Screen:
     """A terminal of endless height: as much of one as progress bars and coloured text need."""
 
     columns: int = COLUMNS
-    lines: list[list[Cell]] = field(default_factory=lambda: [[]])
+    lines: Lines = field(default_factory=lambda: [[]])
     row: int = 0
     column: int = 0
     style: Style = ()
@@ -65,10 +75,6 @@ class Screen:
                 self._control(parameters, letter)
             elif character:
                 self._put(character)
-
-    def texts(self) -> list[str]:
-        """The lines without their styles."""
-        return ["".join(cell.character for cell in line).rstrip() for line in self.lines]
 
     def _control(self, parameters: str, letter: str) -> None:
         count = int(parameters) if parameters.isdigit() else 1
@@ -113,17 +119,24 @@ class Screen:
 
 def record(command: Sequence[str], screen: Screen) -> int:
     """Run a command on a terminal, show on the screen what it writes, and return its exit code."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ |= {"TERM": "xterm-256color", "COLUMNS": str(screen.columns)}
-        os.execvp(command[0], list(command))
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, screen.columns, 0, 0))
+    terminal, programs_end = pty.openpty()
+    fcntl.ioctl(programs_end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, screen.columns, 0, 0))
+    program = subprocess.Popen(
+        command,
+        stdin=programs_end,
+        stdout=programs_end,
+        stderr=programs_end,
+        env={**os.environ, "TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    os.close(programs_end)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for data in _read_all(terminal):
         sys.stderr.buffer.write(data)
         sys.stderr.flush()
         screen.feed(decoder.decode(data))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(terminal)
+    return program.wait()
 
 
 def _read_all(terminal: int) -> Iterator[bytes]:
@@ -137,16 +150,34 @@ def _read_all(terminal: int) -> Iterator[bytes]:
         yield data
 
 
-def cut(screen: Screen, until: str) -> list[list[Cell]]:
-    """The lines before the one that begins with ``until``, without blank ones at the end."""
-    texts = screen.texts()
-    end = next((number for number, text in enumerate(texts) if until and text.startswith(until)), len(texts))
-    while end and not texts[end - 1]:
+def until(lines: Lines, beginning: str) -> Lines:
+    """The lines before the first that begins like this, without blank ones at the end."""
+    end = _find(lines, beginning)
+    while end and not text_of(lines[end - 1]):
         end -= 1
-    return screen.lines[:end]
+    return lines[:end]
 
 
-def draw(lines: Sequence[Sequence[Cell]], *, title: str, columns: int = COLUMNS) -> str:
+def fold(lines: Lines, first: str, following: str) -> Lines:
+    """The lines with those from ``first`` up to ``following`` replaced by a mark, if there are any."""
+    start = _find(lines, first)
+    end = start + _find(lines[start:], following)
+    if start == end:
+        return lines
+    mark = [Cell(character, QUIET_STYLE) for character in f"⋮ {end - start} lines"]
+    return [*lines[:start], mark, *lines[end:]]
+
+
+def text_of(line: Sequence[Cell]) -> str:
+    """A line without its styles."""
+    return "".join(cell.character for cell in line).rstrip()
+
+
+def _find(lines: Lines, beginning: str) -> int:
+    return next((n for n, line in enumerate(lines) if text_of(line).startswith(beginning)), len(lines))
+
+
+def draw(lines: Lines, *, title: str, columns: int = COLUMNS) -> str:
     """The lines as an SVG picture of a terminal window."""
     width = 2 * MARGIN + columns * CELL_WIDTH
     height = TITLE_BAR + len(lines) * LINE_HEIGHT + MARGIN
@@ -194,8 +225,7 @@ def main() -> int:
     """Record, draw, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/images/demo.svg"))
-    parser.add_argument("--until", default="", help="leave out the line that begins with this, and all after it")
-    parser.add_argument("command", nargs="*", default=["make", "demo"])
+    parser.add_argument("command", nargs="*", default=DEMO)
     arguments = parser.parse_args()
     screen, prompt = Screen(), shlex.join(arguments.command)
     screen.feed(f"\x1b[{';'.join(PROMPT_STYLE)}m$\x1b[0m {prompt}\r\n")
@@ -203,8 +233,11 @@ def main() -> int:
     if code:
         print(f"{prompt} ended with exit code {code}; no picture was made", file=sys.stderr)
         return code
+    lines = until(screen.lines, DEMO_ENDS)
+    for first, following in DEMO_FOLDS:
+        lines = fold(lines, first, following)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(draw(cut(screen, arguments.until), title=prompt), "utf-8")
+    arguments.output.write_text(draw(lines, title=prompt), "utf-8")
     print(f"picture: {arguments.output}", file=sys.stderr)
     return 0
 

@@ -54,6 +54,7 @@ if inspect.iscoroutine(result):
 """
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
 SHARD = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}, "_ng_rollout_index": 0, "reward": 1.0}
+GENERATED = ("resources_servers/calculator", "resources_servers/format_following")  # their data can be made anew
 
 # Files that the reader of a document is supposed to have.
 ASSUMED = {
@@ -63,6 +64,7 @@ ASSUMED = {
         "results/shard_0.jsonl": json.dumps({**SHARD, "_ng_task_index": 0}) + "\n",
         "results/shard_1.jsonl": json.dumps({**SHARD, "_ng_task_index": 1}) + "\n",
     },
+    **{f"{folder}/README.md": {f"{folder}/data/.gitignore": ""} for folder in GENERATED},
     "docs/configuration.md": {
         "my_gym.yaml": f"config_paths: [{CALCULATOR}]\nmy_agent: {{_inherit_from: calculator_simple_agent}}\n"
         "policy_model: {responses_api_models: {openai_model: {entrypoint: app.py}}}\n",
@@ -266,3 +268,16 @@ def test_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     mentioned = re.findall(r"(?:^|`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)
     assert set(mentioned) <= targets
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\(([^)#]+)\)", (ROOT / "docs/README.md").read_text("utf-8")))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md")}
+    servers = {f"../{name_of(document)}" for document in DOCUMENTS if document.parents[2] == ROOT}
+    assert pages | servers <= listed | {"README.md"}
+
+
+def test_the_environment_in_the_readme_has_at_most_30_lines() -> None:
+    parts = [fence.text for fence in fences(ROOT / "README.md") if (fence.file or "").startswith("resources_servers/")]
+    assert len(parts) == 3
+    assert sum(1 for text in parts for line in text.splitlines() if line.strip()) <= 30

@@ -3,8 +3,10 @@
 Ctrl-C before the first rollout ends the command; during the collection it stops new rollouts and saves those that run.
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -13,8 +15,8 @@ from pydantic import Field
 from nemo_gym.cli import console
 from nemo_gym.cli.gyms import reach_gym
 from nemo_gym.cli.loop import run_async
-from nemo_gym.cli.outcome import UsageError
 from nemo_gym.cli.numbers import show_metrics
+from nemo_gym.cli.outcome import UsageError
 from nemo_gym.cli.prompts import check_prompt
 from nemo_gym.cli.settings import build, read_configuration
 from nemo_gym.config.instances import read_instances
@@ -40,7 +42,13 @@ class CollectRolloutsConfig(RolloutCollectionConfig):
 
 
 def collect_rollouts(overrides: Sequence[str]) -> int:
-    """Collect rollouts, show their metrics, and tell by the exit code whether all of them are there."""
+    """Collect rollouts, show their metrics, and tell by the exit code whether all of them are there.
+
+    Whoever names a split instead of a task file wants it to be prepared first.
+    """
+    if any(re.match(r"\+*split=", override) for override in overrides):
+        end_to_end: int = import_module("nemo_gym.cli.end_to_end").e2e_collect_rollouts(overrides)
+        return end_to_end
     config = read_configuration(CollectRolloutsConfig, overrides)
     parameters = build(CollectRolloutsConfig, config)
     check_prompt(parameters.prompt_config)

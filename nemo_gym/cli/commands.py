@@ -47,6 +47,21 @@ _RENDER: Final = (
     "ng_materialize_prompts +input_jsonl_fpath=questions.jsonl +prompt_config=prompt.yaml"
     " +output_jsonl_fpath=tasks.jsonl"
 )
+_END_TO_END: Final = (
+    f"ng_e2e_collect_rollouts {_EXAMPLE_CONFIGS} +split=example +output_jsonl_fpath=results/examples.jsonl"
+)
+_COLLECTION: Final = (
+    flag("--agent", "-a", sets="agent_name"),
+    flag("--output", "-o", sets="output_jsonl_fpath"),
+    number("--limit", sets="limit"),
+    number("--num-repeats", sets="num_repeats"),
+    number("--concurrency", sets="num_samples_in_parallel"),
+    flag("--prompt-config", sets="prompt_config"),
+    number("--temperature", sets="responses_create_params.temperature"),
+    number("--top-p", sets="responses_create_params.top_p"),
+    number("--max-output-tokens", sets="responses_create_params.max_output_tokens"),
+    flag("--resume", sets="resume_from_cache", constant="true"),
+)
 
 COMMANDS: Final = (
     Command(
@@ -137,25 +152,26 @@ COMMANDS: Final = (
         flags=(
             *CONFIGURATION,
             VERBOSE,
-            flag("--agent", "-a", sets="agent_name"),
+            *_COLLECTION,
             flag("--input", "-i", sets="input_jsonl_fpath"),
-            flag("--output", "-o", sets="output_jsonl_fpath"),
-            number("--limit", sets="limit"),
-            number("--num-repeats", sets="num_repeats"),
-            number("--concurrency", sets="num_samples_in_parallel"),
-            flag("--prompt-config", sets="prompt_config"),
-            number("--temperature", sets="responses_create_params.temperature"),
-            number("--top-p", sets="responses_create_params.top_p"),
-            number("--max-output-tokens", sets="responses_create_params.max_output_tokens"),
-            flag("--resume", sets="resume_from_cache", constant="true"),
+            flag("--split", sets="split"),
             flag("--no-serve", sets="serve", constant="false"),
         ),
     ),
     Command(
+        name="e2e_collect_rollouts",
+        path="eval e2e",
+        function="nemo_gym.cli.end_to_end:e2e_collect_rollouts",
+        parameters="nemo_gym.cli.end_to_end:EndToEndConfig",
+        summary="Prepare the configured datasets, host the servers, collect rollouts, compute metrics, stop.",
+        examples=(_END_TO_END,),
+        flags=(*CONFIGURATION, VERBOSE, *_COLLECTION, flag("--split", sets="split")),
+    ),
+    Command(
         name="aggregate_rollouts",
         path="eval aggregate",
-        function="nemo_gym.cli.collect:aggregate_rollouts",
-        parameters="nemo_gym.cli.collect:AggregateRolloutsConfig",
+        function="nemo_gym.cli.aggregating:aggregate_rollouts",
+        parameters="nemo_gym.cli.aggregating:AggregateRolloutsConfig",
         summary="Merge the rollout files of several runs and compute their metrics.",
         examples=(
             "ng_aggregate_rollouts '+input_glob=results/shard_*.jsonl' +output_jsonl_fpath=results/all.jsonl",
@@ -170,10 +186,19 @@ COMMANDS: Final = (
         ),
     ),
     Command(
+        name="compare",
+        path="eval compare",
+        function="nemo_gym.cli.comparing:compare",
+        parameters="nemo_gym.cli.comparing:CompareConfig",
+        summary="Compare two runs over the same tasks: the difference, how sure it is, and which tasks flipped.",
+        examples=("ng_compare +a=results/rollouts.jsonl +b=results/all.jsonl",),
+        flags=(JSON, VERBOSE),
+    ),
+    Command(
         name="reward_profile",
         path="eval profile",
         function="nemo_gym.cli.profiling:reward_profile",
-        parameters="nemo_gym.reward_profile:RewardProfileConfig",
+        parameters="nemo_gym.cli.profiling:ProfileConfig",
         summary="Profile rewards per task: how often each was solved, how much it varied.",
         examples=(_PROFILE,),
         flags=(

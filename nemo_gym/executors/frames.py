@@ -8,7 +8,9 @@ The body is a line on its way from or to a file; nobody in between takes it apar
 """
 
 import asyncio
+import socket
 import struct
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -34,14 +36,65 @@ class Frame(NamedTuple):
         return LENGTHS.pack(len(head), len(self.body)) + head + self.body
 
 
-async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """The next message, or None when the other side is gone."""
-    try:
-        head, body = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
-        data = await reader.readexactly(head + body)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-    return Frame(orjson.loads(data[:head]), data[head:])
+class Connection(asyncio.Protocol):
+    """One end of the socket. Frames that come together are handed over together, and so are those that are sent."""
+
+    def __init__(self, on_frame: Callable[[Frame], None]) -> None:
+        self._on_frame = on_frame
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._to_send: list[bytes] = []
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ready."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+        """The other side is gone."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over all frames that are complete."""
+        self._received += data
+        position, size = 0, len(self._received)
+        while size - position >= LENGTHS.size:
+            head_size, body_size = LENGTHS.unpack_from(self._received, position)
+            head = position + LENGTHS.size
+            body, end = head + head_size, head + head_size + body_size
+            if end > size:
+                break
+            frame = Frame(orjson.loads(self._received[head:body]), bytes(self._received[body:end]))
+            position = end
+            self._on_frame(frame)
+        del self._received[:position]
+
+    def send(self, frame: bytes) -> None:
+        """Send with the others of this turn of the event loop."""
+        if not self._to_send:
+            self._loop.call_soon(self._flush)
+        self._to_send.append(frame)
+
+    def close(self) -> None:
+        """Send what waits, and end."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        frames, self._to_send = self._to_send, []
+        if frames and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(frames))
+
+
+async def connect(end: socket.socket, on_frame: Callable[[Frame], None]) -> Connection:
+    """Take one end of the socket into use."""
+    end.setblocking(False)
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_frame), sock=end)
+    return connection
 
 
 def encode_planned(number: int, planned: Planned) -> bytes:

@@ -19,7 +19,7 @@ from time import perf_counter
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.executors.frames import Frame, decode_outcome, encode_planned, read_frame
+from nemo_gym.executors.frames import Connection, Frame, connect, decode_outcome, encode_planned
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
 from nemo_gym.rollouts.planned import Planned
@@ -41,12 +41,10 @@ class _Lease:
 class Worker:
     """One process, seen from the collector."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self._reader = reader
-        self._writer = writer
+        self.ready = asyncio.Event()
+        self.connection: Connection | None = None
         self._leases: dict[int, _Lease] = {}
         self._numbers = count()
 
@@ -55,18 +53,26 @@ class Worker:
 
     def lease(self, planned: Planned) -> "asyncio.Future[Outcome]":
         """Hand over a rollout."""
+        assert self.connection is not None
         number = next(self._numbers)
         lease = _Lease(planned, asyncio.get_running_loop().create_future())
         self._leases[number] = lease
-        self._writer.write(encode_planned(number, planned))
+        self.connection.send(encode_planned(number, planned))
         return lease.outcome
 
-    async def listen(self) -> None:
-        """Hand out outcomes until the process is gone; then give back what it still had."""
-        while (frame := await read_frame(self._reader)) is not None:
-            lease = self._leases.pop(frame.head["number"], None)
-            if lease is not None and not lease.outcome.done():
-                lease.outcome.set_result(decode_outcome(frame, lease.planned))
+    def receive(self, frame: Frame) -> None:
+        """Hand out an outcome; the first frame only says that the Gym is there."""
+        if not self.ready.is_set():
+            self.ready.set()
+            return
+        lease = self._leases.pop(frame.head["number"], None)
+        if lease is not None and not lease.outcome.done():
+            lease.outcome.set_result(decode_outcome(frame, lease.planned))
+
+    async def wait(self) -> None:
+        """Wait until the process is gone; then give back what it still had."""
+        assert self.connection is not None
+        await self.connection.closed
         code = await self.process.wait()
         for lease in self._leases.values():
             if not lease.outcome.done():
@@ -75,7 +81,8 @@ class Worker:
 
     async def stop(self) -> None:
         """Let the process go."""
-        self._writer.close()
+        if self.connection is not None:
+            self.connection.close()
         try:
             await asyncio.wait_for(self.process.wait(), STOP_S)
         except TimeoutError:
@@ -127,7 +134,7 @@ class WorkerPool:
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _keep(self, first: asyncio.Event) -> None:
-        """Keep one worker alive: start it, listen to it, replace it when it dies, but not for ever."""
+        """Keep one worker alive: start it, and replace it when it dies, but not for ever."""
         for life in range(1 + REPLACEMENTS):
             worker = await self._open()
             if worker is not None:
@@ -135,7 +142,7 @@ class WorkerPool:
                 self._arrival.set()
                 first.set()
                 try:
-                    await worker.listen()
+                    await worker.wait()
                 finally:
                     self._workers.remove(worker)
                     await worker.stop()
@@ -152,26 +159,27 @@ class WorkerPool:
         """A worker that is ready, or None if it died before that."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                MODULE,
-                str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
+            worker = Worker(
+                await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", MODULE, str(theirs.fileno())),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
             )
-        reader, writer = await asyncio.open_connection(sock=ours, limit=2**26)
-        worker = Worker(process, reader, writer)
-        writer.write(self._opening.encode())
+        worker.connection = await connect(ours, worker.receive)
+        worker.connection.send(self._opening.encode())
+        ready = asyncio.ensure_future(worker.ready.wait())
         try:
-            ready = await read_frame(reader)
+            await asyncio.wait([ready, worker.connection.closed], return_when=asyncio.FIRST_COMPLETED)
+            if worker.ready.is_set():
+                return worker
         except asyncio.CancelledError:
             await worker.stop()
             raise
-        if ready is None:
-            await worker.stop()
-            return None
-        return worker
+        finally:
+            ready.cancel()
+        await worker.stop()
+        return None
 
 
 def worker_count(workers: int | str | None) -> int:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.addresses import find_open_port
 from nemo_gym.config.instances import read_instances
-from nemo_gym.executors.frames import Frame, decode_planned, encode_outcome, read_frame
+from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.servers.gym import host_gym
@@ -26,9 +26,9 @@ READY = {"ready": True}
 def main() -> None:
     """Serve the socket whose number is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    end = socket.socket(fileno=int(sys.argv[1]))
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(work(connection))
+        runner.run(work(end))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -39,37 +39,38 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def work(connection: socket.socket) -> None:
+async def work(end: socket.socket) -> None:
     """Host a Gym and run what comes."""
-    reader, writer = await asyncio.open_connection(sock=connection)
-    opening = await read_frame(reader)
-    if opening is None:
-        return
+    frames: asyncio.Queue[Frame] = asyncio.Queue()
+    connection = await connect(end, frames.put_nowait)
+    opening = await frames.get()
     config = OmegaConf.create(opening.body.decode())
     assert isinstance(config, DictConfig)
     async with host_gym(with_own_ports(config)) as gym:
         attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
-        writer.write(Frame(READY).encode())
-        await _serve(reader, writer, attempt)
-    writer.close()
+        connection.send(Frame(READY).encode())
+        await _serve(frames, connection, attempt)
 
 
-async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, attempt: Attempt) -> None:
+async def _serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt: Attempt) -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def run(frame: Frame) -> None:
         outcome = await attempt(decode_planned(frame))
-        writer.write(encode_outcome(frame.head["number"], outcome))
+        connection.send(encode_outcome(frame.head["number"], outcome))
 
-    try:
-        while (frame := await read_frame(reader)) is not None:
-            task = asyncio.create_task(run(frame))
+    async def start_all() -> None:
+        while True:
+            task = asyncio.create_task(run(await frames.get()))
             running.add(task)
             task.add_done_callback(running.discard)
-    finally:
-        for task in list(running):
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+
+    starting = asyncio.create_task(start_all())
+    await connection.closed
+    tasks = [starting, *running]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def with_own_ports(config: DictConfig) -> DictConfig:

@@ -55,10 +55,7 @@ def profile_files(plan: Path, rollouts: Path, *, allow_partial: bool = False) ->
     """Profile a file of rollouts against the file of what was planned."""
     planned = _read_plan(plan)
     builder = read_rollouts(rollouts)
-    try:
-        table = builder.table()
-    except ValueError as error:
-        raise ProfileError(f"{rollouts}: {error}") from None
+    table = _table(builder, rollouts)
     check_keys(planned.keys, table.keys(), allow_partial=allow_partial)
     expected = Counter(key.task for key in planned.keys)
     groups = task_entries(table, sample_of=planned.samples.__getitem__, expected=expected)
@@ -87,6 +84,18 @@ def read_rollouts(path: Path) -> MetricsBuilder:
             hint="delete the line; its rollout can be collected again with +resume_from_cache=true",
         )
     return builder
+
+
+def read_table(path: Path) -> RolloutTable:
+    """The numbers of a rollout file as a table."""
+    return _table(read_rollouts(path), path)
+
+
+def _table(builder: MetricsBuilder, path: Path) -> RolloutTable:
+    try:
+        return builder.table()
+    except ValueError as error:
+        raise ProfileError(f"{path}: {error}") from None
 
 
 class RecordLine(NamedTuple):

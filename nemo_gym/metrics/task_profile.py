@@ -7,7 +7,7 @@ is how rollouts were numbered when they were planned.
 from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,22 +15,30 @@ from nemo_gym.metrics.fields import REWARD
 from nemo_gym.metrics.files import replacing
 from nemo_gym.metrics.groups import Entry
 from nemo_gym.metrics.json_text import to_json
-from nemo_gym.metrics.profile_files import read_records, read_rollouts
+from nemo_gym.metrics.profile_files import read_records, read_table
 from nemo_gym.metrics.statistics import describe
 from nemo_gym.metrics.table import Column, RolloutTable
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
 
-def profile_tasks(tasks: Path, rollouts: Path, output: Path, *, pass_threshold: float | None = None) -> int:
-    """Write every task that has rewards, with their statistics. Returns the number of tasks written."""
-    rewards = task_rewards(read_rollouts(rollouts).table(), pass_threshold)
+class TaskProfile(NamedTuple):
+    """How many tasks were written, and the numbers of the rollouts."""
+
+    tasks: int
+    table: RolloutTable
+
+
+def profile_tasks(tasks: Path, rollouts: Path, output: Path, *, pass_threshold: float | None = None) -> TaskProfile:
+    """Write every task that has rewards, with their statistics."""
+    table = read_table(rollouts)
+    rewards = task_rewards(table, pass_threshold)
     written = 0
     with replacing(output) as file:
         for index, row in _numbered(tasks):
             if index in rewards:
                 file.write(to_json({**row, **rewards[index]}) + b"\n")
                 written += 1
-    return written
+    return TaskProfile(written, table)
 
 
 def task_rewards(table: RolloutTable, pass_threshold: float | None = None) -> dict[int, Entry]:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 
 from pydantic import ValidationError
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.attempt import AgentClient, Answer
 from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failure_of_error, failure_of_status
 from nemo_gym.rollouts.hooks import METRICS_PATH
@@ -53,6 +54,8 @@ async def ask(
             reason = failure_of_status(answer.status, answer.headers, body).message
         except EXPECTED_ERRORS as error:
             reason = failure_of_error(error).message
+        except ConfigError as error:  # there is no such server
+            reason = str(error)
         except ValidationError as error:
             reason = f"its answer is not what {METRICS_PATH} returns: {error}"
     logger.warning("No metrics for %s: %s", agent, reason)
@@ -71,13 +74,12 @@ def _write(file: Any, records: Iterable[Record]) -> int:
 
 
 async def _post(client: AgentClient, agent: str, request: Path, size: int) -> Any:
-    to = {"server_name": agent, "url_path": METRICS_PATH}
-    if not isinstance(client, GymClient):
-        return await client.post(**to, json=decode(await asyncio.to_thread(request.read_bytes)))
-    if agent in client.local_servers or size <= _AT_ONCE:
-        return await client.post(**to, json=await asyncio.to_thread(request.read_bytes))
-    headers = {"Content-Type": "application/json", "Content-Length": str(size)}
-    return await client.post(**to, data=_Streamed(request), headers=headers)
+    if isinstance(client, GymClient) and agent not in client.local_servers and size > _AT_ONCE:
+        headers = {"Content-Type": "application/json", "Content-Length": str(size)}
+        return await client.post(agent, METRICS_PATH, data=_Streamed(request), headers=headers)
+    body = await asyncio.to_thread(request.read_bytes)
+    content = body if isinstance(client, GymClient) else decode(body)
+    return await client.post(server_name=agent, url_path=METRICS_PATH, json=content)
 
 
 class _Streamed:

@@ -1,8 +1,11 @@
-"""The one HTTP client of a process: a session per event loop, shared by everything that sends requests.
+"""The one HTTP client of a process: connections per event loop, shared by everything that sends requests.
 
-The session opens with the first request and is closed by whoever runs the loop (:func:`close_http_client`). Cookies
-are never kept; callers pass them on. A response is always read to its end before it is returned, so an answer that
-breaks off counts as a connection error, and no caller can hold a connection by forgetting to read.
+Most requests go to plain ``http://`` endpoints and need little: they are sent by our own lean client (``plain_http``).
+Everything else is aiohttp's: TLS, proxies, options that only it knows. Callers can't tell which of the two it was.
+
+Both open with the first request and are closed by whoever runs the loop (:func:`close_http_client`). Cookies are never
+kept; callers pass them on. A response is always read to its end before it is returned, so an answer that breaks off
+counts as a connection error, and no caller can hold a connection by forgetting to read.
 
 Retries are bounded (see ``retry``); the error after the last one says what was tried (see ``http_errors``).
 """
@@ -23,13 +26,14 @@ from yarl import URL
 from nemo_gym.servers.http_errors import (
     BadAnswerError,
     CannotConnectError,
+    ClientClosedError,
     UpstreamResponseError,
     describe,
     request_error,
     shown,
 )
 from nemo_gym.servers.http_pool import HttpSettings, Pool
-from nemo_gym.servers.http_request import plain_request
+from nemo_gym.servers.http_request import plain_request, refuse_control_characters
 from nemo_gym.servers.plain_http import IDEMPOTENT, REDIRECTS, PlainReply, redirect_of, unpacked
 from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.wire import cookie_values, encode_json
@@ -77,8 +81,6 @@ def _client(settings: HttpSettings | None = None) -> _Client:
     loop = asyncio.get_running_loop()
     client = _clients.get(loop)
     if client is None:
-        for ended in [other for other in _clients if other.is_closed()]:
-            del _clients[ended]
         settings = settings or HttpSettings()
         client = _clients[loop] = _Client(_open_session(settings), Pool(loop, settings))
     return client
@@ -99,7 +101,7 @@ def _open_session(settings: HttpSettings) -> aiohttp.ClientSession:
 
 
 async def close_http_client() -> None:
-    """Close the session of the running loop, if it has one."""
+    """Close the connections of the running loop, if it has any."""
     client = _clients.pop(asyncio.get_running_loop(), None)
     if client is not None:
         await client.pool.close()
@@ -157,7 +159,7 @@ async def _send(
     """One attempt, by the plain client if it can and by aiohttp if not."""
     plain = plain_request(method, url, body, options)
     if plain is None:
-        return await _send_by_aiohttp(method, url, body, options)
+        return await _send_by_aiohttp(client, method, url, body, options)
     pool = client.pool
     answer = await pool.send(plain, body, options["timeout"], resend=resend or method in IDEMPOTENT)
     reply = PlainReply(answer, plain, unpacked(answer, pool.settings.max_answer_bytes))
@@ -165,15 +167,21 @@ async def _send(
     if redirect is None:
         # Nobody can tell it from aiohttp's, and type checkers need not.
         return cast("aiohttp.ClientResponse", reply)
+    body = body if redirect.with_body else None
     options = {"headers": redirect.headers, "timeout": options["timeout"], "max_redirects": MAX_REDIRECTS - 1}
-    return await _send_by_aiohttp(redirect.method, redirect.url, body if redirect.with_body else None, options)
+    return await _send_by_aiohttp(client, redirect.method, redirect.url, body, options)
 
 
-async def _send_by_aiohttp(method: str, url: str | URL, body: Any, options: dict[str, Any]) -> aiohttp.ClientResponse:
+async def _send_by_aiohttp(
+    client: _Client, method: str, url: str | URL, body: Any, options: dict[str, Any]
+) -> aiohttp.ClientResponse:
+    refuse_control_characters(url)
+    if client.pool.closed:
+        raise ClientClosedError
     data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
     response = await get_global_aiohttp_client().request(method, url, data=data, **options)
     content = await response.read()
-    limit = _client().pool.settings.max_answer_bytes
+    limit = client.pool.settings.max_answer_bytes
     if limit is not None and len(content) > limit:
         raise BadAnswerError(f"more than {limit} bytes")
     return response

@@ -27,6 +27,10 @@ class BadAnswerError(aiohttp.ClientError):
     """What came is not an answer that can be read."""
 
 
+class ClientClosedError(aiohttp.ClientConnectionError):
+    """The client was closed while it was needed."""
+
+
 class CannotConnectError(aiohttp.ClientOSError):
     """No connection, so nothing was sent; ``os_error`` says why."""
 
@@ -71,6 +75,8 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
             words = f"not a valid HTTP answer: {error.message}"
         case BadAnswerError():
             words = f"not a valid HTTP answer: {error}"
+        case ClientClosedError():
+            words = "the client was closed"
         case aiohttp.ServerDisconnectedError():
             words = "the server closed the connection without an answer"
         case OSError():

@@ -166,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     text = "".join(json.dumps(task_row(problem, shots=options.shots)) + "\n" for problem in problems)
     if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text, "utf-8")
     else:
         sys.stdout.write(text)

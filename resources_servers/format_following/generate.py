@@ -148,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     text = "".join(json.dumps(task_row(task, shots=options.shots)) + "\n" for task in tasks)
     if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text, "utf-8")
     else:
         sys.stdout.write(text)

@@ -142,12 +142,12 @@ def test_the_older_profile_has_one_row_per_task(tmp_path: Path) -> None:
         [{"_ng_task_index": task, "reward": reward} for task, values in rewards.items() for reward in values],
     )
     output = tmp_path / "out" / "profile.jsonl"
-    assert profile_tasks(tasks, rollouts, output, pass_threshold=0.9) == 3
+    assert profile_tasks(tasks, rollouts, output, pass_threshold=0.9).tasks == 3
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert rows[0] == {
         "q": 0, "avg_reward": 0.75, "std_reward": pytest.approx(0.5**0.5 / 2), "min_reward": 0.5, "max_reward": 1.0,
         "total_samples": 2, "pass_rate": 0.5, "pass_rate_total": 2, "pass_rate_passed": 1, "pass_threshold": 0.9,
     }  # fmt: skip
     assert [row["q"] for row in rows] == [0, 1, 9]
-    assert profile_tasks(tasks, rollouts, output) == 3
+    assert profile_tasks(tasks, rollouts, output).tasks == 3
     assert "pass_rate" not in json.loads(output.read_text().splitlines()[0])

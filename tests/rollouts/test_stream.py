@@ -64,5 +64,6 @@ async def test_a_rollout_that_fails_for_good_is_an_outcome(
 ) -> None:
     mock_model.set(faults="html:1.0")
     [outcome] = [outcome async for outcome in stream(tasks[:1], gym.client, agent=AGENT, max_attempts=1)]
+    mock_model.set(faults="none:0")
     assert isinstance(outcome, Failed)
     assert outcome.failure.kind == "invalid_response"

@@ -15,7 +15,6 @@ import pytest
 from pydantic import BaseModel
 
 from nemo_gym.servers.http import (
-    HttpSettings,
     Retry,
     close_http_client,
     get_global_aiohttp_client,
@@ -24,6 +23,7 @@ from nemo_gym.servers.http import (
     request,
 )
 from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError, UpstreamResponseError
+from nemo_gym.servers.http_pool import HttpSettings
 from nemo_gym.servers.retry import RetryPolicy
 
 QUICK = RetryPolicy(attempts=3, base_s=0.001, statuses=frozenset({429, 500}))

@@ -3,18 +3,20 @@
 import asyncio
 import gc
 import gzip
+import inspect
 import socket
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
 import uvloop
 
-from nemo_gym.servers.http import HttpSettings, Retry, close_http_client, get_global_aiohttp_client, request
+from nemo_gym.servers.http import Retry, close_http_client, get_global_aiohttp_client, request
 from nemo_gym.servers.http_connection import SLICE, Connection
 from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.http_pool import HttpSettings
 from nemo_gym.servers.http_request import plain_request
 from nemo_gym.servers.plain_http import PlainReply
 from nemo_gym.servers.retry import RetryPolicy
@@ -25,16 +27,29 @@ ONCE = RetryPolicy(attempts=1)
 ONCE_EACH = RetryPolicy(attempts=1, resend=False)
 
 
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = request.param()
-    return policy
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test, once on each kind of event loop."""
+
+    def run(new_loop: Callable[[], asyncio.AbstractEventLoop], **given: Any) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(test(**given))
+
+    asked_for = inspect.signature(test)
+    first = inspect.Parameter("new_loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = asked_for.replace(parameters=[first, *asked_for.parameters.values()])  # type: ignore[attr-defined]
+    marked: Callable[..., None] = LOOPS(run)
+    return marked
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.002)
+    for _ in range(2000):
+        if holds():
+            return
+        await asyncio.sleep(0.002)
+    raise TimeoutError
 
 
 async def silence(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,6 +58,7 @@ async def silence(server: RawServer, reader: asyncio.StreamReader, writer: async
     await reader.readexactly(1)
 
 
+@on_both_loops
 async def test_one_connection_serves_one_request_after_the_other() -> None:
     async with playing(answers(reply())) as server:
         for _ in range(20):
@@ -50,9 +66,8 @@ async def test_one_connection_serves_one_request_after_the_other() -> None:
         assert (server.connections, len(server.heads)) == (1, 20)
 
 
+@on_both_loops
 async def test_the_connection_that_was_used_last_is_used_first() -> None:
-    seen: list[int] = []
-
     async def tell(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = server.connections
         while True:
@@ -62,12 +77,12 @@ async def test_the_connection_that_was_used_last_is_used_first() -> None:
 
     async with playing(tell) as server:
         calls = [asyncio.create_task(request("GET", server.url)) for _ in range(3)]
-        for call in asyncio.as_completed(calls):
-            seen.append(int(await (await call).read()))
+        seen = [int(await (await call).read()) for call in asyncio.as_completed(calls)]
         last = [int(await (await request("GET", server.url)).read()) for _ in range(4)]
         assert last == [seen[-1]] * 4
 
 
+@on_both_loops
 async def test_an_idle_connection_is_closed_in_time() -> None:
     async with playing(answers(reply())) as server:
         get_global_aiohttp_client(HttpSettings(keepalive_s=0.02))
@@ -77,6 +92,7 @@ async def test_an_idle_connection_is_closed_in_time() -> None:
         assert server.connections == 4
 
 
+@on_both_loops
 async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     async with playing(answers(reply(), hang_up=True)) as server:
         for _ in range(3):
@@ -93,6 +109,7 @@ async def closes_on_the_second(server: RawServer, reader: asyncio.StreamReader, 
 
 
 @pytest.mark.parametrize(("method", "policy"), [("POST", ONCE), ("GET", ONCE_EACH), ("GET", ONCE), ("PUT", ONCE_EACH)])
+@on_both_loops
 async def test_a_request_on_a_connection_just_closed_is_sent_again(method: str, policy: RetryPolicy) -> None:
     retries: list[Retry] = []
     async with playing(closes_on_the_second) as server:
@@ -102,6 +119,7 @@ async def test_a_request_on_a_connection_just_closed_is_sent_again(method: str, 
         assert (server.connections, len(server.heads), retries) == (2, 3, [])
 
 
+@on_both_loops
 async def test_what_must_not_be_sent_twice_is_not() -> None:
     async with playing(closes_on_the_second) as server:
         await request("POST", server.url, retries=ONCE_EACH)
@@ -110,6 +128,7 @@ async def test_what_must_not_be_sent_twice_is_not() -> None:
         assert (server.connections, len(server.heads)) == (1, 2)
 
 
+@on_both_loops
 async def test_a_new_connection_that_is_closed_is_an_attempt_that_failed() -> None:
     async with playing(answers(b"", hang_up=True)) as server:
         with pytest.raises(RequestFailedError, match="without an answer"):
@@ -119,6 +138,7 @@ async def test_a_new_connection_that_is_closed_is_an_attempt_that_failed() -> No
 
 @pytest.mark.parametrize("extra", [b"x", b"HTTP/1.1 200 OK\r\n", reply(b"not yours")])
 @pytest.mark.parametrize("later", [True, False])
+@on_both_loops
 async def test_bytes_that_nobody_asked_for_are_no_answer(extra: bytes, later: bool) -> None:
     async def play(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
@@ -135,10 +155,12 @@ async def test_bytes_that_nobody_asked_for_are_no_answer(extra: bytes, later: bo
         assert server.connections == 3
 
 
+@on_both_loops
 async def test_a_cancelled_request_closes_its_connection_and_frees_its_place() -> None:
-    plays = iter([silence, answers(reply())])
+    async def first_silent(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await (silence if server.connections == 1 else answers(reply()))(server, reader, writer)
 
-    async with playing(lambda *given: next(plays)(*given)) as server:
+    async with playing(first_silent) as server:
         get_global_aiohttp_client(HttpSettings(connections_per_host=1))
         hanging = asyncio.create_task(request("POST", server.url))
         waiting = [asyncio.create_task(request("POST", server.url)) for _ in range(3)]
@@ -151,6 +173,7 @@ async def test_a_cancelled_request_closes_its_connection_and_frees_its_place() -
         await until(lambda: server.lost == 1)
 
 
+@on_both_loops
 async def test_places_are_given_in_the_order_of_arrival() -> None:
     async with playing(answers(reply())) as server:
         get_global_aiohttp_client(HttpSettings(connections_per_host=1))
@@ -159,6 +182,7 @@ async def test_places_are_given_in_the_order_of_arrival() -> None:
         assert server.connections == 1
 
 
+@on_both_loops
 async def test_the_limit_for_all_hosts_holds() -> None:
     open_now, most = 0, 0
 
@@ -179,6 +203,7 @@ async def test_the_limit_for_all_hosts_holds() -> None:
         assert max(one.connections, other.connections) <= 2
 
 
+@on_both_loops
 async def test_waiting_for_a_place_counts_as_waiting_for_the_answer() -> None:
     async with playing(silence) as server:
         get_global_aiohttp_client(HttpSettings(connections_per_host=1))
@@ -189,6 +214,7 @@ async def test_waiting_for_a_place_counts_as_waiting_for_the_answer() -> None:
         await until(lambda: server.lost == server.connections)
 
 
+@on_both_loops
 async def test_an_answer_that_drips_in_has_a_deadline_all_the_same() -> None:
     async def drip(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read_request(reader)
@@ -203,18 +229,25 @@ async def test_an_answer_that_drips_in_has_a_deadline_all_the_same() -> None:
             await request("POST", server.url, timeout=0.05)
 
 
+@on_both_loops
 async def test_every_request_of_a_connection_has_its_own_deadline() -> None:
-    plays = answers(reply())
+    async def three_times(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            await server.read_request(reader)
+            writer.write(reply())
+        await silence(server, reader, writer)
 
-    async with playing(plays) as server:
+    async with playing(three_times) as server:
         assert (await request("POST", server.url, timeout=30)).status == 200
         assert (await request("POST", server.url, timeout=0.05)).status == 200
         await asyncio.sleep(0.06)  # the deadline of a request that is over harms nobody
         assert (await request("POST", server.url, timeout=30)).status == 200
-        server.play = silence
+        with pytest.raises(RequestTimeoutError):  # and the long one before does not hold up the short one
+            await request("POST", server.url, timeout=0.05)
         assert server.connections == 1
 
 
+@on_both_loops
 async def test_a_connection_that_does_not_come_about_is_named_as_that() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -232,6 +265,7 @@ async def test_a_connection_that_does_not_come_about_is_named_as_that() -> None:
             filler.close()
 
 
+@on_both_loops
 async def test_a_name_that_nobody_knows_cannot_be_connected_to() -> None:
     calls = (request("POST", "http://nowhere.invalid/", retries=ONCE) for _ in range(3))
     found = await asyncio.gather(*calls, return_exceptions=True)
@@ -240,6 +274,7 @@ async def test_a_name_that_nobody_knows_cannot_be_connected_to() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+@on_both_loops
 async def test_names_and_addresses_of_both_kinds_are_reached(host: str) -> None:
     try:
         async with playing(answers(reply()), host="127.0.0.1" if host == "localhost" else host) as server:
@@ -268,6 +303,7 @@ class Pipe(asyncio.Transport):
         self.protocol.connection_lost(None)
 
 
+@on_both_loops
 async def test_a_large_body_is_sent_as_fast_as_it_is_taken() -> None:
     connection = Connection(asyncio.get_running_loop())
     pipe = Pipe(connection)
@@ -284,6 +320,7 @@ async def test_a_large_body_is_sent_as_fast_as_it_is_taken() -> None:
     connection.abort()
 
 
+@on_both_loops
 async def test_a_large_body_arrives_whole_and_keeps_its_connection() -> None:
     body = b"0123456789" * 500_000
     async with playing(answers(reply())) as server:
@@ -293,6 +330,7 @@ async def test_a_large_body_arrives_whole_and_keeps_its_connection() -> None:
         assert server.connections == 1
 
 
+@on_both_loops
 async def test_an_answer_that_does_not_wait_for_the_body_is_an_answer() -> None:
     async def refuse(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -318,6 +356,7 @@ async def test_an_answer_that_does_not_wait_for_the_body_is_an_answer() -> None:
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"allow_redirects": False}])
+@on_both_loops
 async def test_an_answer_can_be_limited_in_size(script: bytes, options: dict[str, Any]) -> None:
     async with playing(answers(script)) as server:
         get_global_aiohttp_client(HttpSettings(max_answer_bytes=1999))
@@ -330,6 +369,7 @@ async def test_an_answer_can_be_limited_in_size(script: bytes, options: dict[str
 
 
 @pytest.mark.parametrize("bad", ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"])
+@on_both_loops
 async def test_nothing_can_end_a_line(bad: str) -> None:
     async with playing(answers(reply())) as server:
         for headers in ({"X-A": bad}, {bad: "x"}):
@@ -340,11 +380,6 @@ async def test_nothing_can_end_a_line(bad: str) -> None:
         with pytest.raises(RequestFailedError, match="not a valid address"):
             await request("POST", server.url + bad)
         assert server.heads == []
-
-
-async def body_in_parts() -> AsyncIterator[bytes]:
-    yield b"a"
-    yield b"b"
 
 
 @pytest.mark.parametrize(
@@ -363,17 +398,26 @@ async def body_in_parts() -> AsyncIterator[bytes]:
         ("GET", {"headers": [("X-A", "1")]}),
     ],
 )
+@on_both_loops
 async def test_what_the_plain_client_does_not_do_is_done_by_aiohttp(method: str, options: dict[str, Any]) -> None:
     async with playing(answers(reply(b"{}" if method != "HEAD" else b""))) as server:
         answer = await request(method, server.url, **options)
         assert isinstance(answer, aiohttp.ClientResponse)
 
 
-@pytest.mark.parametrize("url", ["https://a/b", "http://me:secret@a/b", "http://me@a/", "http://[fe80::1%25eth0]/", "a"])
+@pytest.mark.parametrize(
+    "url", ["https://a/b", "http://me:secret@a/b", "http://me@a/", "http://[fe80::1%25eth0]/", "a"]
+)
 def test_other_addresses_are_left_to_aiohttp(url: str) -> None:
     assert plain_request("GET", url, None, {"timeout": aiohttp.ClientTimeout()}) is None
 
 
+@pytest.mark.parametrize("options", [{"ssl": False}, {"auth": None}, {"proxy": "http://proxy"}, {"chunked": True}])
+def test_other_options_are_left_to_aiohttp(options: dict[str, Any]) -> None:
+    assert plain_request("GET", "http://a/", None, {"timeout": aiohttp.ClientTimeout(), **options}) is None
+
+
+@on_both_loops
 async def test_closing_the_client_ends_what_is_under_way() -> None:
     async with playing(silence) as server:
         calls = [asyncio.create_task(request("POST", server.url, retries=ONCE)) for _ in range(3)]
@@ -385,6 +429,7 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
     gc.collect()
 
 
+@on_both_loops
 async def test_two_thousand_requests_at_once_are_all_answered(mock_model: MockModel) -> None:
     mock_model.set(latency="0.2")
 
@@ -396,7 +441,8 @@ async def test_two_thousand_requests_at_once_are_all_answered(mock_model: MockMo
     await close_http_client()
 
 
-def test_nothing_is_left_open_when_the_loop_ends(event_loop_policy: asyncio.AbstractEventLoopPolicy) -> None:
+@LOOPS
+def test_nothing_is_left_open_when_the_loop_ends(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def use() -> None:
         async with playing(answers(reply())) as server:
             await asyncio.gather(*(request("GET", server.url) for _ in range(5)))
@@ -407,6 +453,6 @@ def test_nothing_is_left_open_when_the_loop_ends(event_loop_policy: asyncio.Abst
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):
-            with asyncio.Runner(loop_factory=event_loop_policy.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(use())
             gc.collect()

@@ -60,9 +60,9 @@ class Agenda:
         return (planned for row in rows if (planned := self._planned(row)))
 
     def _planned(self, row: Row) -> Planned | None:
-        key = key_in(row)
+        key, agent = key_in(row), agent_name(row)
         attempts = self.policy.attempts(self.failures.get(packed(key))) if key else None
-        return Planned.of(row, attempt=attempts.next, last_attempt=attempts.last) if attempts else None
+        return Planned(key, agent, row, attempts.next, attempts.last) if key and agent and attempts else None
 
     def owe(self, position: int, agent: str) -> None:
         """Add a rollout."""

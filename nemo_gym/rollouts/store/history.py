@@ -104,8 +104,7 @@ def read_failures(path: Path, history: History) -> list[Span]:
         try:
             record = decode(line.text)
         except ValueError:
-            if line.text.strip():
-                strays.append(_stray(line, _unreadable(line)))
+            strays.append(_stray(line, _unreadable(line)))
             continue
         if key := key_in(record):
             past = history.failures.setdefault(packed(key), PastFailures())

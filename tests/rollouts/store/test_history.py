@@ -51,7 +51,7 @@ def test_failed_attempts_are_counted(tmp_path: Path) -> None:
         + line(1, _ng_failure_class="skipped", _ng_failure_terminal=True)
         + b'{"torn'
     )
-    assert [span.why for span in read_failures(path, history)] == ["torn line"]
+    assert [span.why for span in read_failures(path, history)] == ["blank line", "blank line", "torn line"]
     assert list(history.failures.values()) == [PastFailures(2, False, "connection"), PastFailures(1, True, "skipped")]
 
 

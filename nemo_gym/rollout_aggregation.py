@@ -1,0 +1,89 @@
+"""Front door: the metrics of rollouts that several runs collected. ``rollout_collection`` offers these names, too."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
+from nemo_gym.global_config import get_global_config_dict
+from nemo_gym.rollouts.aggregate import AgentMetrics
+from nemo_gym.rollouts.attempt import AgentClient
+from nemo_gym.rollouts.merge import find_shards, merge_shards
+from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.store.shards import OnConflict, Shards
+from nemo_gym.servers.client import GymClient, HeadServerUnreachableError
+from nemo_gym.servers.http import close_http_client
+
+logger = logging.getLogger(__name__)
+
+
+class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
+    """Merge the rollout files of several runs and compute their metrics."""
+
+    input_glob: str = Field(description="Rollout files: paths or patterns, separated by commas.")
+    output_jsonl_fpath: str = Field(description="File for all rollouts together; the metrics go beside it.")
+    merge_shards: bool = Field(True, description="Write that file; otherwise only the metrics.")
+    on_conflict: OnConflict = Field(
+        OnConflict.ERROR,
+        exclude=True,
+        description="If a rollout is there twice and differs: refuse (error), or take the first or the last.",
+    )
+    strict: bool = Field(True, exclude=True, description="Refuse lines that can't be read instead of leaving them out.")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """What came of it."""
+
+    files: RunFiles
+    metrics: Sequence[AgentMetrics]
+    rollouts: int
+    unreadable: int  # lines that were left out
+
+
+class RolloutAggregationHelper:
+    """Computes the metrics of rollouts that several runs collected."""
+
+    async def run_from_config(
+        self, config: RolloutAggregationConfig, *, client: AgentClient | None = None
+    ) -> Path | None:
+        """Merge the shards, have the agents compute the metrics; return the path of the metrics, if there are any."""
+        try:
+            done = await self.aggregate(config, client=client, find_client=client is None)
+        finally:
+            if client is None:
+                await close_http_client()
+        return done.files.metrics if done.metrics else None
+
+    async def aggregate(
+        self, config: RolloutAggregationConfig, *, client: AgentClient | None = None, find_client: bool = False
+    ) -> Aggregation:
+        """Merge and compute. Without a client the metrics are the default ones, unless one is to be found."""
+        output = Path(config.output_jsonl_fpath)
+        paths = find_shards(config.input_glob, output)
+        shards = await asyncio.to_thread(Shards, paths, on_conflict=config.on_conflict, strict=config.strict)
+        if find_client and client is None and shards.agents:
+            client = find_gym()
+        metrics = await merge_shards(shards, output, client, keep_merged=config.merge_shards)
+        return Aggregation(RunFiles.of(output), metrics, len(shards), len(shards.unreadable))
+
+
+def connect(head: BaseServerConfig | None = None) -> GymClient:
+    """A client for the servers that run elsewhere, found through their head server."""
+    return GymClient.load_from_head(head or BaseServerConfig.model_validate(get_global_config_dict()["head_server"]))
+
+
+def find_gym() -> GymClient | None:
+    """A client for the Gym that is running, if one is."""
+    try:
+        return connect()
+    except HeadServerUnreachableError:
+        logger.warning(
+            "No Gym is running and no configuration is given, so these are the default metrics: what an environment "
+            "would add is missing. For that, start it with ng_run or give +config_paths=[…]"
+        )
+        return None

@@ -1,0 +1,212 @@
+"""A finished answer in the shape of ``aiohttp.ClientResponse``: what answers of every transport have in common.
+
+A transport adds where the answer came from and what its headers and cookies are; both are made when they are asked
+for, because they cost time and are rarely looked at. The body is whole, so nothing is held and nothing waits.
+"""
+
+import codecs
+import json as json_module
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from http.cookies import Morsel, SimpleCookie
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+Headers = CIMultiDictProxy[str]
+
+
+class PlainMorsel(Morsel[str]):
+    """A cookie that is only a name and a value; the standard class spends most of its time on attributes it lacks."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self._key, self._value, self._coded_value = name, value, value
+
+    def __missing__(self, attribute: str) -> str:
+        return ""
+
+
+def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
+    """The cookies of ``Set-Cookie`` headers, also those with values that the standard class does not take."""
+    cookies = SimpleCookie()
+    for header in set_cookie:
+        cookies.load(header)
+        pair, _, attributes = header.partition(";")
+        name, _, value = (part.strip() for part in pair.partition("="))
+        if name and name not in cookies:
+            cookies.load(f"{name}=; {attributes}")
+            if name in cookies:
+                cookies[name].set(name, value, value)
+    return cookies
+
+
+def read_json(content: bytes | str) -> Any:
+    """JSON as Python reads it, which knows numbers that orjson refuses (``NaN``, integers beyond 64 bits)."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return json_module.loads(content)
+
+
+class Reply(ABC):
+    """Status and body; the rest is up to the transport."""
+
+    __slots__ = ("_body", "_cookies", "_headers", "status")
+
+    # Redirects are followed elsewhere, and nothing stays open.
+    history: tuple[()] = ()
+    closed = True
+
+    # Transports set these themselves: a constructor to call would cost as much as the rest of an answer.
+    status: int
+    _body: bytes
+    _headers: Headers | None
+    _cookies: SimpleCookie | None
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """The method of the call."""
+
+    @property
+    @abstractmethod
+    def url(self) -> URL:
+        """The address that was called."""
+
+    @abstractmethod
+    def _read_headers(self) -> Iterable[tuple[str, str]]:
+        """The headers of the answer, decoded."""
+
+    def _read_cookies(self) -> SimpleCookie:
+        return read_cookies(self.headers.getall("Set-Cookie", ()))
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the answer."""
+        if self._headers is None:
+            self._headers = CIMultiDictProxy(CIMultiDict(self._read_headers()))
+        return self._headers
+
+    @property
+    def cookies(self) -> SimpleCookie:
+        """The cookies to send along with the next call."""
+        if self._cookies is None:
+            self._cookies = self._read_cookies()
+        return self._cookies
+
+    @property
+    def ok(self) -> bool:
+        """True unless the status tells of an error."""
+        return self.status < 400
+
+    @property
+    def reason(self) -> str:
+        """The words that go with the status."""
+        try:
+            return HTTPStatus(self.status).phrase
+        except ValueError:
+            return ""
+
+    @property
+    def real_url(self) -> URL:
+        """The address as it was given."""
+        return self.url
+
+    @property
+    def host(self) -> str | None:
+        """The host that was called."""
+        return self.url.host
+
+    @property
+    def content_type(self) -> str:
+        """The media type without its parameters."""
+        return self.headers.get("Content-Type", "application/octet-stream").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str | None:
+        """The encoding that the media type names."""
+        for parameter in self.headers.get("Content-Type", "").split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip().lower() == "charset":
+                return value.strip().strip("\"'").lower()
+        return None
+
+    def get_encoding(self) -> str:
+        """The encoding of the body's text, UTF-8 unless a known one is named."""
+        try:
+            return codecs.lookup(self.charset or "utf-8").name
+        except (LookupError, ValueError):
+            return "utf-8"
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        return self._body
+
+    async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+        """The body as text."""
+        return self._body.decode(encoding or self.get_encoding(), errors)
+
+    async def json(
+        self,
+        *,
+        encoding: str | None = None,
+        loads: Callable[[Any], Any] = read_json,
+        content_type: str | None = "application/json",
+    ) -> Any:
+        """The body parsed as JSON; None if there is no body."""
+        if content_type and not self._is_of_type(content_type):
+            raise aiohttp.ContentTypeError(
+                self.request_info,
+                (),
+                status=self.status,
+                message=f"Attempt to decode JSON with unexpected mimetype: {self.content_type}",
+                headers=self.headers,
+            )
+        if not self._body or self._body.isspace():
+            return None
+        encoding = encoding or self.get_encoding()
+        if loads is read_json and encoding == "utf-8":
+            return read_json(self._body)
+        return loads(self._body.decode(encoding))
+
+    def _is_of_type(self, expected: str) -> bool:
+        given = self.content_type
+        if expected == "application/json":
+            return given == expected or (given.startswith("application/") and given.endswith("+json"))
+        return expected in self.headers.get("Content-Type", "").lower()
+
+    @property
+    def request_info(self) -> aiohttp.RequestInfo:
+        """What was asked for, as aiohttp's exceptions want it."""
+        return aiohttp.RequestInfo(self.url, self.method, CIMultiDictProxy(CIMultiDict()), self.real_url)
+
+    def raise_for_status(self) -> None:
+        """Raise the exception that aiohttp raises for this status."""
+        if not self.ok:
+            raise aiohttp.ClientResponseError(
+                self.request_info, (), status=self.status, message=self.reason, headers=self.headers
+            )
+
+    def release(self) -> None:
+        """Let go of the connection, which an answer that is whole does not hold."""
+        return
+
+    def close(self) -> None:
+        """Let go of the connection, which an answer that is whole does not hold."""
+        return
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}({self.method} {self.url}) [{self.status} {self.reason}]>"

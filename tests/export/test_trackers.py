@@ -1,0 +1,158 @@
+"""Trackers: the real W&B client without a network, and trackers that fail."""
+
+import importlib
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.export.trackers import Trackers, WandbTracker, flat, tracking
+from nemo_gym.metrics.builder import MetricsBuilder
+from nemo_gym.rollouts.aggregate import AgentMetrics
+from nemo_gym.schemas.aggregate import AggregateMetrics
+
+ROOT = Path(__file__).absolute().parents[2]
+METRICS = [
+    AgentMetrics(
+        "a", AggregateMetrics(agent_metrics={"x": 1.5, "list": [1], "nan": float("nan")}, key_metrics={"y": True})
+    )
+]
+
+
+class Recorder:
+    """A tracker that notes what it gets, or fails at one thing."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.got: list[Any] = []
+
+    def log_metrics(self, metrics: Any) -> None:
+        self._note("metrics", metrics)
+
+    def log_rollouts(self, rollouts: Path) -> None:
+        self._note("rollouts", rollouts)
+
+    def close(self) -> None:
+        self._note("close", None)
+
+    def _note(self, what: str, value: Any) -> None:
+        if what == self.fails:
+            raise ConnectionError(f"no {what}")
+        self.got.append((what, value))
+
+
+def test_metrics_are_flat_single_values() -> None:
+    assert flat(METRICS) == {"a/x": 1.5, "key_metrics/a/y": True}
+
+
+def test_default_metrics_are_flat_too() -> None:
+    builder = MetricsBuilder()
+    builder.add({"reward": 1.0, "agent_ref": {"name": "a"}})
+    found = flat([AgentMetrics("a", builder.table())])
+    assert found["a/std/reward"] == 0.0
+    assert found["key_metrics/a/mean/reward"] == 1.0
+
+
+def test_a_tracker_that_fails_is_a_warning_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollouts = tmp_path / "r.jsonl"
+    rollouts.touch()
+    bad, good = Recorder("metrics"), Recorder()
+    Trackers([bad, good]).log(METRICS, rollouts=rollouts)
+    assert bad.got == [("rollouts", rollouts)]
+    assert good.got == [("metrics", flat(METRICS)), ("rollouts", rollouts)]
+    assert "no metrics (the run itself is not affected)" in caplog.text
+
+
+def test_rollouts_are_handed_over_only_if_asked_for(tmp_path: Path) -> None:
+    tracker = Recorder()
+    Trackers([tracker]).log(METRICS)
+    Trackers([tracker]).log(METRICS, rollouts=tmp_path / "missing.jsonl")
+    assert [what for what, _ in tracker.got] == ["metrics", "metrics"]
+
+
+def test_a_tracker_that_can_not_start_or_is_not_wanted_is_no_tracker(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Any:
+        raise RuntimeError("no key")
+
+    with tracking(fail) as trackers:
+        assert trackers.all == []
+    assert "W&B: RuntimeError: no key" in caplog.text
+    with tracking(lambda: None) as trackers:
+        assert trackers.all == []
+
+
+class Run:
+    """Stands for a W&B run."""
+
+    def __init__(self) -> None:
+        self.finished = False
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_a_run_of_somebody_else_is_left_open() -> None:
+    mine, theirs = Run(), Run()
+    WandbTracker(mine, owned=True).close()
+    WandbTracker(theirs, owned=False).close()
+    assert (mine.finished, theirs.finished) == (True, False)
+
+
+PROGRAM = """
+import asyncio
+from pathlib import Path
+import wandb
+from nemo_gym.export.trackers import tracking
+from nemo_gym.rollouts.aggregate import aggregate_run
+from nemo_gym.rollouts.store.files import RunFiles
+
+files = RunFiles.of(Path("out.jsonl"))
+with tracking(lambda: wandb.init(project="p", name="n", dir=".", mode="offline")) as trackers:
+    trackers.log(asyncio.run(aggregate_run(files, None)), rollouts=files.rollouts)
+"""
+
+
+def records_in(path: Path) -> Iterator[bytes]:
+    """The records of a W&B run file: a log of blocks, in which a record may come in parts."""
+    content, place, record = path.read_bytes(), 7, b""
+    while place + 7 < len(content):
+        room = 2**15 - place % 2**15
+        if room < 7:
+            place += room
+            continue
+        length, kind = struct.unpack("<xxxxHB", content[place : place + 7])
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in {1, 4}:  # whole, or the last part
+            yield record
+            record = b""
+
+
+def test_the_real_client_records_metrics_and_rollouts_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    lines = [json.dumps({"_ng_task_index": n, "reward": n / 2, "agent_ref": {"name": "a"}}) for n in range(3)]
+    (tmp_path / "out.jsonl").write_text("\n".join(lines) + "\n")
+    environment = {**os.environ, "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "the run itself is not affected" in done.stderr) == (0, False), done.stderr
+    (run_file,) = tmp_path.rglob("run-*.wandb")
+    records = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
+    logged: dict[str, Any] = {}
+    for content in records_in(run_file):
+        for item in records.FromString(content).history.item:
+            logged["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
+    assert logged["key_metrics/a/mean/reward"] == 0.5
+    assert logged["a/max/reward"] == 1.0
+    (table,) = tmp_path.rglob("Rollouts_*.table.json")
+    assert json.loads(table.read_text()) == {"columns": ["Rollout"], "data": [[line] for line in lines]}

@@ -1,0 +1,154 @@
+"""The demonstration: what `make demo` shows, and how its picture is made. The mock endpoint stands in for the model."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import MockModel
+
+ROOT = Path(__file__).parent.parent
+OPENAI_MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
+
+
+def load(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+demo, record_demo = load("demo"), load("record_demo")
+
+
+@pytest.fixture
+def policy(mock_model: "MockModel") -> list[str]:
+    return [f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
+
+
+def run_demo(folder: Path, policy: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts/demo.py"), OPENAI_MODEL, *policy]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_it_collects_five_tasks_four_times_and_shows_what_there_is(tmp_path: Path, policy: list[str]) -> None:
+    done = run_demo(tmp_path, policy)
+
+    assert done.returncode == 0, done.stderr
+    rollouts = (tmp_path / "results/demo/rollouts.jsonl").read_text().splitlines()
+    keys = {(row["_ng_task_index"], row["_ng_rollout_index"]) for row in map(json.loads, rollouts)}
+    assert keys == {(task, repeat) for task in range(5) for repeat in range(4)}
+    assert "ng_collect_rollouts" in done.stdout
+    assert '"mean/reward"' in done.stdout
+    assert "What is 95% of 200?" in done.stdout
+    assert "from here on by the model" in done.stdout
+    assert demo.NEXT in done.stdout
+    assert "Collecting rollouts: 100%" in done.stderr
+    assert "results/demo/rollouts.jsonl" in done.stderr
+    # Once more: what is there does not stand in the way.
+    assert run_demo(tmp_path, policy).returncode == 0
+
+
+def test_the_command_that_it_shows_is_the_one_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8").replace("\\\n", " ")
+    commands = [shlex.split(line) for line in readme.splitlines() if line.startswith("ng_collect_rollouts")]
+    assert demo.collection() in commands
+
+
+def test_a_mistake_ends_it_before_there_is_anything_to_show(tmp_path: Path, policy: list[str]) -> None:
+    done = run_demo(tmp_path, [*policy, "+number_of_repeats=1"])
+
+    assert done.returncode == 2
+    assert "num_repeats" in done.stderr
+    assert demo.NEXT not in done.stdout
+
+
+def test_what_it_says_to_type_next_can_be_typed(tmp_path: Path, mock_model: "MockModel") -> None:
+    (tmp_path / "env.yaml").write_text(
+        f"policy_base_url: {mock_model.base_url}\npolicy_api_key: none\npolicy_model_name: mock\n"
+    )
+    text = demo.NEXT.replace("\\\n", " ").replace("local_model", "openai_model")
+    commands = text.replace("http://127.0.0.1:8000/v1", mock_model.base_url).splitlines()
+    for name, *words in (shlex.split(line) for line in commands if line.startswith("ng ")):
+        command = [str(Path(sys.executable).with_name(name)), *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "results").glob("*.jsonl")} >= {"format.jsonl", "mine.jsonl"}
+
+
+def rollout(reward: float, *, used: bool) -> dict[str, Any]:
+    return {"reward": reward, "used_calculator": used}
+
+
+def test_it_shows_a_rollout_that_was_right_and_used_the_tool() -> None:
+    best = rollout(1.0, used=True)
+    assert demo.worth_reading([rollout(0.0, used=True), rollout(1.0, used=False), best]) is best
+    only = rollout(0.0, used=False)
+    assert demo.worth_reading([only]) is only
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+def shown(text: str) -> list[str]:
+    screen = record_demo.Screen(columns=20)
+    screen.feed(text)
+    return [record_demo.text_of(line) for line in screen.lines]
+
+
+def test_a_progress_bar_leaves_only_its_last_state() -> None:
+    assert shown("bar 10%\rbar 100%\r\n") == ["bar 100%", ""]
+    assert shown("longer\r\x1b[Kshort") == ["short"]
+    assert shown("one\r\ntwo\x1b[A\rONE") == ["ONE", "two"]
+
+
+def test_long_lines_wrap_and_colours_are_kept_apart_from_the_text() -> None:
+    assert shown("x" * 21 + "\x1b[1;32mgreen\x1b[0m") == ["x" * 20, "xgreen"]
+
+
+def test_what_repeats_itself_is_folded_and_the_end_left_out() -> None:
+    screen = record_demo.Screen()
+    screen.feed("start\r\nnoise 1\r\nmore\r\nresult\r\n\r\nrest")
+    lines = record_demo.until(record_demo.fold(screen.lines, "noise", "result"), "rest")
+
+    assert [record_demo.text_of(line) for line in lines] == ["start", "⋮ 2 lines", "result"]
+    assert record_demo.fold(lines, "absent", "result") == lines
+
+
+def test_the_picture_is_valid_and_holds_hostile_text_as_text() -> None:
+    screen = record_demo.Screen()
+    screen.feed("\x1b[31m<script>&\x1b[0m  plain")
+    svg = ET.fromstring(record_demo.draw(screen.lines, title="a < b"))
+
+    assert ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")] == [
+        "a < b",
+        "<script>&",
+        "plain",
+    ]
+
+
+def test_a_command_is_recorded_on_a_terminal() -> None:
+    screen = record_demo.Screen()
+    program = "import sys, os; print(sys.stdout.isatty(), os.get_terminal_size().columns); sys.exit(3)"
+
+    code = record_demo.record([sys.executable, "-c", program], screen)
+
+    assert code == 3
+    assert record_demo.text_of(screen.lines[0]) == f"True {record_demo.COLUMNS}"
+
+
+def test_the_picture_in_the_repository_shows_a_finished_run() -> None:
+    svg = ET.parse(ROOT / "docs/images/demo.svg").getroot()
+    text = "\n".join("".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text"))
+    assert "$" in text
+    assert re.search(r"Collecting rollouts: 100%.*20/20", text)
+    assert "calculator(expression=" in text

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from nemo_gym.config.parse import parse_config
+from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.servers.gym import host_gym
 
@@ -12,10 +12,11 @@ TASKS, ROLLOUTS = "resources_servers/calculator/data/example.jsonl", "results/py
 
 async def main() -> None:
     """Host the servers here, run every task through the agent, and say how it went."""
+    config = get_global_config_dict(GlobalConfigDictParserConfig(overrides=[f"+config_paths=[{FILES}]"]))
     what = {"agent_name": "calculator_simple_agent", "input_jsonl_fpath": TASKS, "output_jsonl_fpath": ROLLOUTS}
-    async with host_gym(parse_config([f"+config_paths=[{FILES}]"]).config) as gym:
-        sampling = {"temperature": 0.7, "max_output_tokens": 100}
-        collection = RolloutCollectionConfig(**what, num_repeats=4, responses_create_params=sampling)
+    how = {"temperature": 0.7, "max_output_tokens": 100}
+    collection = RolloutCollectionConfig(**what, num_repeats=4, responses_create_params=how)
+    async with host_gym(config) as gym:
         summary = await RolloutCollectionHelper().collect(collection, client=gym.client)
     print(f"mean reward {summary.tally.mean_reward:.3f}, rollouts in {summary.files.rollouts}")
 

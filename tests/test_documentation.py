@@ -53,7 +53,8 @@ if inspect.iscoroutine(result):
     asyncio.run(result)
 """
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
-SHARD = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}, "_ng_rollout_index": 0, "reward": 1.0}
+AGENT = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
+ROLLOUTS = [json.dumps({**AGENT, "_ng_task_index": n, "_ng_rollout_index": 0, "reward": 1.0}) + "\n" for n in range(2)]
 GENERATED = ("resources_servers/calculator", "resources_servers/format_following")  # their data can be made anew
 
 # Files that the reader of a document is supposed to have.
@@ -61,8 +62,12 @@ ASSUMED = {
     "docs/commands.md": {
         "questions.jsonl": '{"question": "How are you?"}\n',
         "prompt.yaml": 'user: "{question}"\n',
-        "results/shard_0.jsonl": json.dumps({**SHARD, "_ng_task_index": 0}) + "\n",
-        "results/shard_1.jsonl": json.dumps({**SHARD, "_ng_task_index": 1}) + "\n",
+        "results/shard_0.jsonl": ROLLOUTS[0],
+        "results/shard_1.jsonl": ROLLOUTS[1],
+    },
+    "docs/metrics.md": {
+        "results/rollouts.jsonl": "".join(ROLLOUTS),
+        "results/rollouts_materialized_inputs.jsonl": "".join(ROLLOUTS),
     },
     **{f"{folder}/README.md": {f"{folder}/data/.gitignore": ""} for folder in GENERATED},
     "docs/configuration.md": {
@@ -185,7 +190,6 @@ class Reader:
         return inherited | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "XDG_CACHE_HOME": str(self.folder / ".cache"),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
 
 
@@ -273,7 +277,7 @@ def test_make_targets_exist(document: Path) -> None:
 def test_the_index_lists_every_page() -> None:
     listed = set(re.findall(r"\]\(([^)#]+)\)", (ROOT / "docs/README.md").read_text("utf-8")))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md")}
-    servers = {f"../{name_of(document)}" for document in DOCUMENTS if document.parents[2] == ROOT}
+    servers = {f"../{name_of(document)}" for document in DOCUMENTS if name_of(document).startswith("res")}
     assert pages | servers <= listed | {"README.md"}
 
 

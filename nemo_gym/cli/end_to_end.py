@@ -4,8 +4,6 @@ The preparation lies beside the output, in ``preprocessed_datasets``. Whatever e
 asked here, too.
 """
 
-import asyncio
-import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
@@ -18,9 +16,10 @@ from pydantic import create_model
 from nemo_gym.cli import console
 from nemo_gym.cli.collect import CollectRolloutsConfig, collect, report
 from nemo_gym.cli.gyms import crashes_explained
-from nemo_gym.cli.loop import cancelled_by_signals, run_async
+from nemo_gym.cli.loop import run_async
 from nemo_gym.cli.outcome import Exit
 from nemo_gym.cli.prompts import check_prompt
+from nemo_gym.cli.run_helper import RunHelper
 from nemo_gym.cli.settings import build, read_configuration
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.interpolation import plain
@@ -29,7 +28,7 @@ from nemo_gym.data.scope import Mode
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_collection import E2ERolloutCollectionConfig, RolloutCollectionConfig
 from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.http import close_http_client
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
 Driver = Callable[[RolloutCollectionConfig, dict[str, Any]], Awaitable[Any]]
@@ -72,7 +71,7 @@ def e2e_collect_rollouts(overrides: Sequence[str]) -> int:
         return report(run_async(collect(config, parameters)))
     console.note(f"driver: {wanted.rollout_collection_driver}")
     with crashes_explained("correct the cause and start again"):
-        return run_async(_drive(config, parameters, drive))
+        return _drive(config, parameters, drive)
 
 
 def prepared_tasks(config: DictConfig, wanted: E2ERolloutCollectionConfig) -> Path:
@@ -112,10 +111,25 @@ def load_driver(reference: str) -> Driver:
     return driver
 
 
-async def _drive(config: DictConfig, parameters: RolloutCollectionConfig, drive: Driver) -> int:
-    """Let the driver work with the Gym, which it finds as any other process would: through the head server."""
-    async with host_gym(config, head=True):
-        work = asyncio.ensure_future(drive(parameters, plain(config)))
-        with cancelled_by_signals(work, announcement="Stopping ..."), contextlib.suppress(asyncio.CancelledError):
-            await work
-    return Exit.INTERRUPTED if work.cancelled() else Exit.OK
+def _drive(config: DictConfig, parameters: RolloutCollectionConfig, drive: Driver) -> int:
+    """Let the driver work with the Gym, which it finds as any other process would: through the head server.
+
+    The Gym has a thread of its own, because asking the head server blocks.
+    """
+    gym = RunHelper()
+    gym.start()
+    try:
+        run_async(_work(drive(parameters, plain(config))))
+        gym.poll()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    finally:
+        gym.shutdown()
+    return Exit.OK
+
+
+async def _work(driving: Awaitable[Any]) -> None:
+    try:
+        await driving
+    finally:
+        await close_http_client()

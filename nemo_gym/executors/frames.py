@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -49,8 +49,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ready."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of another class
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         """The other side is gone."""

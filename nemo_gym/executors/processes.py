@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.ready = asyncio.Event()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.connection: Connection | None = None
         self._leases: dict[int, _Lease] = {}
         self._numbers = count()
@@ -62,8 +62,8 @@ class Worker:
 
     def receive(self, frame: Frame) -> None:
         """Hand out an outcome; the first frame only says that the Gym is there."""
-        if not self.ready.is_set():
-            self.ready.set()
+        if not self.ready.done():
+            self.ready.set_result(None)
             return
         lease = self._leases.pop(frame.head["number"], None)
         if lease is not None and not lease.outcome.done():
@@ -168,16 +168,13 @@ class WorkerPool:
             )
         worker.connection = await connect(ours, worker.receive)
         worker.connection.send(self._opening.encode())
-        ready = asyncio.ensure_future(worker.ready.wait())
         try:
-            await asyncio.wait([ready, worker.connection.closed], return_when=asyncio.FIRST_COMPLETED)
-            if worker.ready.is_set():
-                return worker
+            await asyncio.wait([worker.ready, worker.connection.closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await worker.stop()
             raise
-        finally:
-            ready.cancel()
+        if worker.ready.done():
+            return worker
         await worker.stop()
         return None
 

@@ -61,9 +61,7 @@ class Resolver:
             raise
 
     async def _ask(self, address: Address) -> list[AddressInfo]:
-        return await self._loop.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-        )
+        return await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
 
     def close(self) -> None:
         """Stop asking."""
@@ -87,9 +85,9 @@ async def open_socket(resolver: Resolver, address: Address, timeout_s: float | N
         async with asyncio.timeout(timeout_s):
             infos = await resolver.resolve(address)
             connected = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=HEAD_START_S, interleave=1)
-    except TimeoutError as error:
-        raise aiohttp.ConnectionTimeoutError from error
     except OSError as error:
+        if isinstance(error, TimeoutError) and error.errno is None:  # ours, not the system's
+            raise aiohttp.ConnectionTimeoutError from error
         raise CannotConnectError(error) from error
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected

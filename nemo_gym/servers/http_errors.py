@@ -5,6 +5,9 @@
     │   └── RequestTimeoutError    no answer in time (also a TimeoutError)
     └── UpstreamResponseError      an answer with an error status; ``response_content`` is its body
 
+A RequestFailedError has as its cause what happened at the last attempt: an error of aiohttp, or one that our own client
+adds to them (``BadAnswerError``, ``CannotConnectError``, ``ClientClosedError``).
+
 Messages name the method, the address and the number of attempts. They never contain a query, a user or a header,
 where secrets live.
 """

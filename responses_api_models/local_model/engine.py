@@ -29,7 +29,7 @@ from nemo_gym.errors import ConfigError
 SMALL_MODEL_BYTES: Final = 1_000_000_000
 # Every engine keeps its own view of the weights; two fit into the memory that a small machine can spare.
 MAX_SMALL_ENGINES: Final = 2
-BATCH: Final = 256
+BATCH: Final = 128
 REMEMBERED: Final = 8
 GGUF_MAGIC: Final = b"GGUF"
 
@@ -121,6 +121,7 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
     """Load the model and wait until the engine answers. Blocks."""
     check_model(model)
     xllamacpp = _import_xllamacpp()
+    _read_ahead(model)
     key = secrets.token_urlsafe(32)
     try:
         server = xllamacpp.Server(_parameters(xllamacpp, model, plan, key))
@@ -143,6 +144,15 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
     holder = [server]
     weakref.finalize(engine, holder.clear)
     return engine
+
+
+def _read_ahead(model: Path) -> None:
+    """Have the system read the file. The engine's constructor keeps the interpreter locked, so it must not wait."""
+    if model.stat().st_size < SMALL_MODEL_BYTES:
+        with model.open("rb", buffering=0) as file:
+            block = bytearray(1 << 22)
+            while file.readinto(block):
+                pass
 
 
 def check_model(model: Path) -> None:

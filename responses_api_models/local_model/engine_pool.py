@@ -1,14 +1,10 @@
-"""All engines of one model server: loaded with the first request, shared by all.
-
-A request waits for a free slot, in order of arrival, and goes to the engine that has read most of its prompt before.
-"""
+"""All engines of one model server: loaded with the first request, shared by all that follow."""
 
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from responses_api_models.local_model.engine import Engine, EnginePlan, start_engine
+from responses_api_models.local_model.slots import Slots
 
 logger = logging.getLogger(__name__)
 
@@ -35,37 +32,6 @@ class Generation:
     scores: list[dict[str, Any]]
 
 
-class Places:
-    """A number of places, given out in order of arrival. Not tied to an event loop."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def take(self) -> None:
-        """Wait for a place."""
-        if self._free and not self._waiting:
-            self._free -= 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back()  # it was just given to somebody who no longer wants it
-            raise
-
-    def give_back(self) -> None:
-        """Make room for the next."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
-
-
 class EnginePool:
     """The engines of one model."""
 
@@ -74,7 +40,7 @@ class EnginePool:
         self._plan = plan
         self._engines: list[Engine] = []
         self._loading = asyncio.Lock()
-        self._places = Places(0)
+        self._slots = Slots([])
         self._prompts: OrderedDict[bytes, list[int]] = OrderedDict()
 
     async def load(self) -> None:
@@ -86,8 +52,7 @@ class EnginePool:
             started = time.perf_counter()
             plans = await asyncio.to_thread(self._plan, model)
             engines = await asyncio.to_thread(lambda: [start_engine(model, plan) for plan in plans])
-            self._places = Places(sum(plan.slots for plan in plans))
-            self._engines = engines
+            self._engines, self._slots = engines, Slots(engines)
         logger.info("loaded %s in %.1f s: %s", model.name, time.perf_counter() - started, plans)
 
     def close(self) -> None:
@@ -125,12 +90,19 @@ class EnginePool:
                 self._prompts.popitem(last=False)
         return known
 
-    async def generate(self, prompt: list[int], options: Mapping[str, Any]) -> Generation:
-        """Let the model write."""
-        async with self._engine_for(prompt) as engine:
+    async def generate(self, prompt: list[int], options: Mapping[str, Any], *, returns_after: str = "") -> Generation:
+        """Let the model write. After a text that ends in ``returns_after`` the conversation is expected to go on."""
+        await self._any()
+        slots, tokens, returns = self._slots, prompt, False
+        engine = await slots.take(prompt)
+        try:
             body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
             answer = await engine.post("/completion", body)
-            engine.recent.append(prompt + answer["tokens"])
+            tokens = prompt + answer["tokens"]
+            returns = bool(returns_after) and answer["content"].endswith(returns_after)
+        finally:
+            engine.recent.append(tokens)
+            slots.give_back(engine, tokens, returns=returns)
         return Generation(
             text=answer["content"],
             tokens=answer["tokens"],
@@ -143,17 +115,3 @@ class EnginePool:
         if not self._engines:
             await self.load()
         return self._engines[0]
-
-    @asynccontextmanager
-    async def _engine_for(self, prompt: list[int]) -> AsyncIterator[Engine]:
-        await self._any()
-        places = self._places
-        await places.take()
-        # A few tokens more or less are not worth a busier engine.
-        engine = max((one for one in self._engines if one.free), key=lambda one: (one.shared(prompt) // 32, one.free))
-        engine.free -= 1
-        try:
-            yield engine
-        finally:
-            engine.free += 1
-            places.give_back()

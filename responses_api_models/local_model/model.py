@@ -80,7 +80,7 @@ class ToolCallingModel:
         return max(1, wish.top_logprobs)
 
     async def _one(self, wish: Wish, prompt: list[int], options: Mapping[str, Any]) -> Outcome:
-        generation = await self.pool.generate(prompt, options)
+        generation = await self.pool.generate(prompt, options, returns_after=CLOSE if wish.tools else "")
         answer = read_answer(generation.text) if wish.tools else Answer(generation.text, [])
         # A call that is complete needs nothing more, even if the limit was reached with its last token.
         complete = bool(answer.calls) and generation.text.endswith(CLOSE)

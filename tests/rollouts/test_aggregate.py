@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -42,6 +41,10 @@ def rollout(task: int, repeat: int, agent: str = "alpha", **fields: Any) -> dict
         **fields,
         "_ng_rollout_index": repeat,
     }
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [*folder.glob(".*"), *folder.glob("*.tmp")]
 
 
 @asynccontextmanager
@@ -98,7 +101,7 @@ async def test_agents_get_scores_and_token_counts_in_the_order_of_the_keys(tmp_p
         "_ng_task_index", "_ng_rollout_index", "agent_ref", "reward", "response",
     }  # fmt: skip
     assert sent["verify_responses"][0]["response"] == {"usage": {"total_tokens": 7}}
-    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+    assert leftovers(tmp_path) == []
 
 
 async def test_a_large_request_is_streamed_with_its_length(tmp_path: Path) -> None:

@@ -377,8 +377,9 @@ async def test_nothing_can_end_a_line(bad: str) -> None:
                 await request("POST", server.url, headers=headers)
         with pytest.raises(ValueError, match="line break"):
             await request("POST", server.url, cookies={"a": bad})
-        with pytest.raises(RequestFailedError, match="not a valid address"):
-            await request("POST", server.url + bad)
+        for options in ({}, {"allow_redirects": False}):
+            with pytest.raises(RequestFailedError, match="not a valid address"):
+                await request("POST", server.url + bad, **options)
         assert server.heads == []
 
 
@@ -425,6 +426,7 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
         await close_http_client()
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(error) for error in found] == [RequestFailedError] * 3
+        assert all("the client was closed" in str(error) for error in found)
         await until(lambda: server.lost == 3)
     gc.collect()
 

@@ -5,7 +5,7 @@
 
 A mock model endpoint runs in a process of its own and is not counted. Each round measures the bare client, then a
 collection that hosts the Gym in its own process, then one through ``ng_run`` and HTTP; interleaved, because machines
-are shared and noisy. CPU per rollout is the difference between N rollouts and one, so start-up is shown on its own line.
+are shared and noisy. CPU per rollout is the difference between N rollouts and one; start-up has a line of its own.
 """
 
 import argparse

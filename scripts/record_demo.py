@@ -164,7 +164,7 @@ def fold(lines: Lines, first: str, following: str) -> Lines:
     end = start + _find(lines[start:], following)
     if start == end:
         return lines
-    mark = [Cell(character, QUIET_STYLE) for character in f"⋮ {end - start} lines"]
+    mark = [Cell(character, QUIET_STYLE) for character in f"… {end - start} lines"]
     return [*lines[:start], mark, *lines[end:]]
 
 

@@ -392,7 +392,7 @@ def test_a_model_endpoint_that_refuses_connections(fails_and_recovers: Callable[
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
     fails_and_recovers(
         "connection",
-        f"model mock-model at {url}: POST {url}/responses: cannot connect: Connection refused",
+        f"model mock-model at {url}: cannot connect: Connection refused",
         "check that the endpoint is up and that its base URL is right",
         overrides=(f"++policy_base_url={url}",),
     )

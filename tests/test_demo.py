@@ -120,7 +120,7 @@ def test_what_repeats_itself_is_folded_and_the_end_left_out() -> None:
     screen.feed("start\r\nnoise 1\r\nmore\r\nresult\r\n\r\nrest")
     lines = record_demo.until(record_demo.fold(screen.lines, "noise", "result"), "rest")
 
-    assert [record_demo.text_of(line) for line in lines] == ["start", "⋮ 2 lines", "result"]
+    assert [record_demo.text_of(line) for line in lines] == ["start", "… 2 lines", "result"]
     assert record_demo.fold(lines, "absent", "result") == lines
 
 

@@ -210,6 +210,7 @@ def read(tmp_path: Path, mock_model: "MockModel") -> Iterator[Callable[[Path], R
     def read(document: Path) -> Reader:
         policy = {"policy_base_url": mock_model.base_url, "policy_api_key": "none", "policy_model_name": "mock"}
         reader.save("env.yaml", yaml.safe_dump(policy))
+        (tmp_path / "scripts").symlink_to(ROOT / "scripts")
         for name, text in ASSUMED.get(name_of(document), {}).items():
             reader.save(name, text)
         for fence in fences(document):

@@ -84,7 +84,7 @@ class AnswerReader:
             self.keep_alive = False
             if not self._complete:  # else it is what follows the answer that can't be read
                 cause = error.__context__
-                raise cause if isinstance(cause, BadAnswerError) else BadAnswerError(*error.args) from error
+                raise cause if isinstance(cause, BadAnswerError) else BadAnswerError(str(error)) from error
         if self._complete:
             return self._take()
         if self._received > MAX_HEAD and not self._answer.status:

@@ -19,7 +19,9 @@ from yarl import URL
 
 
 class RequestFailedError(aiohttp.ClientConnectionError):
-    """No answer, after all attempts."""
+    """No answer, after all attempts; ``reason`` is the message without the address."""
+
+    reason: str = ""
 
 
 class RequestTimeoutError(RequestFailedError, TimeoutError):
@@ -28,6 +30,10 @@ class RequestTimeoutError(RequestFailedError, TimeoutError):
 
 class BadAnswerError(aiohttp.ClientError):
     """What came is not an answer that can be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class ClientClosedError(aiohttp.ClientConnectionError):
@@ -57,10 +63,13 @@ def request_error(
     """The error to raise when there will be no further attempt."""
     kind = RequestTimeoutError if isinstance(error, TimeoutError) else RequestFailedError
     tries = f" ({attempts} attempts)" if attempts > 1 else ""
-    return kind(f"{method} {shown(url)}: {describe(error, timeout)}{tries}")
+    reason = f"{describe(error, timeout)}{tries}"
+    failure = kind(f"{method} {shown(url)}: {reason}")
+    failure.reason = reason
+    return failure
 
 
-def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
+def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:  # noqa: C901 - one case for each kind of error
     """What went wrong. aiohttp's own words are used only where they can't contain the whole address."""
     words = type(error).__name__
     match error:
@@ -74,10 +83,8 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
             words = "not a valid address"
         case aiohttp.ClientPayloadError():
             words = "the answer broke off"
-        case aiohttp.ClientResponseError():
+        case aiohttp.ClientResponseError() | BadAnswerError():
             words = f"not a valid HTTP answer: {error.message}"
-        case BadAnswerError():
-            words = f"not a valid HTTP answer: {error}"
         case ClientClosedError():
             words = "the client was closed"
         case aiohttp.ServerDisconnectedError():

@@ -138,8 +138,7 @@ class Pool:
         return None
 
     async def _open(self, address: Address, deadline: float | None, connect_s: float | None) -> Connection:
-        if self.closed:
-            raise ClientClosedError
+        self._refuse_if_closed()
         async with asyncio.timeout_at(deadline):
             connected = await open_socket(self._resolver, address, connect_s)
             try:
@@ -149,8 +148,12 @@ class Pool:
                 raise
         if self.closed:
             connection.abort()
-            raise ClientClosedError
+        self._refuse_if_closed()
         return connection
+
+    def _refuse_if_closed(self) -> None:
+        if self.closed:
+            raise ClientClosedError
 
     def _new_connection(self) -> Connection:
         return Connection(self._loop, self.settings.max_answer_bytes)

@@ -120,7 +120,7 @@ class ModelAddress:
     def no_answer(self, failure: RequestFailedError) -> ModelCallError:
         """The error for a request without an answer."""
         kind = ModelErrorKind.TIMEOUT if isinstance(failure, RequestTimeoutError) else ModelErrorKind.CONNECTION
-        return self.error(kind, str(failure))
+        return self.error(kind, failure.reason or str(failure))
 
     def refusal(self, status: int, headers: Mapping[str, str], content: bytes, *, attempts: int = 1) -> ModelCallError:
         """The error for an answer with an error status, the last of several attempts."""

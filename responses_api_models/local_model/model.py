@@ -90,17 +90,9 @@ class ToolCallingModel:
             prompt_tokens=len(prompt),
             cached_tokens=generation.cached_tokens,
             generated_tokens=len(generation.tokens),
-            scores=await self._shown_scores(wish, generation),
+            scores=_shown_scores(generation, wish.top_logprobs),
             tokens=await self._tokens(prompt, generation) if self._token_ids else None,
         )
-
-    async def _shown_scores(self, wish: Wish, generation: Generation) -> list[dict[str, Any]] | None:
-        """The scores of the visible text: the end of the answer is no part of it."""
-        if wish.top_logprobs is None:
-            return None
-        eos = await self.pool.eos_token()
-        shown = [score for score in generation.scores if score["id"] != eos]
-        return [{**score, "top_logprobs": score["top_logprobs"][: wish.top_logprobs]} for score in shown]
 
     async def _tokens(self, prompt: list[int], generation: Generation) -> Tokens:
         log_probs: list[float] = []
@@ -121,6 +113,13 @@ class ToolCallingModel:
                     score: float = candidate["logprob"]
                     return score
         raise LookupError(f"the engine does not know token {token}")
+
+
+def _shown_scores(generation: Generation, top: int | None) -> list[dict[str, Any]] | None:
+    """The scores of what can be seen: the token that ends an answer has no text."""
+    if top is None:
+        return None
+    return [{**score, "top_logprobs": score["top_logprobs"][:top]} for score in generation.scores if score["bytes"]]
 
 
 def _with_seed(options: dict[str, Any], number: int) -> dict[str, Any]:

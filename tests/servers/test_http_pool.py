@@ -377,7 +377,8 @@ async def test_nothing_can_end_a_line(bad: str) -> None:
                 await request("POST", server.url, headers=headers)
         with pytest.raises(ValueError, match="line break"):
             await request("POST", server.url, cookies={"a": bad})
-        for options in ({}, {"allow_redirects": False}):
+        by_either: list[dict[str, Any]] = [{}, {"allow_redirects": False}]
+        for options in by_either:
             with pytest.raises(RequestFailedError, match="not a valid address"):
                 await request("POST", server.url + bad, **options)
         assert server.heads == []

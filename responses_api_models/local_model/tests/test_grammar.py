@@ -150,3 +150,110 @@ def test_every_accepted_text_fits_the_schema(schema: Any, seed: int) -> None:
         samples(schema, count=8, seed=seed)
     except SchemaError:
         return  # refused by name, which is the other allowed outcome
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"pet": {"enum": ["cat", "dog"]}}, "type": "array", "items": {"$ref": "#/$defs/pet"}, "minItems": 1},
+        {
+            "$defs": {
+                "node": {
+                    "type": "object",
+                    "properties": {"value": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+                    "required": ["value"],
+                }
+            },
+            "$ref": "#/$defs/node",
+        },
+        {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}}},
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}}]},
+        {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 3},
+        {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}},
+            "required": ["id"],
+            "additionalProperties": {"type": "boolean"},
+        },
+        {"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "null"}}, "additionalProperties": False},
+        {"type": "object", "propertyNames": {"pattern": "^[a-z]{2}$"}, "additionalProperties": {"type": "number"}},
+        {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "dependentRequired": {"a": ["b"]}},
+        {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False, "minItems": 2},
+        {"type": "array", "items": [{"type": "string"}], "additionalItems": {"type": "boolean"}},
+        {"type": "array", "items": {"enum": ["a", "b", "c", "d"]}, "uniqueItems": True, "minItems": 2, "maxItems": 3},
+        {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
+        {"enum": [{"a": [1, 2]}, [], "x", None, True, 1.5]},
+        {"allOf": [{"type": "number", "minimum": 3}, {"type": "integer", "maximum": 5}]},
+        {
+            "allOf": [
+                {"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                {"properties": {"b": {"type": "string"}, "a": {"maximum": 3}}, "additionalProperties": False},
+            ]
+        },
+        {"type": "string", "pattern": "^[a-z]+$", "minLength": 3, "maxLength": 5},
+        {"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$", "maxLength": 20},
+        {"type": "string", "pattern": "foo", "minLength": 6, "maxLength": 8},
+        {"type": "string", "enum": ["a", "bb", "ccc"], "minLength": 2},
+        {"type": "string", "minLength": 600, "maxLength": 5000},
+    ],
+    ids=json.dumps,
+)
+def test_accepted_texts_fit(schema: Any) -> None:
+    assert samples(schema)
+
+
+def test_one_of_takes_alternatives_apart_by_their_tag() -> None:
+    cat = {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind", "lives"]}
+    dog = {"properties": {"kind": {"const": "dog"}, "tricks": {"type": "integer"}}, "required": ["kind"]}
+    kinds = {value["kind"] for value in samples({"type": "object", "oneOf": [cat, dog]})}
+    assert kinds == {"cat", "dog"}
+
+
+def test_one_of_two_optional_properties_is_given_alone() -> None:
+    either = [{"required": ["id"]}, {"required": ["name"]}]
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "oneOf": either}
+    assert {tuple(value) for value in samples(schema)} == {("id",), ("name",)}
+
+
+def test_optional_properties_come_and_go() -> None:
+    properties = {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}}
+    shapes = {tuple(value) for value in samples({"type": "object", "properties": properties, "required": ["b"]})}
+    assert shapes == {("b",), ("a", "b"), ("b", "c"), ("a", "b", "c")}
+
+
+def test_a_property_that_nothing_fits_is_left_out() -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": []}, "b": {"const": 1}}, "required": ["b"]}
+    assert {json.dumps(value) for value in samples(schema)} == {'{"b": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "object", "properties": {"a": {"not": {"type": "string"}}}}, r"\$\.a: 'not'"),
+        ({"if": {}, "then": {}}, "'if'"),
+        ({"type": "array", "contains": {"type": "integer"}}, "'contains'"),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "overlap"),
+        ({"$ref": "https://example.com/schema"}, "points outside"),
+        ({"$ref": "#/$defs/nothing"}, "points to nothing"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"type": "string", "pattern": "(?=a)b"}, "can't become a grammar"),
+        ({"type": "string", "pattern": "^ab$", "minLength": 5}, "does not go together"),
+        ({"type": "array", "uniqueItems": True, "minItems": 2}, "uniqueItems"),
+        ({"type": "number", "multipleOf": 0.1}, "whole number"),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "no value fits"),
+        ({"enum": []}, "no value fits"),
+        (False, "no value fits"),
+        (
+            {"$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1}}, "$ref": "#/$defs/n"},
+            "fits",
+        ),
+        ({"type": "wish"}, "no type 'wish'"),
+        ({"type": "object", "required": "a"}, "'required' can't be 'a'"),
+        ({"type": "object", "properties": {"a": "string"}}, "a schema is an object"),
+        ({"type": "string", "maxLength": True}, "'maxLength' can't be True"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_kept_is_refused_by_name(schema: Any, reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason):
+        schema_grammar(schema)

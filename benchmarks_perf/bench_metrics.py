@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What metrics cost, beside the floor: reading the same file and parsing every line with orjson.
+
+    python benchmarks_perf/bench_metrics.py [--rollouts 100000] [--tasks 10000] [--bytes 5000] [--rounds 3] [--large]
+
+Each measurement is a process of its own, start-up included; rounds are interleaved, because machines are shared and
+noisy, and the fastest counts. ``--large`` adds a million rollouts in 100,000 tasks and pass@k for 100,000 x 64.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from processes import Cost, run
+
+FLOOR = """
+import sys, orjson
+with open(sys.argv[1], "rb") as file:
+    for line in file:
+        orjson.loads(line)
+"""
+AGGREGATE = """
+import asyncio, sys
+from pathlib import Path
+from nemo_gym.rollouts.aggregate import aggregate_run
+from nemo_gym.rollouts.store.files import RunFiles
+asyncio.run(aggregate_run(RunFiles.of(Path(sys.argv[1])), None))
+"""
+PASS_AT_K = """
+import random, sys, time
+from nemo_gym.metrics.pass_majority import compute_pass_majority_metrics
+draw = random.Random(0)
+tasks = [[{"reward": float(draw.random() < 0.4)} for _ in range(64)] for _ in range(int(sys.argv[1]))]
+started = time.process_time()
+compute_pass_majority_metrics(tasks)
+print(time.process_time() - started)
+"""
+
+
+def write_rollouts(path: Path, rollouts: int, tasks: int, size: int) -> None:
+    """Rollouts as the collector writes them, in the order of completion, each of about the size given."""
+    draw = random.Random(0)
+    repeats = rollouts // tasks
+    order = list(range(rollouts))
+    draw.shuffle(order)
+    texts = [" ".join(draw.choices(["alpha", "beta", "né", "delta", '"quoted"'], k=200)) for _ in range(50)]
+    with path.open("w") as file:
+        for number in order:
+            file.write(json.dumps(rollout(number // repeats, number % repeats, draw, texts, size)) + "\n")
+
+
+def rollout(task: int, repeat: int, draw: random.Random, texts: list[str], size: int) -> dict[str, object]:
+    """One record with a transcript of several turns."""
+    call = {
+        "type": "function_call",
+        "call_id": "c",
+        "name": "f",
+        "arguments": '{"x": 1}',
+        "id": "i",
+        "status": "completed",
+    }
+    answer = {"type": "function_call_output", "call_id": "c", "output": '{"y": 2}'}
+    text = draw.choice(texts)
+    said = {"type": "output_text", "text": (text * (size // len(text) + 1))[: max(size - 1400, 10)], "annotations": []}
+    message = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [said]}
+    return {
+        "_ng_task_index": task,
+        "responses_create_params": {
+            "input": [{"role": "user", "content": text[:300]}],
+            "tools": [],
+            "temperature": 1.0,
+        },
+        "response": {
+            "id": "resp",
+            "created_at": 1.0,
+            "output": [call, answer, message],
+            "usage": {"input_tokens": draw.randrange(1000), "output_tokens": draw.randrange(500), "total_tokens": 9},
+        },
+        "reward": float(draw.random() < 0.4),
+        "accuracy": draw.random() < 0.5,
+        "expected_answer": "42",
+        "agent_ref": {"type": "responses_api_agents", "name": "agent"},
+        "_ng_rollout_index": repeat,
+    }
+
+
+def best(program: str, *arguments: str, rounds: int) -> Cost:
+    """The cheapest of several runs."""
+    costs = [run([sys.executable, "-c", program, *arguments]) for _ in range(rounds)]
+    return min(costs, key=lambda cost: cost.wall_s)
+
+
+def compare(folder: Path, rollouts: int, tasks: int, size: int, rounds: int) -> None:
+    path = folder / f"rollouts_{rollouts}.jsonl"
+    write_rollouts(path, rollouts, tasks, size)
+    megabytes = path.stat().st_size / 2**20
+    pairs = [(best(FLOOR, str(path), rounds=1), best(AGGREGATE, str(path), rounds=1)) for _ in range(rounds)]
+    floor, ours = (min(costs, key=lambda cost: cost.wall_s) for costs in zip(*pairs, strict=True))
+    print(f"\n{rollouts} rollouts in {tasks} tasks, {megabytes:.0f} MB")
+    print(f"  read and parse with orjson  {floor.wall_s:6.2f} s  {floor.cpu_s:6.2f} s CPU  {floor.peak_mb:6.0f} MB")
+    print(f"  aggregate to metrics file   {ours.wall_s:6.2f} s  {ours.cpu_s:6.2f} s CPU  {ours.peak_mb:6.0f} MB")
+    print(f"  ratio                       {ours.wall_s / floor.wall_s:6.2f}    {ours.cpu_s / floor.cpu_s:6.2f}")
+    path.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, default=100_000)
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--bytes", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--large", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        compare(Path(folder), options.rollouts, options.tasks, options.bytes, options.rounds)
+        if options.large:
+            compare(Path(folder), 1_000_000, 100_000, 2000, 1)
+            cost = run([sys.executable, "-c", PASS_AT_K, "100000"])
+            print(
+                f"\npass@k of 100000 tasks x 64: {float(cost.output):.2f} s CPU, {cost.peak_mb:.0f} MB with the records"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -3,31 +3,40 @@
 
     python benchmarks_perf/bench_metrics.py [--rollouts 100000] [--tasks 10000] [--bytes 5000] [--rounds 3] [--large]
 
-Each measurement is a process of its own, start-up included; rounds are interleaved, because machines are shared and
-noisy, and the fastest counts. ``--large`` adds a million rollouts in 100,000 tasks and pass@k for 100,000 x 64.
+Each measurement has a process of its own, whose start is not counted; rounds are interleaved, because machines are
+shared and noisy, and the cheapest counts. ``--large`` adds a million rollouts in 100,000 tasks and pass@k for 100,000 x 64.
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-from processes import Cost, run
+import orjson
+from processes import run
 
 FLOOR = """
-import sys, orjson
-with open(sys.argv[1], "rb") as file:
-    for line in file:
-        orjson.loads(line)
+import orjson
+def work(path):
+    with open(path, "rb") as file:
+        for line in file:
+            orjson.loads(line)
 """
 AGGREGATE = """
-import asyncio, sys
+import asyncio
 from pathlib import Path
 from nemo_gym.rollouts.aggregate import aggregate_run
 from nemo_gym.rollouts.store.files import RunFiles
-asyncio.run(aggregate_run(RunFiles.of(Path(sys.argv[1])), None))
+def work(path):
+    asyncio.run(aggregate_run(RunFiles.of(Path(path)), None))
+"""
+MEASURE = """
+import sys, time
+wall, cpu = time.perf_counter(), time.process_time()
+work(sys.argv[1])
+print(time.perf_counter() - wall, time.process_time() - cpu)
 """
 PASS_AT_K = """
 import random, sys, time
@@ -47,9 +56,9 @@ def write_rollouts(path: Path, rollouts: int, tasks: int, size: int) -> None:
     order = list(range(rollouts))
     draw.shuffle(order)
     texts = [" ".join(draw.choices(["alpha", "beta", "né", "delta", '"quoted"'], k=200)) for _ in range(50)]
-    with path.open("w") as file:
+    with path.open("wb") as file:
         for number in order:
-            file.write(json.dumps(rollout(number // repeats, number % repeats, draw, texts, size)) + "\n")
+            file.write(orjson.dumps(rollout(number // repeats, number % repeats, draw, texts, size)) + b"\n")
 
 
 def rollout(task: int, repeat: int, draw: random.Random, texts: list[str], size: int) -> dict[str, object]:
@@ -87,18 +96,26 @@ def rollout(task: int, repeat: int, draw: random.Random, texts: list[str], size:
     }
 
 
-def best(program: str, *arguments: str, rounds: int) -> Cost:
-    """The cheapest of several runs."""
-    costs = [run([sys.executable, "-c", program, *arguments]) for _ in range(rounds)]
-    return min(costs, key=lambda cost: cost.wall_s)
+class Measured(NamedTuple):
+    """What some work cost."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float  # of the whole process
+
+
+def measure(program: str, path: Path) -> Measured:
+    cost = run([sys.executable, "-c", program + MEASURE, str(path)])
+    wall, cpu = map(float, cost.output.split()[-2:])
+    return Measured(wall, cpu, cost.peak_mb)
 
 
 def compare(folder: Path, rollouts: int, tasks: int, size: int, rounds: int) -> None:
     path = folder / f"rollouts_{rollouts}.jsonl"
     write_rollouts(path, rollouts, tasks, size)
     megabytes = path.stat().st_size / 2**20
-    pairs = [(best(FLOOR, str(path), rounds=1), best(AGGREGATE, str(path), rounds=1)) for _ in range(rounds)]
-    floor, ours = (min(costs, key=lambda cost: cost.wall_s) for costs in zip(*pairs, strict=True))
+    pairs = [(measure(FLOOR, path), measure(AGGREGATE, path)) for _ in range(rounds)]
+    floor, ours = (min(costs, key=lambda cost: cost.cpu_s) for costs in zip(*pairs, strict=True))
     print(f"\n{rollouts} rollouts in {tasks} tasks, {megabytes:.0f} MB")
     print(f"  read and parse with orjson  {floor.wall_s:6.2f} s  {floor.cpu_s:6.2f} s CPU  {floor.peak_mb:6.0f} MB")
     print(f"  aggregate to metrics file   {ours.wall_s:6.2f} s  {ours.cpu_s:6.2f} s CPU  {ours.peak_mb:6.0f} MB")

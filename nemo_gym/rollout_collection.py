@@ -10,7 +10,9 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -285,3 +287,11 @@ loads_jsonl_line = parse_line
 def _failures_path_for(output_fpath: Path) -> Path:
     """The file for failed attempts that belongs to an output path."""
     return RunFiles.of(output_fpath).failures
+
+
+def __getattr__(name: str) -> Any:
+    """The commands were functions of this module once, and old console scripts still look for them here."""
+    if name not in {"collect_rollouts", "aggregate_rollouts"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is the command ng_{name} now", DeprecationWarning, stacklevel=2)
+    return getattr(import_module("nemo_gym.cli"), name)

@@ -108,11 +108,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection: the end of some answers, and the loss of others."""
         self._transport = None
-        answer = self._reader.end() if exc is None and self._waiter is not None else None
-        if answer is not None:
-            self._finish(answer)
-        elif self._waiter is not None:
-            self._fail(self._loss(exc))
+        if self._waiter is not None:
+            self._end(exc)
         if self._alarm is not None:
             self._alarm.cancel()
         self._reader.close()
@@ -137,6 +134,17 @@ class Connection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
+
+    def _end(self, error: Exception | None) -> None:
+        try:
+            answer = self._reader.end() if error is None else None
+        except BadAnswerError as bad:
+            self._fail(bad)
+            return
+        if answer is not None:
+            self._finish(answer)
+        else:
+            self._fail(self._loss(error))
 
     def _loss(self, error: Exception | None) -> Exception:
         if self._reader.started:

@@ -69,7 +69,7 @@ def request_error(
     return failure
 
 
-def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:  # noqa: C901 - one case for each kind of error
+def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     """What went wrong. aiohttp's own words are used only where they can't contain the whole address."""
     words = type(error).__name__
     match error:

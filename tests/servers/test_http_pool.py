@@ -368,6 +368,14 @@ async def test_an_answer_can_be_limited_in_size(script: bytes, options: dict[str
         assert (await request("POST", server.url, **options)).status == 200
 
 
+@on_both_loops
+async def test_an_answer_without_a_length_can_be_limited_too() -> None:
+    async with playing(answers(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 2000, hang_up=True)) as server:
+        get_global_aiohttp_client(HttpSettings(max_answer_bytes=1999))
+        with pytest.raises(RequestFailedError, match="more than 1999 bytes"):
+            await request("POST", server.url)
+
+
 @pytest.mark.parametrize("bad", ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"])
 @on_both_loops
 async def test_nothing_can_end_a_line(bad: str) -> None:

@@ -4,7 +4,8 @@
     python benchmarks_perf/bench_metrics.py [--rollouts 100000] [--tasks 10000] [--bytes 5000] [--rounds 3] [--large]
 
 Each measurement has a process of its own, whose start is not counted; rounds are interleaved, because machines are
-shared and noisy, and the cheapest counts. ``--large`` adds a million rollouts in 100,000 tasks and pass@k for 100,000 x 64.
+shared and noisy, and the cheapest counts. ``--large`` adds a million rollouts in 100,000 tasks, and pass@k for
+100,000 x 64.
 """
 
 import argparse

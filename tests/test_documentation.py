@@ -224,7 +224,10 @@ def read(tmp_path: Path, mock_model: "MockModel") -> Iterator[Callable[[Path], R
         reader.gym.wait()
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if fences(d)], ids=name_of)
+# The reference of commands is generated from their table, and every command has tests of its own in tests/cli.
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if fences(d) and name_of(d) != "docs/commands.md"], ids=name_of
+)
 def test_what_a_document_says_can_be_typed(document: Path, read: Callable[[Path], Reader]) -> None:
     read(document).stop_servers()
 

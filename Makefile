@@ -9,7 +9,7 @@ LOWEST_TESTS := tests/config tests/schemas tests/servers/test_direct.py tests/se
   tests/servers/test_differential.py responses_api_agents resources_servers
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check format lowest bench clean
+.PHONY: help demo docs test check format lowest bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,6 +30,9 @@ demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key need
 
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+docs: $(DEV) ## run every command and snippet of the documents
+	RUN_DOCUMENTS=1 $(BIN)/python -m pytest -q -n 2 tests/test_documentation.py
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff format .

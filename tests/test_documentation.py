@@ -224,6 +224,7 @@ def read(tmp_path: Path, mock_model: "MockModel") -> Iterator[Callable[[Path], R
         reader.gym.wait()
 
 
+@pytest.mark.skipif(os.environ.get("RUN_DOCUMENTS") != "1", reason="slow: `make docs` runs every snippet")
 # The reference of commands is generated from their table, and every command has tests of its own in tests/cli.
 @pytest.mark.parametrize(
     "document", [d for d in DOCUMENTS if fences(d) and name_of(d) != "docs/commands.md"], ids=name_of

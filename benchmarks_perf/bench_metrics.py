@@ -56,10 +56,17 @@ def write_rollouts(path: Path, rollouts: int, tasks: int, size: int) -> None:
     repeats = rollouts // tasks
     order = list(range(rollouts))
     draw.shuffle(order)
-    texts = [" ".join(draw.choices(["alpha", "beta", "né", "delta", '"quoted"'], k=200)) for _ in range(50)]
+    texts = [prose(draw, 200) for _ in range(50)]
     with path.open("wb") as file:
         for number in order:
             file.write(orjson.dumps(rollout(number // repeats, number % repeats, draw, texts, size)) + b"\n")
+
+
+def prose(draw: random.Random, words: int) -> str:
+    """Text as models write it: line breaks, a quotation here and there, hardly anything beyond ASCII."""
+    common = ["the", "answer", "is", "therefore", "because", "we", "multiply", "first", "number", "of", "and", "result"]
+    rare = ["however,\n", "so,\n", "then.\n\n", '"quoted"', "3 \u00d7 4 = 12", "caf\u00e9"]
+    return " ".join(draw.choice(rare if draw.random() < 0.06 else common) for _ in range(words))
 
 
 def rollout(task: int, repeat: int, draw: random.Random, texts: list[str], size: int) -> dict[str, object]:

@@ -10,18 +10,21 @@ what else it is:
 Models are not the subject here: the mock endpoint stands in for all of them.
 """
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -43,15 +46,11 @@ FENCE = re.compile(
 STARTS_SERVERS = re.compile(r"(ng_run|nemo_gym_run|ng run|ng env start)\b")
 READY = "servers ready!"
 PATIENCE_S = 60
+# What needs no shell: a command of ours or a Python program, with nothing but words and quotes behind it.
+PLAIN = re.compile(r"(ng|gym|nemo_gym|python)[ _](\"[^\"$`]*\"|'[^']*'|[^\"'|&;<>$()`*?~#])*")
+# Commands that run tests: those of the whole project, which this test is part of.
+RUN_TESTS = ("ng_test_all", "ng_dev_test")
 
-# Python as a program in which `await` may stand outside of functions, as snippets have it.
-RUN_SNIPPET = """
-import ast, asyncio, inspect, sys
-code = compile(open(sys.argv[1]).read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-result = eval(code, {"__name__": "__main__"})
-if inspect.iscoroutine(result):
-    asyncio.run(result)
-"""
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
 AGENT = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
 ROLLOUTS = [json.dumps({**AGENT, "_ng_task_index": n, "_ng_rollout_index": 0, "reward": 1.0}) + "\n" for n in range(2)]
@@ -102,13 +101,45 @@ def fences(document: Path) -> list[Fence]:
     for match in FENCE.finditer(text):
         line = text.count("\n", 0, match.start("text"))
         note = {match["mark"]: match["note"]}
-        found.append(
-            Fence(name_of(document), line, match["language"], match["text"], note.get("file"), note.get("not run"))
-        )
+        content = match["language"], match["text"]
+        found.append(Fence(name_of(document), line, *content, note.get("file"), note.get("not run")))
     return found
 
 
 ALL_FENCES = [fence for document in DOCUMENTS for fence in fences(document)]
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Runs commands at once, in forks of a process that has imported everything; see ``warm_commands.py``."""
+
+    server: subprocess.Popen[str]
+
+    def start(self, words: list[str], folder: Path, environment: dict[str, str], output: Path) -> int:
+        request = {"start": words, "folder": str(folder), "environment": environment, "output": str(output)}
+        return self._ask(request)
+
+    def wait(self, process: int) -> int:
+        """The exit code; nothing that the process started outlives it."""
+        alarm = threading.Timer(PATIENCE_S, kill_group, [process])
+        alarm.start()
+        try:
+            return self._ask({"wait": process})
+        finally:
+            alarm.cancel()
+            kill_group(process)
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
+
+
+def kill_group(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
 
 
 @dataclass
@@ -118,20 +149,21 @@ class Reader:
     folder: Path
     model: "MockModel"
     head_port: int
-    gym: subprocess.Popen[str] | None = field(default=None, init=False)
+    terminal: Commands
+    gym: int | None = field(default=None, init=False)
 
     def do(self, fence: Fence) -> None:
         if fence.file:
             self.save(fence.file, fence.text)
         elif fence.language == "python":
-            snippet = self.save("snippet.py", fence.text)
-            self.run([sys.executable, "-c", RUN_SNIPPET, str(snippet)], fence)
+            self.save("snippet.py", fence.text)
+            self.run("python snippet.py", fence)
         elif fence.language in {"bash", "console"}:
             for command in commands(fence):
                 if STARTS_SERVERS.match(command):
                     self.start_servers(command, fence)
-                else:
-                    self.run(["bash", "-euo", "pipefail", "-c", self.meant(command)], fence)
+                elif not command.startswith(RUN_TESTS):
+                    self.run(command, fence)
 
     def save(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -146,43 +178,33 @@ class Reader:
         text = text.replace("http://127.0.0.1:8000/v1", self.model.base_url).replace("12000", str(self.head_port))
         return text.replace("local_model", "openai_model")
 
-    def run(self, command: list[str], fence: Fence) -> None:
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, f"{fence}: exit code {done.returncode} of {command[-1]}\n\n{done.stdout}"
+    def run(self, command: str, fence: Fence) -> None:
+        output = self.folder / "output.txt"
+        code = self.terminal.wait(self.start(command, output))
+        assert code == 0, f"{fence}: exit code {code} of {command}\n\n{output.read_text()}"
+
+    def start(self, command: str, output: Path) -> int:
+        text = self.meant(command)
+        words = shlex.split(text) if PLAIN.fullmatch(text) else ["bash", "-euo", "pipefail", "-c", text]
+        return self.terminal.start(words, self.folder, self.environment(), output)
 
     def start_servers(self, command: str, fence: Fence) -> None:
         self.stop_servers()
-        log = self.folder / "ng_run.log"
-        with log.open("w") as output:
-            self.gym = subprocess.Popen(
-                ["bash", "-c", f"exec {self.meant(command)}"],
-                cwd=self.folder,
-                env=self.environment(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        log = self.folder / "ng_run.txt"
+        log.unlink(missing_ok=True)
+        self.gym = self.start(command, log)
         deadline = time.monotonic() + PATIENCE_S
-        while READY not in log.read_text():
-            assert self.gym.poll() is None, f"{fence}: {command} ended\n\n{log.read_text()}"
+        while not log.exists() or READY not in log.read_text():
             assert time.monotonic() < deadline, f"{fence}: {command} is not ready\n\n{log.read_text()}"
-            time.sleep(0.05)
+            assert not log.exists() or "error:" not in log.read_text(), f"{fence}: {command}\n\n{log.read_text()}"
+            time.sleep(0.02)
 
     def stop_servers(self) -> None:
         """What Ctrl-C does."""
         if self.gym is not None:
-            self.gym.send_signal(signal.SIGINT)
-            assert self.gym.wait(PATIENCE_S) == 0, (self.folder / "ng_run.log").read_text()
-            self.gym = None
+            gym, self.gym = self.gym, None
+            os.kill(gym, signal.SIGINT)
+            assert self.terminal.wait(gym) == 0, (self.folder / "ng_run.txt").read_text()
 
     def environment(self) -> dict[str, str]:
         hidden = ("NEMO_GYM_", "PYTEST_", "XDG_RUNTIME_DIR")
@@ -201,11 +223,18 @@ def commands(fence: Fence) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Commands]:
+    script = [sys.executable, str(Path(__file__).with_name("warm_commands.py"))]
+    with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Commands(server)
+
+
 @pytest.fixture
-def read(tmp_path: Path, mock_model: "MockModel") -> Iterator[Callable[[Path], Reader]]:
+def read(tmp_path: Path, mock_model: "MockModel", terminal: Commands) -> Iterator[Callable[[Path], Reader]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        reader = Reader(tmp_path, mock_model, int(probe.getsockname()[1]))
+        reader = Reader(tmp_path, mock_model, int(probe.getsockname()[1]), terminal)
 
     def read(document: Path) -> Reader:
         policy = {"policy_base_url": mock_model.base_url, "policy_api_key": "none", "policy_model_name": "mock"}
@@ -219,16 +248,10 @@ def read(tmp_path: Path, mock_model: "MockModel") -> Iterator[Callable[[Path], R
         return reader
 
     yield read
-    if reader.gym is not None:
-        reader.gym.kill()
-        reader.gym.wait()
+    reader.stop_servers()
 
 
-@pytest.mark.skipif(os.environ.get("RUN_DOCUMENTS") != "1", reason="slow: `make docs` runs every snippet")
-# The reference of commands is generated from their table, and every command has tests of its own in tests/cli.
-@pytest.mark.parametrize(
-    "document", [d for d in DOCUMENTS if fences(d) and name_of(d) != "docs/commands.md"], ids=name_of
-)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if fences(d)], ids=name_of)
 def test_what_a_document_says_can_be_typed(document: Path, read: Callable[[Path], Reader]) -> None:
     read(document).stop_servers()
 

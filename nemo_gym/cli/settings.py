@@ -25,6 +25,7 @@ from nemo_gym.config.paths import find_readable
 from nemo_gym.config.sources import merge_sources
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, set_global_config_dict
+from nemo_gym.servers.startup import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -55,7 +56,8 @@ def read_configuration(
     wanted = GlobalConfigDictParserConfig(
         overrides=list(overrides), initial_global_config_dict=None if needs_model else no_model
     )
-    parsed = GlobalConfigDictParser().parse_sources(wanted)
+    with garbage_collection_paused():
+        parsed = GlobalConfigDictParser().parse_sources(wanted)
     if described is not None:
         _refuse_unknown(parsed, described)
     if parsed.config.get("verbose"):

@@ -69,14 +69,14 @@ def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: i
         return np.full((2, fields), np.nan)
     random = np.random.default_rng(seed)
     means = np.empty((resamples, fields))
+    both = np.column_stack([sums, counts])
     batch = max(1, _DRAWS_AT_A_TIME // tasks)
     for start in range(0, resamples, batch):
-        size = min(batch, resamples - start)
-        drawn = random.integers(0, tasks, size=(size, tasks), dtype=np.int64)
-        drawn += np.arange(size)[:, None] * tasks
-        weights = np.bincount(drawn.ravel(), minlength=size * tasks).reshape(size, tasks).astype(np.float64)
+        drawn = random.integers(0, tasks, size=(min(batch, resamples - start), tasks), dtype=np.int64)
+        weights = np.array([np.bincount(resample, minlength=tasks) for resample in drawn], np.float64)
         with np.errstate(all="ignore"):
-            means[start : start + size] = (weights @ sums) / (weights @ counts)
+            totals = weights @ both
+            means[start : start + len(drawn)] = totals[:, :fields] / totals[:, fields:]
     means[:, (counts > 0).sum(axis=0) < 2] = np.nan
     return np.column_stack([_bounds(column) for column in means.T])
 

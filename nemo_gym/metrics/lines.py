@@ -3,12 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import numpy as np
 import orjson
 
-Block = bytes | memoryview
+Block = bytes | memoryview  # a view begins where its buffer does
 
 _BLOCK: Final = 1 << 18  # bytes read at a time: small enough to stay in the processor's cache
 _NEWLINE: Final = ord("\n")
@@ -35,16 +34,31 @@ def read_blocks(path: Path) -> Iterator[memoryview]:
         yield memoryview(buffer)[:used]
 
 
+def line_ends(block: Block) -> list[int]:
+    """Where each line of a block ends; for an unfinished last one that is the end of the block."""
+    content, size = _content(block), len(block)
+    ends = []
+    place = content.find(b"\n", 0, size)
+    while place >= 0:
+        ends.append(place)
+        place = content.find(b"\n", place + 1, size)
+    if size and (not ends or ends[-1] != size - 1):
+        ends.append(size)
+    return ends
+
+
 def count_lines(block: Block) -> int:
     """How many lines a block has; an unfinished last one counts."""
-    ends = int(np.count_nonzero(np.frombuffer(block, np.uint8) == _NEWLINE))
-    return ends + (len(block) > 0 and block[-1] != _NEWLINE)
+    return _content(block).count(b"\n", 0, len(block)) + (len(block) > 0 and block[-1] != _NEWLINE)
+
+
+def _content(block: Block) -> bytes | bytearray:
+    """What a block, if it is a view, is the beginning of: searching there needs no copy."""
+    return block if isinstance(block, bytes) else cast("bytes | bytearray", block.obj)
 
 
 def is_text(block: Block) -> bool:
     """Whether a block is valid UTF-8."""
-    if len(block) == 0 or np.frombuffer(block, np.int8).min() >= 0:  # ASCII
-        return True
     try:
         str(block, "utf-8")
     except UnicodeDecodeError:

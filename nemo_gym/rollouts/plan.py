@@ -149,7 +149,8 @@ def _prepare(task: Task, spec: PlanSpec, problems: _Problems) -> Row | None:
     if (suspects := _complaints(row, problems)) is not None:
         suspects.append(task.number)
         return None
-    row[RESPONSES_CREATE_PARAMS_KEY_NAME] = {**row[RESPONSES_CREATE_PARAMS_KEY_NAME], **spec.overrides}
+    if spec.overrides:
+        row[RESPONSES_CREATE_PARAMS_KEY_NAME] = {**row[RESPONSES_CREATE_PARAMS_KEY_NAME], **spec.overrides}
     if spec.skills_ref is not None:
         row[SKILLS_REF_KEY_NAME] = spec.skills_ref
     return row

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.jsonl import decode
@@ -29,16 +29,11 @@ def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
     """The tasks of a file, at most ``limit`` of them: none or 0 means all, a negative number means none."""
     last = max(limit, 0) if limit else None
     with path.open("rb", buffering=BUFFER_BYTES) as file:
-        for number, line in enumerate(islice(_lines(file), last)):
+        if file.read(len(UTF8_MARK)) != UTF8_MARK:
+            file.seek(0)
+        for number, line in enumerate(islice(file, last)):
             text = line.rstrip(b"\r\n")
             yield Task(number, sha256(text).digest()[:IDENTITY_BYTES], _fields(text, path, number + 1))
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    for first in file:
-        yield first.removeprefix(UTF8_MARK)
-        break
-    yield from file
 
 
 def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:

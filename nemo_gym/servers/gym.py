@@ -30,6 +30,7 @@ from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_server
 from nemo_gym.servers.standalone import raise_open_files_limit
+from nemo_gym.servers.startup import garbage_collection_paused
 from nemo_gym.servers.token import run_token
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.servers.webapp import build_app
@@ -70,7 +71,8 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
     inline = [i for i in instances if i not in apart]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_http_client)
-        local = {instance.port: _host_inline(instance, gym.client) for instance in inline}
+        with garbage_collection_paused():
+            local = {instance.port: _host_inline(instance, gym.client) for instance in inline}
         for server in local.values():
             await stack.enter_async_context(server.app.router.lifespan_context(server.app))
         apps: dict[int, ASGIApp] = dict(local)

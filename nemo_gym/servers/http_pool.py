@@ -107,14 +107,19 @@ class Pool:
             await self._wait_for_place(host, deadline)
         try:
             connection = self._pick(host)
-            if connection is not None:
+            resend = resend and connection is not None
+            while True:
+                if connection is None:
+                    connection = await self._open(request.address, deadline, limits.sock_connect)
+                self._busy.add(connection)
                 try:
-                    return await self._exchange(host, connection, request, body, deadline)
+                    return await connection.send(request.head + end_of_head(request, body), body or b"", deadline)
                 except LOST:
                     if not (resend and connection.silent):
                         raise
-            connection = await self._open(request.address, deadline, limits.sock_connect)
-            return await self._exchange(host, connection, request, body, deadline)
+                finally:
+                    self._put_back(host, connection)
+                connection, resend = None, False
         finally:
             self._total.give()
             host.limit.give()
@@ -158,20 +163,11 @@ class Pool:
     def _new_connection(self) -> Connection:
         return Connection(self._loop, self.settings.max_answer_bytes)
 
-    async def _exchange(
-        self, host: Host, connection: Connection, request: Template, body: bytes | None, deadline: float | None
-    ) -> RawAnswer:
-        self._busy.add(connection)
-        try:
-            return await connection.send(request.head + end_of_head(request, body), body or b"", deadline)
-        finally:
-            self._busy.discard(connection)
-            if connection.reusable and not self.closed:
-                self._keep(host, connection)
-            else:
-                connection.abort()
-
-    def _keep(self, host: Host, connection: Connection) -> None:
+    def _put_back(self, host: Host, connection: Connection) -> None:
+        self._busy.discard(connection)
+        if self.closed or not connection.reusable:
+            connection.abort()
+            return
         connection.idle_until = self._loop.time() + self.settings.keepalive_s
         host.idle.append(connection)
         if self._sweeper is None:

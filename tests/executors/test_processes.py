@@ -16,6 +16,7 @@ from nemo_gym.executors.processes import WorkerPool, worker_count, worker_pool
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.outcome import Completed, Failed, FailureClass, Outcome
 from nemo_gym.rollouts.planned import Planned
+from nemo_gym.servers.client import GymClient
 from nemo_gym.servers.gym import host_gym
 
 ROOT = Path(__file__).parents[2]
@@ -46,15 +47,17 @@ def comparable(outcomes: list[Outcome]) -> dict[Any, Any]:
     return {outcome.planned.key: json.loads(outcome.line) for outcome in outcomes}
 
 
-async def test_workers_give_the_results_of_one_process(mock_model: Any) -> None:
+async def test_one_process_http_and_workers_give_the_same_results(mock_model: Any) -> None:
     config, planned = configuration(mock_model.base_url), rollouts(4)
     async with host_gym(config) as gym:
         attempt = AgentAttempt(gym.client)
         here = await asyncio.gather(*map(attempt, planned))
+        far = AgentAttempt(GymClient(head_server_config=gym.client.head_server_config, global_config_dict=config))
+        over_http = await asyncio.gather(*map(far, planned))
     async with worker_pool(config, 2) as pool:
         there = await asyncio.gather(*map(pool, planned))
     assert all(isinstance(outcome, Completed) for outcome in here)
-    assert comparable(here) == comparable(there)
+    assert comparable(here) == comparable(over_http) == comparable(there)
 
 
 async def test_leases_of_a_killed_worker_come_back_and_it_is_replaced(mock_model: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from nemo_gym.errors import ConfigError
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
 from nemo_gym.metrics.fields import NO_INDEX
-from nemo_gym.metrics.lines import Block, read_blocks
+from nemo_gym.metrics.lines import Block, line_ends, read_blocks
 from nemo_gym.metrics.table import Ints, RolloutTable
 from nemo_gym.rollouts.jsonl import decode
 from nemo_gym.rollouts.store.positions import Place, Positions
@@ -25,7 +25,6 @@ from nemo_gym.schemas.rows import RolloutKey
 logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 10
-_NEWLINE: Final = ord("\n")
 
 
 class OnConflict(StrEnum):
@@ -100,9 +99,7 @@ class Shards:
     def _read(self, shard: int, path: Path) -> None:
         offset = done = 0
         for block in read_blocks(path):
-            stops = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE).astype(np.int64)
-            if not len(stops) or stops[-1] != len(block) - 1:
-                stops = np.append(stops, len(block))
+            stops = np.array(line_ends(block), np.int64)
             starts, lines, before = np.append(0, stops[:-1] + 1), len(stops), len(self._builder)
             bad = self._builder.add_block(block, first_line=done + 1, lines=lines)
             numbers = np.arange(done + 1, done + 1 + lines)

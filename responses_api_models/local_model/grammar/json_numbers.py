@@ -27,6 +27,7 @@ DIGIT: Final = Chars(((ord("0"), ord("9")),))
 NONZERO: Final = Chars(((ord("1"), ord("9")),))
 MAX_DIGITS: Final = 15
 MAX_LISTED: Final = 256
+MAX_STEP: Final = 32
 FAR: Final = 10**MAX_DIGITS - 1
 
 INTEGER: Final = sequence(optional(Literal("-")), choice(["0", sequence(NONZERO, Repeat(DIGIT, 0, MAX_DIGITS - 1))]))
@@ -80,7 +81,7 @@ def numbers(bounds: Bounds) -> Node:
 def multiples(step: int, bounds: Bounds) -> tuple[Node, dict[str, Node]]:
     """Whole multiples of ``step`` within bounds, and the rules that they need."""
     low, high = bounds.whole()
-    if step <= MAX_LISTED and high is None and low in (None, 0):
+    if step <= MAX_STEP and high is None and low in (None, 0):
         sign = optional(Literal("-")) if low is None else EMPTY
         return sequence(sign, Ref(f"multiple-{step}")), _remainders(step)
     if low is None and high is None:
@@ -96,14 +97,17 @@ def multiples(step: int, bounds: Bounds) -> tuple[Node, dict[str, Node]]:
 
 
 def _remainders(step: int) -> dict[str, Node]:
-    """Read digits and remember the remainder: what is left at the end must be 0."""
+    """Read digits and remember the remainder and how many may follow: what is left at the end must be 0."""
 
-    def rest(remainder: int) -> Node:
-        following = [sequence(str(d), Ref(f"multiple-{step}-{(remainder * 10 + d) % step}")) for d in range(10)]
-        return choice([EMPTY, *following] if remainder == 0 else following)
+    def state(number: int, left: int) -> Ref:
+        return Ref(f"multiple-{step}-{number % step}-{left}")
 
-    rules = {f"multiple-{step}-{remainder}": rest(remainder) for remainder in range(step)}
-    starts = [sequence(str(d), Ref(f"multiple-{step}-{d % step}")) for d in range(1, 10)]
+    rules: dict[str, Node] = {}
+    for remainder in range(step):
+        for left in range(MAX_DIGITS):
+            digits = [sequence(str(d), state(remainder * 10 + d, left - 1)) for d in range(10)] if left else []
+            rules[state(remainder, left).name] = choice([*([EMPTY] if remainder == 0 else []), *digits])
+    starts = [sequence(str(d), state(d, MAX_DIGITS - 1)) for d in range(1, 10)]
     return {**rules, f"multiple-{step}": choice(["0", *starts])}
 
 

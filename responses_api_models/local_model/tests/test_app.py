@@ -1,0 +1,295 @@
+"""The real model behind both protocols."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from fastapi.testclient import TestClient
+
+from nemo_gym.config.parse import parse_config
+from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.webapp import build_app
+from responses_api_models.local_model.app import LocalModel
+from responses_api_models.local_model.tests.conftest import build_model
+
+CALCULATOR = {
+    "type": "function",
+    "name": "calculator",
+    "description": "Evaluates an arithmetic expression exactly.",
+    "parameters": {
+        "type": "object",
+        "properties": {"expression": {"type": "string", "description": "for example 3 * (4 + 5)", "maxLength": 30}},
+        "required": ["expression"],
+        "additionalProperties": False,
+    },
+}
+QUESTION = {"role": "user", "content": "What is 55 plus 31?"}
+
+
+def seeded(seed: int, **more: Any) -> dict[str, str]:
+    return {"extra_body": json.dumps({"seed": seed, **more})}
+
+
+async def ask(model: LocalModel, question: Any = "Say hi.", **options: Any) -> NeMoGymResponse:
+    options = {"max_output_tokens": 24, "temperature": 0.0, **options}
+    return await model.responses(NeMoGymResponseCreateParamsNonStreaming(input=question, **options))
+
+
+async def test_an_answer_has_text_and_counts(model: LocalModel) -> None:
+    response = await ask(model, max_output_tokens=200)
+    assert response.status == "completed"
+    assert response.incomplete_details is None
+    assert response.output_text
+    assert response.model == "SmolLM2-135M-Instruct.Q4_1"
+    assert response.usage is not None
+    assert response.usage.input_tokens > 5
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+
+
+async def test_an_answer_that_is_cut_off_says_so(model: LocalModel) -> None:
+    response = await ask(model, "Tell me a long story.", max_output_tokens=5)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage is not None
+    assert response.usage.output_tokens == 5
+
+
+async def test_a_seed_repeats_an_answer(model: LocalModel) -> None:
+    answers = [await ask(model, "Tell me a story.", temperature=1.0, metadata=seeded(s)) for s in (1, 1, 2)]
+    first, again, other = (answer.output_text for answer in answers)
+    assert first == again != other
+
+
+async def test_a_stop_word_ends_an_answer_before_it(model: LocalModel) -> None:
+    free = await ask(model, "Count from 1 to 10.", max_output_tokens=40)
+    assert "5" in free.output_text
+    stopped = await ask(model, "Count from 1 to 10.", max_output_tokens=40, metadata=seeded(0, stop="5"))
+    assert stopped.output_text == free.output_text.partition("5")[0]
+    assert stopped.status == "completed"
+
+
+async def test_instructions_reach_the_model(model: LocalModel) -> None:
+    assert (await ask(model)).output_text != (await ask(model, instructions="You are a pirate.")).output_text
+
+
+async def test_log_probabilities_are_those_of_the_text(model: LocalModel) -> None:
+    response = await ask(model, top_logprobs=2)
+    [part] = response.output[0].content  # type: ignore[union-attr]
+    assert "".join(entry["token"] for entry in part.logprobs) == part.text  # type: ignore[union-attr]
+    for entry in part.logprobs:  # type: ignore[union-attr]
+        assert len(entry["top_logprobs"]) == 2
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] <= 0
+
+
+async def test_a_context_that_is_exceeded_gives_an_empty_incomplete_answer(model: LocalModel) -> None:
+    response = await ask(model, "word " * 2000)
+    assert response.output_text == ""
+    assert response.incomplete_details is not None
+    assert response.usage is not None
+    assert response.usage.input_tokens > 2000
+    assert response.usage.output_tokens == 0
+
+
+async def test_a_text_can_be_held_to_a_schema(model: LocalModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "maximum": 120}},
+        "required": ["name", "age"],
+    }
+    wanted = {"format": {"type": "json_schema", "name": "person", "schema": schema}}
+    response = await ask(model, "Bob is 5 years old.", text=wanted, max_output_tokens=60)
+    jsonschema.validate(json.loads(response.output_text), schema)
+
+
+async def test_a_tool_is_called_and_its_result_told(model: LocalModel) -> None:
+    first = await ask(model, [QUESTION], tools=[CALCULATOR], max_output_tokens=60)
+    [call] = first.output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments) == {"expression": "55 + 31"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"result": "86"}'}
+    second = await ask(model, [QUESTION, call, result], tools=[CALCULATOR], max_output_tokens=60)
+    assert "86" in second.output_text
+    assert second.usage is not None
+    assert second.usage.input_tokens_details.cached_tokens > 100
+
+
+async def test_tool_choice_is_obeyed(model: LocalModel) -> None:
+    story = "Tell me a story."
+    for choice in ("required", {"type": "function", "name": "calculator"}):
+        response = await ask(model, story, tools=[CALCULATOR], tool_choice=choice, max_output_tokens=80)
+        assert [item.type for item in response.output] == ["function_call"]
+    response = await ask(model, QUESTION["content"], tools=[CALCULATOR], tool_choice="none")
+    assert [item.type for item in response.output] == ["message"]
+
+
+async def test_a_call_that_is_cut_off_is_no_call(model: LocalModel) -> None:
+    response = await ask(model, [QUESTION], tools=[CALCULATOR], tool_choice="required", max_output_tokens=8)
+    assert [item.type for item in response.output] == ["message"]
+    assert response.output_text == ""
+    assert response.incomplete_details is not None
+
+
+WILD = [
+    {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 17}}, "required": ["n"]},
+    {
+        "type": "object",
+        "properties": {"x": {"type": "number", "exclusiveMinimum": -1, "maximum": 1}},
+        "required": ["x"],
+    },
+    {
+        "type": "object",
+        "properties": {"code": {"type": "string", "pattern": r"^[A-Z]{2}-\d{3}$"}},
+        "required": ["code"],
+    },
+    {"type": "object", "properties": {"when": {"type": "string", "format": "date"}, "ok": {"type": "boolean"}}},
+    {
+        "type": "object",
+        "properties": {
+            "tags": {"type": "array", "items": {"enum": ["red", "grün", '"blue"']}, "minItems": 1, "maxItems": 3},
+            "where": {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"]},
+        },
+        "required": ["tags", "where"],
+    },
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]{1,4}$"},
+        "additionalProperties": {"type": "integer", "multipleOf": 5, "maximum": 100},
+        "maxProperties": 2,
+    },
+]
+
+
+@pytest.mark.parametrize("schema", WILD, ids=json.dumps)
+async def test_the_wildest_guesses_fit_the_schema(model: LocalModel, schema: dict[str, Any]) -> None:
+    wanted = {"format": {"type": "json_schema", "name": "wild", "schema": schema}}
+    wild: dict[str, Any] = {"text": wanted, "temperature": 3.0, "max_output_tokens": 50}
+    answers = [ask(model, "Act.", metadata=seeded(seed, top_k=0, top_p=1, min_p=0), **wild) for seed in range(4)]
+    finished = [answer for answer in await asyncio.gather(*answers) if answer.status == "completed"]
+    assert finished
+    for answer in finished:
+        jsonschema.validate(json.loads(answer.output_text), schema)
+
+
+async def test_chat_completions_are_answered_too(model: LocalModel) -> None:
+    body = NeMoGymChatCompletionCreateParamsNonStreaming(
+        messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=8, n=2, seed=3, temperature=1.0
+    )
+    completion = await model.chat_completions(body)
+    first, second = completion.choices
+    assert first.message.content != second.message.content
+    assert {first.finish_reason, second.finish_reason} == {"length"}
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 16
+
+
+async def test_others_are_served_while_it_generates(model: LocalModel) -> None:
+    await ask(model)
+    generating = [asyncio.create_task(ask(model, "Tell me a story.", max_output_tokens=60)) for _ in range(4)]
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert not any(task.done() for task in generating)
+    await asyncio.gather(*generating)
+
+
+async def test_a_request_that_is_cancelled_frees_its_slot(model: LocalModel) -> None:
+    unlimited = {"max_output_tokens": 900, "metadata": seeded(1, ignore_eos=True)}
+    tasks = [asyncio.create_task(ask(model, f"Story {n}", **unlimited)) for n in range(6)]
+    await asyncio.sleep(0.3)
+    for task in tasks:
+        task.cancel()
+    assert all(isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*tasks, return_exceptions=True))
+    answers = await asyncio.gather(*(ask(model, max_output_tokens=2) for _ in range(8)))
+    assert len(answers) == 8
+
+
+async def test_training_gets_the_true_tokens_of_every_turn(training_model: LocalModel) -> None:
+    options = {"tools": [CALCULATOR], "max_output_tokens": 60}
+    [call] = (await ask(training_model, [QUESTION], **options)).output
+    assert call.type == "function_call"
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "86"}
+    second = await ask(training_model, [QUESTION, call, result], **options)
+    [told] = second.output
+    thanks = {"role": "user", "content": "Thanks! And 3 plus 4?"}
+    third = await ask(training_model, [QUESTION, call, result, told, thanks], **options)
+    seen: list[int] = []
+    for item in (call, told, third.output[-1]):
+        trained = item.model_dump()
+        assert trained["prompt_token_ids"][: len(seen)] == seen
+        assert len(trained["generation_token_ids"]) == len(trained["generation_log_probs"]) > 0
+        assert all(score <= 0 for score in trained["generation_log_probs"])
+        seen = trained["prompt_token_ids"] + trained["generation_token_ids"]
+
+
+async def test_tokens_of_split_characters_and_stop_words_have_scores_too(training_model: LocalModel) -> None:
+    question = "Write 5 emoji: 😀🎉🚀🦄🍕, repeat them."
+    emoji = (await ask(training_model, question, max_output_tokens=9)).output[-1].model_dump()
+    assert len(emoji["generation_token_ids"]) == len(emoji["generation_log_probs"]) == 9
+    counted = await ask(training_model, "Count from 1 to 10.", metadata=seeded(0, stop=["3"]), max_output_tokens=40)
+    item = counted.output[-1].model_dump()
+    assert len(item["generation_token_ids"]) == len(item["generation_log_probs"])
+    # Greedy decoding takes the likeliest token, so each is likelier than one in the vocabulary by chance.
+    assert min(item["generation_log_probs"] + emoji["generation_log_probs"]) > -5
+
+
+async def test_a_score_found_later_is_the_one_reported_at_once(training_model: LocalModel) -> None:
+    item = (await ask(training_model, "Count from 1 to 10.")).output[-1].model_dump()
+    prompt, tokens = item["prompt_token_ids"], item["generation_token_ids"]
+    for position in (0, 3, len(tokens) - 1):
+        later = await training_model._model._score([*prompt, *tokens[:position]], tokens[position])
+        assert later == pytest.approx(item["generation_log_probs"][position], abs=0.05)
+
+
+def test_mistakes_in_a_request_are_answered_with_400(model: LocalModel) -> None:
+    client = TestClient(build_app(model))
+    bad_tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"x": {"not": {}}}}}
+    image = {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}
+    for body, reason in [
+        ({"input": "?", "tools": [bad_tool]}, "f.x: 'not' can't be expressed"),
+        ({"input": [image]}, "reads text only"),
+        ({"input": "?", "metadata": {"extra_body": "?"}}, "metadata.extra_body"),
+        ({"input": "?", "metadata": {"extra_body": '{"top_k": "many"}'}}, "top_k"),
+        ({"input": "?", "tool_choice": {"type": "function", "name": "z"}, "tools": [CALCULATOR]}, "names 'z'"),
+    ]:
+        reply = client.post("/v1/responses", json=body)
+        assert reply.status_code == 400
+        assert reason in reply.json()["error"]["message"]
+
+
+async def test_a_model_path_that_leads_nowhere_is_found_out_at_the_start(tmp_path: Path) -> None:
+    server = build_model(model_path=str(tmp_path / "nothing.gguf"))
+    app = server.setup_webserver()
+    with pytest.raises(ConfigError, match=r"nothing\.gguf can't be read"):
+        async with app.router.lifespan_context(app):
+            pass
+
+
+async def test_a_model_path_may_name_any_gguf_file(weights: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").symlink_to(weights)
+    server = build_model(model_path=str(tmp_path / "mine.gguf"), n_parallel=1, n_ctx=512)
+    assert (await ask(server, max_output_tokens=2)).model == "mine"
+    server._model.pool.close()
+
+
+async def test_a_whole_rollout_runs_in_this_process(weights: Path) -> None:
+    paths = (
+        "resources_servers/calculator/configs/calculator.yaml,responses_api_models/local_model/configs/local_model.yaml"
+    )
+    row = {
+        "responses_create_params": {"input": [QUESTION], "tools": [CALCULATOR], "temperature": 0.0},
+        "expected_answer": "86",
+    }
+    async with host_gym(parse_config([f"+config_paths=[{paths}]"]).config) as gym:
+        reply = await gym.client.post(server_name="calculator_simple_agent", url_path="/run", json=row)
+        rollout = json.loads(await reply.read())
+    assert rollout["used_calculator"]
+    assert rollout["reward"] == 1.0

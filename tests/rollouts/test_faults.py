@@ -1,0 +1,90 @@
+"""A whole collection against an endpoint that misbehaves: every rollout is completed or recorded, none is lost."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.config.parse import parse_config
+from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.summary import Summary
+from nemo_gym.servers.gym import host_gym
+
+ENVIRONMENT = "resources_servers/example_single_tool_call"
+AGENT = "example_single_tool_call_simple_agent"
+CONFIGS = (
+    f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+)
+REPEATS = 8
+
+
+async def collect(mock_model: Any, output: Path, **parameters: Any) -> Summary:
+    """Collect 40 rollouts with a model server that does not try again by itself, so that the collection has to."""
+    policy = [f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
+    model = "policy_model.responses_api_models.openai_model"
+    settings = [f"++{model}.max_retries=0", f"++{model}.request_timeout_s=1"]
+    config = RolloutCollectionConfig.model_validate(
+        {
+            "agent_name": AGENT,
+            "input_jsonl_fpath": f"{ENVIRONMENT}/data/example.jsonl",
+            "output_jsonl_fpath": str(output),
+            "num_repeats": REPEATS,
+            "num_samples_in_parallel": 10,
+            **parameters,
+        }
+    )
+    async with host_gym(parse_config([f"+config_paths=[{CONFIGS}]", *policy, *settings]).config) as gym:
+        return await RolloutCollectionHelper().collect(config, client=gym.client)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+FAULTS = {
+    "a tenth of all calls fail": ({"error_rate": 0.1}, {"model_error"}),
+    "a call is never answered": ({"hang_nth": 7}, {"timeout"}),
+    "a storm of 429s": ({"rps": 30}, {"rate_limited"}),
+    "connections break off in the middle": ({"faults": "cut:0.1"}, {"connection"}),
+    "broken JSON, pages, other shapes": ({"faults": "malformed:0.05,html:0.05,schema:0.05"}, {"invalid_response"}),
+    "errors with status 200": ({"faults": "error200:0.1"}, {"model_error"}),
+    "answers that drip": ({"faults": "drip:0.03"}, {"timeout"}),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_every_rollout_is_completed_or_recorded(
+    name: str, mock_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behaviour, classes = FAULTS[name]
+    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "2")
+    mock_model.set(**behaviour)
+    try:
+        summary = await collect(mock_model, tmp_path / "out.jsonl")
+    finally:
+        mock_model.set(faults="none:0")
+    files = RunFiles.of(tmp_path / "out.jsonl")
+    completed = Counter((r["_ng_task_index"], r["_ng_rollout_index"]) for r in lines(files.rollouts))
+    failures = lines(files.failures)
+    recorded = {(r["_ng_task_index"], r["_ng_rollout_index"]) for r in failures}
+    planned = {(task, rollout) for task in range(5) for rollout in range(REPEATS)}
+    assert completed.keys() | recorded == planned
+    assert set(completed.values()) == {1}
+    assert {r["_ng_failure_class"] for r in failures} <= classes
+    assert failures
+    assert all("reward" not in r and r["error_message"] and r["_ng_duration_s"] >= 0 for r in failures)
+    assert summary.tally.completed == len(completed)
+    assert summary.exit_code == (0 if completed.keys() == planned else 3)
+
+
+async def test_arguments_that_are_no_json_are_no_failure(mock_model: Any, tmp_path: Path) -> None:
+    mock_model.set(faults="badargs:0.5")
+    try:
+        summary = await collect(mock_model, tmp_path / "out.jsonl")
+    finally:
+        mock_model.set(faults="none:0")
+    assert summary.exit_code == 0
+    assert not summary.tally.failures

@@ -2,6 +2,8 @@
 
 ``RolloutCollectionHelper`` may be subclassed. A method that a subclass replaces is called as documented; as long as it
 is not replaced, rows and results are streamed instead of being held in lists.
+
+What computes metrics is imported when there are some to compute: it needs numpy, which takes longer than all the rest.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ import warnings
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -23,7 +25,6 @@ from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.prompt import load_prompt_config
 from nemo_gym.rollout_aggregation import RolloutAggregationConfig, RolloutAggregationHelper, connect
-from nemo_gym.rollouts.aggregate import AgentMetrics, aggregate_run, ask_for_metrics, by_agent, write_metrics
 from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient
 from nemo_gym.rollouts.collect import Conduct, Listener
 from nemo_gym.rollouts.concurrency import limit_for
@@ -41,13 +42,16 @@ from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.store.history import RetryPolicy, parse_max_attempts
 from nemo_gym.rollouts.store.recall import read_records, recall
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
-from nemo_gym.rollouts.store.shards import expand_globs, parse_line
+from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
 from nemo_gym.rollouts.summary import Summary
 from nemo_gym.rollouts.unsaved import Unsaved
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, NG_TERMINAL_KEY
 from nemo_gym.servers.addresses import server_names
 from nemo_gym.servers.client import GymClient
 from nemo_gym.servers.http import close_http_client, get_response_json, raise_for_status
+
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.aggregate import AgentMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +225,8 @@ class RolloutCollectionHelper:
         self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path
     ) -> Path | None:
         """Have each agent compute the metrics of its results; a result belongs to the agent of the row beside it."""
+        from nemo_gym.rollouts.aggregate import ask_for_metrics, by_agent, write_metrics
+
         ref = AGENT_REF_KEY_NAME
         groups = by_agent({**result, ref: row.get(ref)} for row, result in zip(rows, results, strict=True))
         metrics = await ask_for_metrics(groups, self.setup_server_client()) if groups else []
@@ -242,8 +248,10 @@ class RolloutCollectionHelper:
             return attempt_through(self.run_examples, timeout_s=config.rollout_timeout_s)
         return AgentAttempt(client, timeout_s=config.rollout_timeout_s)
 
-    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence[AgentMetrics]:
+    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence["AgentMetrics"]:
         if not self._replaces("_call_aggregate_metrics"):
+            from nemo_gym.rollouts.aggregate import aggregate_run
+
             return await aggregate_run(store.files, client)
         results = sorted(store.completed(), key=sort_key)
         await self._call_aggregate_metrics(results, results, store.files.rollouts)

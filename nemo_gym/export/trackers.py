@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nemo_gym.rollouts.aggregate import AgentMetrics
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.aggregate import AgentMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Trackers:
 
     all: Sequence[Tracker]
 
-    def log(self, metrics: Sequence[AgentMetrics], *, rollouts: Path | None = None) -> None:
+    def log(self, metrics: Sequence["AgentMetrics"], *, rollouts: Path | None = None) -> None:
         """Hand over the metrics, and the rollouts if a file is given."""
         for tracker in self.all:
             with guarded(tracker):
@@ -109,7 +110,7 @@ def guarded(tracker: Tracker | str) -> Iterator[None]:
         logger.warning("%s: %s: %s (the run itself is not affected)", name, type(error).__name__, error)
 
 
-def flat(metrics: Sequence[AgentMetrics]) -> dict[str, float | str]:
+def flat(metrics: Sequence["AgentMetrics"]) -> dict[str, float | str]:
     """All metrics that are single values: ``<agent>/<metric>``, and ``key_metrics/<agent>/<metric>``."""
     found: dict[str, float | str] = {}
     for each in metrics:

@@ -10,7 +10,8 @@ from nemo_gym.metrics.profile_files import ProfileFiles
 from nemo_gym.rollouts.aggregate import AgentMetrics, aggregate_shards
 from nemo_gym.rollouts.attempt import AgentClient
 from nemo_gym.rollouts.store.files import RunFiles, replacing
-from nemo_gym.rollouts.store.shards import Shards, expand_globs
+from nemo_gym.rollouts.store.shard_files import expand_globs
+from nemo_gym.rollouts.store.shards import Shards
 
 logger = logging.getLogger(__name__)
 

@@ -4,12 +4,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from nemo_gym.config.suggest import did_you_mean
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.aggregate import AgentMetrics, ask_for_metrics, by_agent, write_metrics
-from nemo_gym.rollouts.attempt import AgentClient
 from nemo_gym.rollouts.begin import ResumeMode, begin
 from nemo_gym.rollouts.collect import Conduct, collect
 from nemo_gym.rollouts.dispatch import Attempt
@@ -22,9 +20,12 @@ from nemo_gym.rollouts.store.rollout_store import RolloutStore, open_store
 from nemo_gym.rollouts.summary import Summary
 from nemo_gym.rollouts.tally import Ending
 
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.aggregate import AgentMetrics
+
 logger = logging.getLogger(__name__)
 
-Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable[Sequence[AgentMetrics]]]
+Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[AgentMetrics]"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +70,6 @@ async def carry_out(run: Run, attempt: Attempt, conduct: Conduct, aggregate: Agg
             metrics=metrics,
             has_metrics_file=store.files.metrics.exists(),
         )
-
-
-async def aggregate_stored(store: RolloutStore, client: AgentClient) -> Sequence[AgentMetrics]:
-    """Have the agents compute the metrics of all that is completed, and save them."""
-    metrics = await ask_for_metrics(by_agent(store.completed()), client)
-    if metrics:
-        write_metrics(store.files.metrics, metrics)
-    return metrics
 
 
 def _check_agents(agenda: Agenda, known: Collection[str] | None) -> None:

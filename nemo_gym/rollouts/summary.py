@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nemo_gym.rollouts.aggregate import AgentMetrics
 from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.tally import Ending, ExitCode, Tally, failure_table
+
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.aggregate import AgentMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,7 @@ class Summary:
     done_before: int
     given_up_before: int
     tally: Tally
-    metrics: Sequence[AgentMetrics] = ()
+    metrics: Sequence["AgentMetrics"] = ()
     has_metrics_file: bool = False
 
     @property

@@ -10,12 +10,13 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.aggregate import aggregate_run
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.collect import Conduct
 from nemo_gym.rollouts.limits import FixedLimit
 from nemo_gym.rollouts.plan import PlanSpec
 from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.run import Run, aggregate_stored, carry_out
+from nemo_gym.rollouts.run import Run, carry_out
 from nemo_gym.rollouts.source import PlanSource
 from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.files import RunFiles
@@ -53,7 +54,7 @@ class Collector:
         conduct = Conduct(limit=FixedLimit(options.pop("parallel", 8)), pause=quickly, **options)
 
         async def aggregate(store: RolloutStore) -> Any:
-            return await aggregate_stored(store, agents)
+            return await aggregate_run(store.files, agents)
 
         return await carry_out(run, AgentAttempt(agents, timeout_s=timeout_s), conduct, aggregate)
 

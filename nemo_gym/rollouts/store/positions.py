@@ -5,24 +5,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_gym.rollouts.store.shard_files import Place
+
 Ints = NDArray[np.int64]
 
 _OPEN_FILES: Final = 64
-
-
-class Place(NamedTuple):
-    """A line of a file."""
-
-    path: Path
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path} line {self.line}"
 
 
 class Positions:

@@ -4,10 +4,8 @@ The files are read once, for their numbers; of the rollouts themselves only the 
 again when they are needed. A line that cannot be read is reported and leaves the rest as it is, or is an error.
 """
 
-import glob
 import logging
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,35 +17,13 @@ from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.lines import Block, line_ends, read_blocks
 from nemo_gym.metrics.table import Ints, RolloutTable
 from nemo_gym.rollouts.jsonl import decode
-from nemo_gym.rollouts.store.positions import Place, Positions
+from nemo_gym.rollouts.store.positions import Positions
+from nemo_gym.rollouts.store.shard_files import OnConflict, Place, unreadable
 from nemo_gym.schemas.rows import RolloutKey
 
 logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 10
-
-
-class OnConflict(StrEnum):
-    """What to do about two different rollouts with the same key."""
-
-    ERROR = "error"
-    FIRST = "first"
-    LAST = "last"
-
-
-def expand_globs(patterns: str) -> list[str]:
-    """The files that comma-separated patterns match: in the order of the patterns, sorted within each, none twice."""
-    parts = filter(None, (part.strip() for part in patterns.split(",")))
-    matches = (path for part in parts for path in sorted(glob.glob(part)))  # noqa: PTH207 - strings in, strings out
-    return list(dict.fromkeys(matches))
-
-
-def parse_line(line: bytes | str, path: str | Path, line_number: int) -> Any:
-    """The value on a line; an error names the file and the line."""
-    try:
-        return decode(line)
-    except ValueError as error:
-        raise _unreadable([(Place(Path(path), line_number), f"not JSON ({error})")]) from None
 
 
 class Shards:
@@ -64,7 +40,7 @@ class Shards:
         for shard, path in enumerate(paths):
             self._read(shard, path)
         if strict and self.unreadable:
-            raise _unreadable(self.unreadable)
+            raise unreadable(self.unreadable)
         self._tell_unreadable()
         self._settle(on_conflict)
 
@@ -169,11 +145,3 @@ def _readable(block: Block, starts: Ints, stops: Ints, bad: set[int]) -> list[in
     """Which lines of a block hold a rollout: those that are neither bad nor blank."""
     spans = zip(starts.tolist(), stops.tolist(), strict=True)
     return [i for i, (start, stop) in enumerate(spans) if i not in bad and bytes(block[start:stop]).strip()]
-
-
-def _unreadable(lines: Sequence[tuple[Place, str]]) -> ConfigError:
-    (place, reason), more = lines[0], len(lines) - 1
-    return ConfigError(
-        f"{place.path}: line {place.line}: {reason}" + (f" (and {more} more lines)" if more else ""),
-        hint="a line that a crash tore is set aside when its collection is resumed",
-    )

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,11 @@ def _readable(path: str, *, what: str) -> Path:
         tried = ", ".join(map(str, readable_candidates(path)))
         raise ConfigPathNotFoundError(f"{what} {path!r} does not exist (looked for {tried})")
     return found
+
+
+def __getattr__(name: str) -> Any:
+    """The command was a function of this module once, and old console scripts still look for it here."""
+    if name != "materialize_prompts_cli":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is the command ng_materialize_prompts now", DeprecationWarning, stacklevel=2)
+    return import_module("nemo_gym.cli").materialize_prompts

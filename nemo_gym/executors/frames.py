@@ -105,7 +105,7 @@ def encode_planned(number: int, planned: Planned) -> bytes:
         "attempt": planned.attempt,
         "last_attempt": planned.last_attempt,
     }
-    return Frame(head, encode(planned.row)).encode()
+    return Frame(head, planned.text or encode(planned.row)).encode()
 
 
 def decode_planned(frame: Frame) -> Planned:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failed, outcome_of_answer, outcome_of_error
 from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
 from nemo_gym.rollouts.planned import Planned
+from nemo_gym.servers.client import GymClient
 
 RUN_PATH = "/run"
 
@@ -44,21 +45,31 @@ class AgentAttempt:
     def __init__(self, client: AgentClient, *, timeout_s: float | None = None) -> None:
         self._client = client
         self._timeout_s = timeout_s
+        self._takes_text = isinstance(client, GymClient)  # others may want to look into the row
 
     async def __call__(self, planned: Planned) -> Outcome:
         """Run one rollout."""
+        if self._timeout_s is None:
+            return await self._run(planned)
         started, patience = perf_counter(), asyncio.timeout(self._timeout_s)
         try:
             async with patience:
-                answer: Answer = await self._client.post(server_name=planned.agent, url_path=RUN_PATH, json=planned.row)
-                body = await answer.read()
-        except EXPECTED_ERRORS as error:
-            seconds = perf_counter() - started
-            if patience.expired():
-                return failed(planned, self._timeout(), seconds)
-            return outcome_of_error(planned, error, seconds)
-        return outcome_of_answer(planned, answer.status, answer.headers, body, perf_counter() - started)
+                return await self._run(planned)
+        except TimeoutError:
+            return failed(planned, _timeout(self._timeout_s), perf_counter() - started)
 
-    def _timeout(self) -> Failure:
-        kind = FailureClass.TIMEOUT
-        return Failure(kind=kind, message=f"no answer within {self._timeout_s:g} s", transient=kind in TRANSIENT)
+    async def _run(self, planned: Planned) -> Outcome:
+        started = perf_counter()
+        row = planned.text if self._takes_text and planned.text else planned.row
+        try:
+            answer: Answer = await self._client.post(server_name=planned.agent, url_path=RUN_PATH, json=row)
+            body = await answer.read()
+        except EXPECTED_ERRORS as error:
+            return outcome_of_error(planned, error, perf_counter() - started)
+        headers = answer.headers if answer.status >= 400 else {}  # made when asked for, and rarely needed
+        return outcome_of_answer(planned, answer.status, headers, body, perf_counter() - started)
+
+
+def _timeout(seconds: float) -> Failure:
+    kind = FailureClass.TIMEOUT
+    return Failure(kind=kind, message=f"no answer within {seconds:g} s", transient=kind in TRANSIENT)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from nemo_gym.errors import RolloutError
+from nemo_gym.rollouts.glance import plain_result
 from nemo_gym.rollouts.jsonl import decode
 from nemo_gym.rollouts.keyed import encode_keyed
 from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, FailureClass, Outcome, Vanished
@@ -47,6 +48,8 @@ def outcome_of_answer(
     """The outcome that an agent's answer to ``/run`` means."""
     if status >= 400:
         return failed(planned, failure_of_status(status, headers, body), seconds)
+    if (plain := plain_result(planned, body)) is not None:
+        return Completed(planned, plain.line, seconds, _number(plain.reward))
     try:
         record = decode(body)
     except ValueError as error:
@@ -68,8 +71,11 @@ def outcome_of_record(planned: Planned, record: dict[str, Any], seconds: float) 
         message = str(record.get("error_message") or "")[:MESSAGE_CHARS]
         own = Failure(kind=str(kind), message=message, terminal=bool(record.get(NG_TERMINAL_KEY)))
         return Failed(planned, line, seconds, own)
-    reward = record.get("reward")
-    return Completed(planned, line, seconds, float(reward) if isinstance(reward, int | float) else None)
+    return Completed(planned, line, seconds, _number(record.get("reward")))
+
+
+def _number(reward: Any) -> float | None:
+    return float(reward) if isinstance(reward, int | float) else None
 
 
 def outcome_of_error(planned: Planned, error: Exception, seconds: float) -> Outcome:

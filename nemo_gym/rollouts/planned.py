@@ -1,7 +1,7 @@
 """One rollout that is owed, on its way to an agent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from nemo_gym.rollouts.keyed import key_in
@@ -18,6 +18,7 @@ class Planned:
     row: Row
     attempt: int = 1  # counted over all runs of this output
     last_attempt: int = 1  # after that one it is given up
+    text: bytes | None = field(default=None, compare=False, repr=False)  # the row as JSON, if it is at hand
 
     @classmethod
     def of(cls, row: Row, *, attempt: int = 1, last_attempt: int = 1) -> Self:

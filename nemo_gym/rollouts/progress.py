@@ -17,6 +17,7 @@ from nemo_gym.rollouts.tally import Tally
 
 LABEL = "Collecting rollouts"
 LINE_INTERVAL_S = 30.0
+SHOW_INTERVAL_S = 0.1  # rollouts may end a thousand times a second
 
 
 class Load(Protocol):
@@ -43,36 +44,50 @@ class Progress:
         self._stream = stream
         self._clock = clock
         self._started = self._told = clock()
-        self._note = ""
+        self._next_show = 0.0
+        self._ended: list[str] = []  # agents of rollouts that have not been counted yet
+        self._state: tuple[Tally, Load] | None = None
         self._bar: tqdm[NoReturn] | None = None
         if stream.isatty():
             self._bar = tqdm(total=self._total, initial=agenda.done, desc=LABEL, file=stream, dynamic_ncols=True)
 
     def advance(self, outcomes: Iterable[Outcome], tally: Tally, load: Load) -> None:
         """Show what has ended. An attempt that will be repeated is no end."""
-        ended = Counter(o.planned.agent for o in outcomes if not (isinstance(o, Failed) and o.will_retry))
-        self._done += ended.total()
-        self._note = _note(tally, load)
-        if self._bar is not None:
-            self._bar.set_postfix_str(self._note, refresh=False)
-            self._bar.update(ended.total())
-        if news := self._milestones.advance(ended):
-            self._tell(news)
+        self._ended += [o.planned.agent for o in outcomes if not (isinstance(o, Failed) and o.will_retry)]
+        self._state = tally, load
+        if self._clock() >= self._next_show:
+            self._show()
 
     def tick(self, tally: Tally, load: Load) -> None:
         """Show that time passes, also when nothing ends."""
-        self._note = _note(tally, load)
+        self._state = tally, load
+        self._show()
         if self._bar is not None:
-            self._bar.set_postfix_str(self._note)
+            self._bar.refresh()
         elif self._clock() - self._told >= LINE_INTERVAL_S:
             self._tell(self._line())
 
     def close(self) -> None:
         """Show the last state and leave it standing."""
+        self._show()
         if self._bar is not None:
             self._bar.close()
         else:
             self._tell(self._line())
+
+    def _show(self) -> None:
+        """Count what has ended since the last time."""
+        self._next_show = self._clock() + SHOW_INTERVAL_S
+        ended, self._ended = Counter(self._ended), []
+        self._done += ended.total()
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._note(), refresh=False)
+            self._bar.update(ended.total())
+        if ended and (news := self._milestones.advance(ended)):
+            self._tell(news)
+
+    def _note(self) -> str:
+        return _note(*self._state) if self._state else ""
 
     def _line(self) -> str:
         self._told = self._clock()
@@ -81,7 +96,7 @@ class Progress:
             self._total,
             self._told - self._started,
             prefix=LABEL,
-            postfix=self._note,
+            postfix=self._note(),
             initial=self._before,
         )
 

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from nemo_gym.servers.asgi import call_asgi, is_json, read_all, replay
 from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, log_fault
-from nemo_gym.servers.replies import JSON_HEADERS, Answer, Call, DirectReply
-from nemo_gym.servers.responses import HandlerResponse, cookie_headers
+from nemo_gym.servers.replies import Answer, Call, DirectReply
+from nemo_gym.servers.responses import JSON_HEADERS, HandlerResponse, JsonResponse, cookie_headers
 from nemo_gym.servers.routes import DirectRoute, RouteTable, direct_routes
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
 from nemo_gym.servers.wire import cookie_values, encode_json, request_headers
@@ -172,6 +172,8 @@ class DirectRequest(Request):
 
 async def _render(response: Response, scope: Scope) -> Answer:
     """The answer of a response object, whatever its class: one that has its body at hand, else by running it."""
+    if type(response) is JsonResponse and response.is_untouched:
+        return Answer(response.status_code, bytes(response.body))
     if type(response).__call__ is Response.__call__ and response.background is None:
         headers = [pair for pair in response.raw_headers if pair[0] != b"content-length"]
         return Answer(response.status_code, bytes(response.body), headers)

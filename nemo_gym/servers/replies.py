@@ -12,10 +12,10 @@ from starlette.types import Scope
 from yarl import URL
 
 from nemo_gym.servers.reply import PlainMorsel, Reply, read_cookies
+from nemo_gym.servers.responses import JSON_HEADERS
 from nemo_gym.servers.sessions import Session, SessionCookies
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
-JSON_HEADERS = ((b"content-type", b"application/json"),)
 
 
 class Answer(NamedTuple):
@@ -95,9 +95,9 @@ class DirectReply(Reply):
         return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
 
     def _read_cookies(self) -> SimpleCookie:
-        cookies = read_cookies(
-            [value.decode("latin-1") for name, value in self._answer.headers if name == b"set-cookie"]
-        )
+        headers = self._answer.headers
+        set_cookie = () if headers is JSON_HEADERS else [text for name, text in headers if name == b"set-cookie"]
+        cookies = read_cookies(text.decode("latin-1") for text in set_cookie) if set_cookie else SimpleCookie()
         for key, text in (self._answer.cookies or {}).items():
             dict.__setitem__(cookies, key, PlainMorsel(key, text))
         sealed = self._call.session_cookie()

@@ -1,4 +1,4 @@
-"""The response object that a handler gets for setting cookies, headers or a status.
+"""Response objects without what a call between servers does not need.
 
 Agents set two plain cookies per rollout. Writing them as header text and reading them back would cost as much as a call
 between servers, so a plain cookie stays a name and a value until somebody wants the headers.
@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
+
+JSON_HEADERS = ((b"content-type", b"application/json"),)
 
 
 class HandlerResponse(Response):
@@ -34,6 +36,21 @@ class HandlerResponse(Response):
         plain, self.plain_cookies = self.plain_cookies, {}
         self.raw_headers += cookie_headers(plain)
         return super().headers
+
+
+class JsonResponse(Response):
+    """JSON that is already written: what a server passes on as it came."""
+
+    def __init__(self, content: bytes) -> None:  # not Starlette's, which looks for a charset and existing headers
+        self.status_code = 200
+        self.background = None
+        self.body = content
+        self.raw_headers = [(b"content-length", b"%d" % len(content)), *JSON_HEADERS]
+
+    @property
+    def is_untouched(self) -> bool:
+        """True if nobody has added a header or a cookie since."""
+        return len(self.raw_headers) == 1 + len(JSON_HEADERS)
 
 
 def cookie_headers(cookies: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:

@@ -7,7 +7,6 @@ can fail, so that a crashed handler does not cost the caller its session.
 
 import os
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -76,8 +75,8 @@ class SessionCookies:
         known = session.cookie if isinstance(session, Session) else None
         if known is not None:
             return known
-        payload = urlsafe_b64encode(orjson.dumps(session))
-        cookie = f"{payload.decode()}.{self._signature(payload)}"
+        payload = orjson.dumps(session)
+        cookie = f"{payload.hex()}.{self._signature(payload)}"
         self._sealed[cookie] = dict(session)
         if len(self._sealed) > REMEMBERED_COOKIES:
             self._sealed.popitem(last=False)
@@ -94,11 +93,14 @@ class SessionCookies:
         known = self._sealed.get(cookie)
         if known is not None:
             return known
-        payload, _, signature = cookie.partition(".")
-        encoded = payload.encode(errors="replace")
-        if not secrets.compare_digest(self._signature(encoded).encode(), signature.encode(errors="replace")):
+        text, _, signature = cookie.partition(".")
+        try:
+            payload = bytes.fromhex(text)
+        except ValueError:
             return None
-        data: dict[str, Any] = orjson.loads(urlsafe_b64decode(encoded))
+        if not secrets.compare_digest(self._signature(payload).encode(), signature.encode(errors="replace")):
+            return None
+        data: dict[str, Any] = orjson.loads(payload)
         return data
 
 

@@ -19,6 +19,7 @@ from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body,
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
+from nemo_gym.servers.responses import JsonResponse
 from nemo_gym.servers.wire import encode_json
 
 Json = dict[str, Any]
@@ -71,9 +72,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def relay_run(self, request: Request, body: ForwardedRow = Body()) -> Response:
         """Run one rollout and pass on what the verifier answered, which its server has just validated."""
         row = await request.body()
-        return Response(
-            await self._run(row, body.responses_create_params, request.cookies), media_type="application/json"
-        )
+        return JsonResponse(await self._run(row, body.responses_create_params, request.cookies))
 
     async def run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> SimpleAgentVerifyResponse:
         """Run one rollout: seed the session, let the agent respond, verify."""

@@ -51,7 +51,7 @@ class Agenda:
                     file.seek(position)
                 line = file.readline()
                 here = position + len(line)
-                planned = self._planned(decode(line))
+                planned = self._planned(decode(line), line.rstrip())
                 if planned is not None:
                     yield planned
 
@@ -59,10 +59,12 @@ class Agenda:
         """These rows of the plan, whatever the files say about them."""
         return (planned for row in rows if (planned := self._planned(row)))
 
-    def _planned(self, row: Row) -> Planned | None:
+    def _planned(self, row: Row, text: bytes | None = None) -> Planned | None:
         key, agent = key_in(row), agent_name(row)
         attempts = self.policy.attempts(self.failures.get(packed(key))) if key else None
-        return Planned(key, agent, row, attempts.next, attempts.last) if key and agent and attempts else None
+        if not (key and agent and attempts):
+            return None
+        return Planned(key, agent, row, attempts.next, attempts.last, text)
 
     def owe(self, position: int, agent: str) -> None:
         """Add a rollout."""

@@ -1,0 +1,124 @@
+"""Tells a response that can be passed on as it stands, at a quarter of what validating it costs.
+
+The types here mirror ``NeMoGymResponse``, but allow less: only what endpoints usually say. What they accept, pydantic
+accepts and nothing has to be repaired; of what they refuse nothing is known, and it is read the long way (``reading``).
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+_Status = Literal["in_progress", "completed", "incomplete"]
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _Object(Struct, gc=False):
+    """Any object; its content is skipped."""
+
+
+class _Text(Struct, tag_field="type", tag="output_text", gc=False):
+    annotations: list[_Object] | None
+    text: str
+    logprobs: list[_Object] | None = None
+
+
+class _Refusal(Struct, tag_field="type", tag="refusal", gc=False):
+    refusal: str
+
+
+class _Item(Struct, gc=False, kw_only=True):
+    generation_token_ids: None = None  # items with tokens have more to be checked
+
+
+class _Message(_Item, tag_field="type", tag="message", gc=False):
+    id: str
+    content: list[_Text | _Refusal]
+    role: Literal["assistant"]
+    status: _Status = "completed"
+
+
+class _Call(_Item, tag_field="type", tag="function_call", gc=False):
+    arguments: str
+    call_id: str
+    name: str
+    id: str | None = None
+    status: _Status | None = None
+
+
+class _Summary(Struct, gc=False):
+    text: str
+    type: Literal["summary_text"] = "summary_text"
+
+
+class _Reasoning(_Item, tag_field="type", tag="reasoning", gc=False):
+    id: str
+    summary: list[_Summary]
+    encrypted_content: str | None = None
+
+
+class _InputDetails(Struct, gc=False):
+    cached_tokens: _Count
+
+
+class _OutputDetails(Struct, gc=False):
+    reasoning_tokens: _Count
+
+
+class _Usage(Struct, gc=False):
+    input_tokens: _Count
+    input_tokens_details: _InputDetails
+    output_tokens: _Count
+    output_tokens_details: _OutputDetails
+    total_tokens: _Count
+
+
+class _Incomplete(Struct, gc=False):
+    reason: str | None = None
+
+
+class _Response(Struct, gc=False):
+    id: str
+    created_at: float
+    model: str
+    object: Literal["response"]
+    output: list[_Message | _Call | _Reasoning]
+    parallel_tool_calls: bool
+    tool_choice: Literal["none", "auto", "required"]
+    tools: list[_Object]
+    error: None = None
+    incomplete_details: _Incomplete | None = None
+    instructions: str | None = None
+    metadata: dict[str, str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    background: bool | None = None
+    conversation: None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    previous_response_id: str | None = None
+    prompt: _Object | None = None
+    prompt_cache_key: str | None = None
+    reasoning: _Object | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    status: Literal["completed", "incomplete"] | None = None
+    text: _Object | None = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    usage: _Usage | None = None
+    user: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Response).decode
+
+
+def is_plain_response(content: bytes) -> bool:
+    """True if this is certainly a valid, successful response that needs no repair."""
+    try:
+        str(content, "utf-8")  # the decoder does not look into strings that it skips
+        response: Any = _decode(content)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return False
+    calls = [item.call_id for item in response.output if type(item) is _Call]
+    return len(calls) == len(set(calls))

@@ -58,12 +58,19 @@ async def collect(
                 progress.advance(outcomes, tally, dispatch)
             if conduct.listener is not None:
                 conduct.listener(outcomes)
-            if tally.failed > budget:
-                tally.ending = Ending.TOO_MANY_FAILURES
+            if (ending := _early_end(tally, budget)) is not None:
+                tally.ending = ending
                 dispatch.stop(drain_s=conduct.drain_s)
     if conduct.stop.is_on and tally.ended < len(agenda):
         tally.ending = Ending.INTERRUPTED
     return tally
+
+
+def _early_end(tally: Tally, budget: float | None) -> Ending | None:
+    """Why to stop before the end, if there is a reason. Whoever sets a budget of failures decides for themselves."""
+    if budget is None:
+        return Ending.NOTHING_WORKS if tally.is_hopeless else None
+    return Ending.TOO_MANY_FAILURES if tally.failed > budget else None
 
 
 @asynccontextmanager

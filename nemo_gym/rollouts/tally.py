@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Vanished
 
 EXAMPLE_CHARS = 100
+HOPELESS_FAILURES = 50
 
 
 class Ending(StrEnum):
@@ -15,6 +16,7 @@ class Ending(StrEnum):
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
     TOO_MANY_FAILURES = "too many failures"
+    NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 goes on all the same)"
 
 
 class ExitCode(IntEnum):
@@ -54,6 +56,11 @@ class Tally:
     def ended(self) -> int:
         """Rollouts that this run is through with, one way or the other."""
         return self.completed + self.failed + self.vanished
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether many have failed and nothing else has happened: an endpoint is down, or a setting is wrong."""
+        return not self.completed and not self.vanished and self.failed >= HOPELESS_FAILURES
 
     @property
     def retried(self) -> int:
@@ -115,8 +122,8 @@ def _one_line(text: str) -> str:
     return flat if len(flat) <= EXAMPLE_CHARS else f"{flat[: EXAMPLE_CHARS - 1]}…"
 
 
-def failure_budget(max_failures: float | None, owed: int) -> float:
-    """How many rollouts may fail: a number as it is, a fraction of what the run has to do."""
+def failure_budget(max_failures: float | None, owed: int) -> float | None:
+    """How many rollouts may fail: a number as it is, a fraction of what the run has to do; None if nobody said."""
     if max_failures is None:
-        return float("inf")
+        return None
     return max_failures if isinstance(max_failures, int) else max_failures * owed

@@ -171,6 +171,19 @@ async def test_too_many_failures_stop_the_run(agents_with: Agents, tasks_file: T
         assert not agents.aggregated
 
 
+async def test_a_run_in_which_nothing_works_stops_early_unless_that_is_wanted(
+    agents_with: Agents, tasks_file: Tasks, collect: Collector
+) -> None:
+    async with agents_with(lambda *_: web.Response(status=500)) as agents:
+        summary = await collect(agents, tasks_file(200), parallel=4)
+        assert summary.tally.ending is Ending.NOTHING_WORKS
+        assert 50 <= summary.tally.failed < 60
+        assert summary.exit_code == 3
+        assert "+resume_from_cache=true" in summary.text()
+        everything = await collect(agents, tasks_file(70), parallel=4, max_failures=1.0)
+        assert everything.tally.failed == 70
+
+
 async def test_a_share_of_failures_may_be_allowed(agents_with: Agents, tasks_file: Tasks, collect: Collector) -> None:
     def every_tenth(row: dict[str, Any], _: int) -> Any:
         return web.Response(status=500) if row["n"] % 10 == 0 else scored(row)

@@ -2,9 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from fastapi import Body, FastAPI
+from fastapi import Body, FastAPI, Request, Response
+from pydantic import PrivateAttr, model_validator
 
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -12,8 +13,11 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.schemas.anthropic import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.servers.cached_calls import CachedCalls, identity, open_cache
+from nemo_gym.servers.messages_api import answer_messages
 
 __all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "SimpleResponsesAPIModel"]
 
@@ -29,19 +33,36 @@ class BaseResponsesAPIModel(BaseServer):
 
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
-    """A model server with the standard routes."""
+    """A model server with the standard routes, and with a cache if the configuration asks for one (``+cache=…``)."""
+
+    uses_cache: ClassVar[bool] = True
+
+    _cached_calls: CachedCalls | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _open_cache(self) -> Self:
+        cache = open_cache(getattr(self.server_client, "global_config_dict", None)) if self.uses_cache else None
+        if cache is not None:
+            self._cached_calls = CachedCalls(cache, identity(type(self), self.config))
+        return self
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app with ``/v1/chat/completions`` and ``/v1/responses``."""
+        """Build the app with ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages``."""
         app = FastAPI()
         self.setup_session_middleware(app)
-        app.post("/v1/chat/completions")(self.chat_completions)
-        app.post("/v1/responses")(self.responses_handler())
+        cached = self._cached_calls.wrap if self._cached_calls is not None else lambda handler: handler
+        app.post("/v1/chat/completions")(cached(self.chat_completions_handler()))
+        app.post("/v1/responses")(cached(self.responses_handler()))
+        app.post("/v1/messages")(self.messages)
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
         """What answers ``/v1/responses``; a server that can answer more cheaply than by a model says so here."""
         return self.responses
+
+    def chat_completions_handler(self) -> Callable[..., Any]:
+        """What answers ``/v1/chat/completions``, in the same way."""
+        return self.chat_completions
 
     @abstractmethod
     async def chat_completions(
@@ -52,3 +73,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer one Responses API request."""
+
+    async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
+        """Answer one request of Anthropic's Messages API, by way of ``responses``."""
+        cached = self._cached_calls
+        responses = self.responses if cached is None else cached.wrap_typed(self.responses, NeMoGymResponse)
+        return await answer_messages(responses, request, body)

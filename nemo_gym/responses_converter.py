@@ -1,20 +1,21 @@
 """Front door: between the Responses API, which everything here speaks, and Chat Completions, which many servers speak.
 
-The work is done in ``nemo_gym.conversion``; this module names new items and says what got lost.
+The work is done in ``nemo_gym.conversion``, on dictionaries; this module names new items, says what got lost, and has
+typed forms of everything for authors.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
-from uuid import uuid4
+from typing import Any, Final
 
-from pydantic import BaseModel, PrivateAttr
+from pydantic import BaseModel, PrivateAttr, TypeAdapter
 
-from nemo_gym.conversion.completion import completion_to_response
+from nemo_gym.conversion.completion import completion_to_response, message_as_received
+from nemo_gym.conversion.ids import uuid4
 from nemo_gym.conversion.options import options_to_chat
 from nemo_gym.conversion.reasoning import extract_reasoning, separate_reasoning, wrap_reasoning
 from nemo_gym.conversion.to_chat import PastReasoning, ResponsesConverterState, items_to_messages
-from nemo_gym.conversion.to_responses import assistant_to_items, messages_to_items, with_tokens
+from nemo_gym.conversion.to_responses import Item, assistant_to_items, messages_to_items, with_tokens
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -26,6 +27,7 @@ from nemo_gym.openai_utils import (
 )
 
 __all__ = [
+    "ReasoningParserError",
     "ResponsesConverter",
     "ResponsesConverterState",
     "VLLMConverter",
@@ -34,6 +36,12 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_ITEMS: Final[TypeAdapter[list[NeMoGymResponseOutputItem]]] = TypeAdapter(list[NeMoGymResponseOutputItem])
+
+
+class ReasoningParserError(AssertionError):
+    """The endpoint parses reasoning, and the configuration says that it does not."""
 
 
 class ResponsesConverter(BaseModel):
@@ -47,46 +55,32 @@ class ResponsesConverter(BaseModel):
 
     _reported: set[str] = PrivateAttr(default_factory=set)
 
+    # Typed
+
     def responses_to_chat_completion_create_params(
         self, responses_create_params: NeMoGymResponseCreateParamsNonStreaming
     ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
         """The same request for Chat Completions; what that can't express is logged once."""
-        options, lost = options_to_chat(responses_create_params, keep_strict=self.keep_strict)
-        state = ResponsesConverterState(self.return_token_id_information, self.past_reasoning)
-        if responses_create_params.instructions is not None:
-            state.messages.append({"role": "system", "content": responses_create_params.instructions})
-        question = responses_create_params.input
-        if isinstance(question, str):
-            state.messages.append({"role": "user", "content": [{"type": "text", "text": question}]})
-            question = []
-        messages: Any = items_to_messages(question, state)
-        for name in lost + state.lost:
-            self._report(name)
-        params = NeMoGymChatCompletionCreateParamsNonStreaming(messages=[], **options)
+        chat = self.request_to_chat(request_as_sent(responses_create_params))
+        messages = chat.pop("messages")
+        params = NeMoGymChatCompletionCreateParamsNonStreaming(messages=[], **chat)
         # Built from validated items just now: looking at each of them again would double the cost.
         params.messages = messages
         return params
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
         """The items of one answer; the last one carries the tokens, if they are wanted and there."""
-        return self.postprocess_assistant_message_dict(choice.message.model_dump())
+        return self.postprocess_assistant_message_dict(message_as_received(choice.message))
 
     def postprocess_assistant_message_dict(self, message_dict: Mapping[str, Any]) -> list[NeMoGymResponseOutputItem]:
         """The items of one assistant message."""
-        message = dict(message_dict)
-        reasoning = separate_reasoning(message)
-        if reasoning:
-            if not self.uses_reasoning_parser:
-                raise AssertionError("the endpoint returns reasoning separately: set uses_reasoning_parser: true")
-            message["content"] = self._wrap_reasoning_in_think_tags([reasoning]) + (message.get("content") or "")
-        items = assistant_to_items(message, _new_id)
-        return with_tokens(items, message) if self.return_token_id_information else items
+        return _ITEMS.validate_python(self.message_to_items(message_dict))
 
     def chat_completions_messages_to_responses_items(
         self, messages: Iterable[Mapping[str, Any]]
     ) -> list[NeMoGymResponseInputItem]:
         """A chat history as items."""
-        return messages_to_items(messages, self.postprocess_assistant_message_dict)
+        return _ITEMS.validate_python(self.history_to_items(messages))
 
     def chat_completion_to_response(
         self,
@@ -96,8 +90,43 @@ class ResponsesConverter(BaseModel):
         model: str,
     ) -> NeMoGymResponse:
         """The response to a request that was sent as a chat."""
-        output = self.postprocess_chat_response(completion.choices[0])
-        return completion_to_response(completion, output, params, id=f"resp_{_new_id()}", model=model)
+        asked = {name: getattr(params, name) for name in params.model_fields_set}
+        return NeMoGymResponse.model_validate(self.completion_to_response(completion, asked, model=model))
+
+    # As on the wire
+
+    def request_to_chat(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The same request for Chat Completions; what that can't express is logged once."""
+        options, lost = options_to_chat(asked, keep_strict=self.keep_strict)
+        state = ResponsesConverterState(self.return_token_id_information, self.past_reasoning)
+        if asked.get("instructions") is not None:
+            state.messages.append({"role": "system", "content": asked["instructions"]})
+        question = asked["input"]
+        if isinstance(question, str):
+            state.messages.append({"role": "user", "content": [{"type": "text", "text": question}]})
+            question = ()
+        messages = items_to_messages(question, state)
+        for name in lost + state.lost:
+            self._report(name)
+        return {"messages": messages, **options}
+
+    def message_to_items(self, message: Mapping[str, Any]) -> list[Item]:
+        """The items of one assistant message; the last one carries the tokens, if they are wanted and there."""
+        if not self.uses_reasoning_parser and separate_reasoning(message):
+            raise ReasoningParserError("the endpoint returns reasoning separately: set uses_reasoning_parser: true")
+        items = assistant_to_items(message, _new_id)
+        return with_tokens(items, message) if self.return_token_id_information else items
+
+    def history_to_items(self, messages: Iterable[Mapping[str, Any]]) -> list[Item]:
+        """A chat history as items."""
+        return messages_to_items(messages, self.message_to_items)
+
+    def completion_to_response(
+        self, completion: NeMoGymChatCompletion, asked: Mapping[str, Any], *, model: str
+    ) -> dict[str, Any]:
+        """The response to a request that was sent as a chat."""
+        output = self.message_to_items(message_as_received(completion.choices[0].message))
+        return completion_to_response(completion, output, asked, id=f"resp_{_new_id()}", model=model)
 
     def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
         return extract_reasoning(content)
@@ -110,6 +139,14 @@ class ResponsesConverter(BaseModel):
         if name not in self._reported:
             self._reported.add(name)
             logger.warning("Chat Completions has no equivalent for %s: it is not sent", name)
+
+
+def request_as_sent(params: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
+    """A request as a dictionary: what it sets, and its items whole, since a type may be left to its default."""
+    asked = {name: getattr(params, name) for name in params.model_fields_set}
+    if not isinstance(params.input, str):
+        asked["input"] = params.__pydantic_serializer__.to_python(params, include={"input"})["input"]
+    return asked
 
 
 def _new_id() -> str:

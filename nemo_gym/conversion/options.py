@@ -3,27 +3,21 @@
 What Chat Completions calls by another name is renamed, what it does not know is listed, so that the caller can say so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.conversion.completion import LOGPROBS
 
-_SAME: Final[Sequence[str]] = ("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream")
+_SAME: Final = frozenset({"metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"})
 # Values that ask for nothing special, so nothing is lost without them.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "background": (False,),
-    "include": ([],),
     "prompt": ({},),
     "truncation": ("disabled",),
 }
-_UNKNOWN_TO_CHAT: Final[Sequence[str]] = (
-    "background",
-    "include",
-    "max_tool_calls",
-    "previous_response_id",
-    "prompt",
-    "truncation",
-)
+_UNKNOWN_TO_CHAT: Final = frozenset({"background", "max_tool_calls", "previous_response_id", "prompt", "truncation"})
+_WRAPPING: Final = ("type",)
+_WRAPPING_AND_STRICT: Final = ("type", "strict")
 _FORMAT_FIELDS: Final = ("name", "description", "schema", "strict")
 
 
@@ -34,19 +28,38 @@ class ChatOptions(NamedTuple):
     lost: list[str]
 
 
-def options_to_chat(params: NeMoGymResponseCreateParamsNonStreaming, *, keep_strict: bool = False) -> ChatOptions:
+def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False) -> ChatOptions:
     """Everything that a request sets, apart from its conversation."""
-    given = {name: value for name in params.model_fields_set if (value := getattr(params, name)) is not None}
-    options = {name: given[name] for name in _SAME if name in given}
-    lost = [name for name in _UNKNOWN_TO_CHAT if name in given and given[name] not in _HARMLESS.get(name, ())]
-    if "max_output_tokens" in given:
-        options["max_tokens"] = given["max_output_tokens"]
-    if "top_logprobs" in given:
-        options |= {"logprobs": True, "top_logprobs": given["top_logprobs"]}
-    lost += _add_reasoning(options, given.get("reasoning", {}))
-    lost += _add_text(options, given.get("text", {}))
-    lost += _add_tools(options, given, keep_strict=keep_strict)
+    options: dict[str, Any] = {}
+    lost: list[str] = []
+    for name, value in asked.items():
+        if value is None:
+            continue
+        if name in _SAME:
+            options[name] = value
+        elif name == "tools":
+            lost += _add_tools(options, asked, keep_strict=keep_strict)
+        elif name in _CONVERTED:
+            lost += _CONVERTED[name](options, value)
+        elif name in _UNKNOWN_TO_CHAT and value not in _HARMLESS.get(name, ()):
+            lost.append(name)
     return ChatOptions(options, lost)
+
+
+def _add_limit(options: dict[str, Any], limit: int) -> list[str]:
+    options["max_tokens"] = limit
+    return []
+
+
+def _add_scores(options: dict[str, Any], top: int) -> list[str]:
+    options |= {"logprobs": True, "top_logprobs": top}
+    return []
+
+
+def _add_inclusions(options: dict[str, Any], wanted: Sequence[str]) -> list[str]:
+    if LOGPROBS in wanted:
+        options["logprobs"] = True
+    return ["include"] if any(name != LOGPROBS for name in wanted) else []
 
 
 def _add_reasoning(options: dict[str, Any], reasoning: Mapping[str, Any]) -> list[str]:
@@ -67,20 +80,23 @@ def _add_text(options: dict[str, Any], text: Mapping[str, Any]) -> list[str]:
     return [f"text.{name}" for name, value in text.items() if name not in ("format", "verbosity") and value is not None]
 
 
-def _add_tools(options: dict[str, Any], given: Mapping[str, Any], *, keep_strict: bool) -> list[str]:
+def _add_tools(options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool) -> list[str]:
     """Add the tools and what is said about them; endpoints refuse the latter without the former."""
-    tools = given.get("tools", [])
-    functions = [tool for tool in tools if tool["type"] == "function"]
+    tools = asked["tools"]
+    dropped = _WRAPPING if keep_strict else _WRAPPING_AND_STRICT
+    functions = [
+        {"type": "function", "function": {name: value for name, value in tool.items() if name not in dropped}}
+        for tool in tools
+        if tool["type"] == "function"
+    ]
     if functions:
-        dropped = {"type"} if keep_strict else {"type", "strict"}
-        options["tools"] = [
-            {"type": "function", "function": {name: value for name, value in tool.items() if name not in dropped}}
-            for tool in functions
-        ]
-        if "tool_choice" in given:
-            options["tool_choice"] = _tool_choice(given["tool_choice"])
-        if "parallel_tool_calls" in given:
-            options["parallel_tool_calls"] = given["parallel_tool_calls"]
+        options["tools"] = functions
+        if asked.get("tool_choice") is not None:
+            options["tool_choice"] = _tool_choice(asked["tool_choice"])
+        if asked.get("parallel_tool_calls") is not None:
+            options["parallel_tool_calls"] = asked["parallel_tool_calls"]
+    if len(functions) == len(tools):
+        return []
     return [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
 
 
@@ -93,3 +109,12 @@ def _tool_choice(choice: str | Mapping[str, Any]) -> Any:
         tools = [_tool_choice(tool) for tool in choice.get("tools", [])]
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": tools}}
     return dict(choice)
+
+
+_CONVERTED: Final[Mapping[str, Callable[[dict[str, Any], Any], list[str]]]] = {
+    "include": _add_inclusions,
+    "max_output_tokens": _add_limit,
+    "reasoning": _add_reasoning,
+    "text": _add_text,
+    "top_logprobs": _add_scores,
+}

@@ -1,34 +1,46 @@
 """Reasoning in its three shapes: a ``reasoning`` item, ``<think>`` blocks inside a text, a field beside it. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from nemo_gym.schemas.items import NeMoGymResponseReasoningItem
-
-_THINK_BLOCK: Final = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 # Different servers, different names for the same thing.
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
+BEGIN: Final = "<think>"
+END: Final = "</think>"
 
 
 def wrap_reasoning(texts: Iterable[str]) -> str:
     """One ``<think>`` block for each text."""
-    return "".join(f"<think>{text}</think>" for text in texts)
+    return "".join([f"{BEGIN}{text}{END}" for text in texts])
 
 
 def extract_reasoning(content: str) -> tuple[list[str], str]:
     """The texts of all complete ``<think>`` blocks, and what remains without them."""
-    if "<think>" not in content:
+    before, end, after = content.partition(END)
+    if not end:
         return [], content
-    return _THINK_BLOCK.findall(content), _THINK_BLOCK.sub("", content)
+    if before.startswith(BEGIN) and BEGIN not in after:  # the usual case: the model thinks once, and first
+        return [before[len(BEGIN) :]], after
+    return _extract_blocks(content)
 
 
-def reasoning_texts(item: NeMoGymResponseReasoningItem) -> list[str]:
+def _extract_blocks(content: str) -> tuple[list[str], str]:
+    texts: list[str] = []
+    said: list[str] = []
+    done = 0
+    while (start := content.find(BEGIN, done)) >= 0 and (end := content.find(END, start)) >= 0:
+        said.append(content[done:start])
+        texts.append(content[start + len(BEGIN) : end])
+        done = end + len(END)
+    said.append(content[done:])
+    return texts, "".join(said)
+
+
+def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
     """What a reasoning item says; some endpoints put it into ``content`` and leave the summary empty."""
-    if item.summary:
-        return [part.text for part in item.summary]
-    content = (item.model_extra or {}).get("content") or []
-    return [part["text"] for part in content if isinstance(part, dict) and "text" in part]
+    if item.get("summary"):
+        return [part["text"] for part in item["summary"]]
+    return [part["text"] for part in item.get("content") or () if isinstance(part, dict) and "text" in part]
 
 
 def separate_reasoning(message: Mapping[str, Any]) -> str:

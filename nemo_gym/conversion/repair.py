@@ -1,79 +1,28 @@
-"""Reads what endpoints answer, strictly first and forgivingly second.
+"""Repairs answers that are almost as they should be. Pure: dictionaries in, the same dictionaries out.
 
-A well-formed answer is validated once and costs nothing more. One that does not validate is looked at again: fields
-that many servers leave out or send as null, and whose value is beyond doubt, are filled in. Nothing is guessed about
-what the model said; an answer that still does not validate is refused with the error of the repaired form.
+Fields that many servers leave out or send as null, and whose value is beyond doubt, are filled in; items of unknown
+types are kept; call ids that repeat are told apart; usage that can't be true is left out. Nothing is guessed about what
+the model said, and nothing is checked: what is still wrong afterwards is for validation to say.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import orjson
-from pydantic import ValidationError
 
-from nemo_gym.schemas.chat import NeMoGymChatCompletion
-from nemo_gym.schemas.responses import NeMoGymResponse
+from nemo_gym.conversion.kept import is_unknown, keep_item
 
-_SHOWN_ERRORS: Final = 3
-
-
-class ReadResponse(NamedTuple):
-    """A response, and whether anything had to be filled in."""
-
-    response: NeMoGymResponse
-    is_repaired: bool
+REPEATED_IDS: Final = "call ids that repeat: they were made different"
+FALSE_USAGE: Final = "usage with negative numbers: it was left out"
 
 
-def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
-    """The response in a body, to what was asked; raises ``ValidationError`` if it is none."""
-    try:
-        return ReadResponse(NeMoGymResponse.model_validate_json(content), is_repaired=False)
-    except ValidationError:
-        payload = _object(content)
-        if payload is None or not isinstance(payload.get("output"), list):
-            raise
-        return ReadResponse(NeMoGymResponse.model_validate(_repair_response(payload, asked)), is_repaired=True)
+def is_true(numbers: Iterable[Any]) -> bool:
+    """True unless a count of tokens is negative."""
+    return all(not isinstance(number, int) or number >= 0 for number in numbers)
 
 
-def read_chat_completion(content: bytes) -> NeMoGymChatCompletion:
-    """The completion in a body; raises ``ValidationError`` if it is none."""
-    try:
-        return NeMoGymChatCompletion.model_validate_json(content)
-    except ValidationError:
-        payload = _object(content)
-        if payload is None or not isinstance(payload.get("choices"), list):
-            raise
-        return NeMoGymChatCompletion.model_validate(_repair_completion(payload))
-
-
-def explain(error: ValidationError) -> str:
-    """The first few errors in one line."""
-    errors = error.errors(include_url=False, include_input=False)
-    shown = [f"{'.'.join(map(str, entry['loc'])) or 'body'}: {entry['msg']}" for entry in errors[:_SHOWN_ERRORS]]
-    more = len(errors) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-
-
-def has_unknown_items(error: ValidationError) -> bool:
-    """True if the answer is well-formed but for items of types that nobody here knows."""
-    return any(entry["type"] == "union_tag_invalid" for entry in error.errors(include_url=False))
-
-
-def _object(content: bytes) -> dict[str, Any] | None:
-    try:
-        payload = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return None
-    return payload if isinstance(payload, dict) else None
-
-
-def _fill(target: dict[str, Any], **defaults: Any) -> None:
-    for name, value in defaults.items():
-        if target.get(name) is None:
-            target[name] = value
-
-
-def _repair_response(payload: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def repair_response(payload: dict[str, Any], asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """A response with its gaps filled; ``notes`` gets what a person should know."""
     _fill(
         payload,
         id="resp_unnamed",
@@ -84,25 +33,49 @@ def _repair_response(payload: dict[str, Any], asked: Mapping[str, Any]) -> dict[
         tool_choice=asked.get("tool_choice") or "auto",
         tools=asked.get("tools") or [],
     )
-    for position, item in enumerate(payload["output"]):
-        if isinstance(item, dict):
-            _repair_item(item, position)
+    _keep_unknown(payload["output"], notes)
+    items = _objects(payload["output"])
+    for position, item in enumerate(items):
+        _repair_item(item, position)
+    _tell_apart([item for item in items if item.get("type") == "function_call"], "call_id", notes)
     usage = payload.get("usage")
     if isinstance(usage, dict):
-        _repair_usage(usage)
+        _repair_total(usage, "input_tokens", "output_tokens")
+        for details, name in (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens")):
+            _fill(usage, **{details: {}})
+            for numbers in _objects([usage[details]]):
+                _fill(numbers, **{name: 0})
+    _drop_false_usage(payload, notes)
     return payload
+
+
+def _drop_false_usage(payload: dict[str, Any], notes: list[str]) -> None:
+    usage = payload.get("usage")
+    if isinstance(usage, dict) and not is_true(usage.values()):
+        notes.append(FALSE_USAGE)
+        payload["usage"] = None
+
+
+def _keep_unknown(output: list[Any], notes: list[str]) -> None:
+    """Keep items that nobody here knows; an answer that has no others is one nobody could go on with."""
+    unknown = [position for position, item in enumerate(output) if isinstance(item, dict) and is_unknown(item)]
+    if len(unknown) == len(output):
+        return
+    for position in unknown:
+        notes.append(f"items of type {output[position].get('type')}: they are kept, not understood")
+        output[position] = keep_item(output[position], position=position)
 
 
 def _repair_item(item: dict[str, Any], position: int) -> None:
     kind = item.get("type", "message")
-    if item.get("status", kind) is None:
-        del item["status"]
+    if item.get("status") is None:
+        item.pop("status", None)
     if kind == "message":
         _fill(item, id=f"msg_{position}", role="assistant", content=[])
         if isinstance(item["content"], str):
             item["content"] = [{"type": "output_text", "text": item["content"]}]
-        for part in item["content"]:
-            if isinstance(part, dict) and part.get("type") == "output_text":
+        for part in _objects(item["content"]):
+            if part.get("type") == "output_text":
                 _fill(part, annotations=[])
     elif kind == "reasoning":
         _fill(item, id=f"rs_{position}", summary=[])
@@ -111,30 +84,33 @@ def _repair_item(item: dict[str, Any], position: int) -> None:
         item["arguments"] = _json_text(item.get("arguments"))
 
 
-def _repair_usage(usage: dict[str, Any]) -> None:
-    _fill(usage, input_tokens=0, output_tokens=0, input_tokens_details={}, output_tokens_details={})
-    _fill(usage, total_tokens=usage["input_tokens"] + usage["output_tokens"])
-    _fill(usage["input_tokens_details"], cached_tokens=0)
-    _fill(usage["output_tokens_details"], reasoning_tokens=0)
-
-
-def _repair_completion(payload: dict[str, Any]) -> dict[str, Any]:
+def repair_completion(payload: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """A chat completion with its gaps filled; ``notes`` gets what a person should know."""
     _fill(payload, id="chatcmpl_unnamed", created=0, model="", object="chat.completion")
     for position, choice in enumerate(payload["choices"]):
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
             continue
         message = choice["message"]
         _fill(choice, index=position, finish_reason="tool_calls" if message.get("tool_calls") else "stop")
-        _fill(message, role="assistant")
-        for number, call in enumerate(message.get("tool_calls") or []):
-            _fill(call, id=f"call_{number}", type="function")
-            if isinstance(call.get("function"), dict):
-                call["function"]["arguments"] = _json_text(call["function"].get("arguments"))
+        _repair_message(message, notes)
     usage = payload.get("usage")
     if isinstance(usage, dict):
-        _fill(usage, prompt_tokens=0, completion_tokens=0)
-        _fill(usage, total_tokens=usage["prompt_tokens"] + usage["completion_tokens"])
+        _repair_total(usage, "prompt_tokens", "completion_tokens")
+    _drop_false_usage(payload, notes)
     return payload
+
+
+def _repair_message(message: dict[str, Any], notes: list[str]) -> None:
+    _fill(message, role="assistant")
+    if isinstance(message.get("content"), list):
+        texts = [part.get("text") for part in _objects(message["content"]) if part.get("type") == "text"]
+        message["content"] = "".join(text for text in texts if isinstance(text, str))
+    calls = _objects(message.get("tool_calls"))
+    for number, call in enumerate(calls):
+        _fill(call, id=f"call_{number}", type="function")
+        if isinstance(call.get("function"), dict):
+            call["function"]["arguments"] = _json_text(call["function"].get("arguments"))
+    _tell_apart(calls, "id", notes)
 
 
 def _json_text(arguments: Any) -> Any:
@@ -142,3 +118,37 @@ def _json_text(arguments: Any) -> Any:
     if arguments is None:
         return "{}"
     return orjson.dumps(arguments).decode() if isinstance(arguments, dict) else arguments
+
+
+def _fill(target: dict[str, Any], **defaults: Any) -> None:
+    for name, value in defaults.items():
+        if target.get(name) is None:
+            target[name] = value
+
+
+def _objects(values: Any) -> list[dict[str, Any]]:
+    """Those of the values that are objects."""
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _tell_apart(calls: Iterable[dict[str, Any]], key: str, notes: list[str]) -> None:
+    """Give every call a name of its own: the second ``x`` becomes ``x_2``."""
+    taken: set[str] = set()
+    for call in calls:
+        given = name = call.get(key)
+        if not isinstance(name, str):
+            continue
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{given}_{number}"
+        taken.add(name)
+        if name != given:
+            call[key] = name
+            notes.append(REPEATED_IDS)
+
+
+def _repair_total(usage: dict[str, Any], one: str, other: str) -> None:
+    _fill(usage, **{one: 0, other: 0})
+    if isinstance(usage[one], int) and isinstance(usage[other], int):
+        _fill(usage, total_tokens=usage[one] + usage[other])

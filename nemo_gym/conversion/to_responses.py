@@ -1,91 +1,84 @@
-"""Chat messages as items of a conversation."""
+"""Chat messages as items of a conversation. Pure: items are dictionaries, and have no key without a value."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nemo_gym.conversion.parts import joined_text, parts_to_responses
-from nemo_gym.conversion.reasoning import extract_reasoning
-from nemo_gym.schemas.item_union import (
-    RESPONSES_TO_TRAIN,
-    NeMoGymResponseInputItem,
-    NeMoGymResponseOutputItem,
-)
-from nemo_gym.schemas.items import (
-    NeMoGymEasyInputMessage,
-    NeMoGymFunctionCallOutput,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
-    NeMoGymResponseReasoningItem,
-    NeMoGymSummary,
-)
+from nemo_gym.conversion.reasoning import extract_reasoning, separate_reasoning
+from nemo_gym.conversion.to_chat import TOKEN_FIELDS
 
-_TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts")
+Item = dict[str, Any]
+NewId = Callable[[], str]
 
 
-def assistant_to_items(message: Mapping[str, Any], new_id: Callable[[], str]) -> list[NeMoGymResponseOutputItem]:
+def assistant_to_items(message: Mapping[str, Any], new_id: NewId) -> list[Item]:
     """An assistant message as reasoning, text and tool calls, in this order; at least one item."""
-    items: list[NeMoGymResponseOutputItem] = []
-    thoughts, text = extract_reasoning(joined_text(message.get("content")))
+    get = message.get
+    content = get("content")
+    thoughts, text = extract_reasoning(content if isinstance(content, str) else joined_text(content))
+    if get("reasoning_content") or get("reasoning"):
+        thoughts = [separate_reasoning(message), *thoughts]
+    items: list[Item] = []
     if thoughts:
-        summary = [NeMoGymSummary(text=thought, type="summary_text") for thought in thoughts]
-        items.append(NeMoGymResponseReasoningItem(id=f"rs_{new_id()}", summary=summary, type="reasoning"))
-    refusal = message.get("refusal")
-    calls = message.get("tool_calls") or []
+        summary = [{"text": thought, "type": "summary_text"} for thought in thoughts]
+        items.append({"id": f"rs_{new_id()}", "summary": summary, "type": "reasoning"})
+    refusal = get("refusal")
+    calls = get("tool_calls") or _only_call(message, new_id)
     if text or refusal or not (thoughts or calls):
         items.append(_message(text, refusal, new_id))
-    items += [
-        NeMoGymResponseFunctionToolCall(
-            id=call["id"],
-            call_id=call["id"],
-            name=call["function"]["name"],
-            arguments=call["function"]["arguments"],
-            type="function_call",
-            status="completed",
-        )
-        for call in calls
-    ]
+    items += map(_call, calls)
     return items
 
 
-def _message(text: str, refusal: str | None, new_id: Callable[[], str]) -> NeMoGymResponseOutputMessage:
-    parts: list[NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal] = []
+def _call(call: Mapping[str, Any]) -> Item:
+    function, name = call["function"], call["id"]
+    return {
+        "arguments": function["arguments"],
+        "call_id": name,
+        "name": function["name"],
+        "type": "function_call",
+        "id": name,
+        "status": "completed",
+    }
+
+
+def _only_call(message: Mapping[str, Any], new_id: NewId) -> list[Item]:
+    """The call in the form that was usual before there were several."""
+    function = message.get("function_call")
+    return [{"id": f"call_{new_id()}", "function": function}] if function else []
+
+
+def _message(text: str, refusal: str | None, new_id: NewId) -> Item:
+    parts: list[dict[str, Any]] = []
     if text or not refusal:
-        parts.append(NeMoGymResponseOutputText(annotations=[], text=text, type="output_text"))
+        parts.append({"annotations": [], "text": text, "type": "output_text"})
     if refusal:
-        parts.append(NeMoGymResponseOutputRefusal(refusal=refusal, type="refusal"))
-    return NeMoGymResponseOutputMessage(
-        id=f"msg_{new_id()}", content=parts, role="assistant", status="completed", type="message"
-    )
+        parts.append({"refusal": refusal, "type": "refusal"})
+    return {"id": f"msg_{new_id()}", "content": parts, "role": "assistant", "status": "completed", "type": "message"}
 
 
-def with_tokens(items: list[NeMoGymResponseOutputItem], message: Mapping[str, Any]) -> list[NeMoGymResponseOutputItem]:
+def with_tokens(items: list[Item], message: Mapping[str, Any]) -> list[Item]:
     """The items of one model call, the last of them with the tokens of the call, if the message has any."""
-    if message.get("generation_token_ids") is None:
-        return items
-    last = items[-1]
-    tokens = {name: message[name] for name in _TOKEN_FIELDS if message.get(name) is not None}
-    trained = RESPONSES_TO_TRAIN[type(last)].model_validate(last.model_dump(exclude_unset=True) | tokens)
-    return [*items[:-1], trained]  # type: ignore[list-item]  # the table maps items to items
+    if message.get("generation_token_ids") is not None:
+        items[-1] |= {name: message[name] for name in TOKEN_FIELDS if message.get(name) is not None}
+    return items
 
 
 def messages_to_items(
-    messages: Iterable[Mapping[str, Any]],
-    assistant: Callable[[Mapping[str, Any]], list[NeMoGymResponseOutputItem]],
-) -> list[NeMoGymResponseInputItem]:
+    messages: Iterable[Mapping[str, Any]], assistant: Callable[[Mapping[str, Any]], list[Item]]
+) -> list[Item]:
     """A chat history as items; ``assistant`` converts the messages of the assistant."""
-    items: list[NeMoGymResponseInputItem] = []
+    items: list[Item] = []
     for message in messages:
-        role, content = message["role"], message.get("content")
+        role = message["role"]
         if role == "assistant":
             items += assistant(message)
-        elif role == "tool":
-            output: Any = parts_to_responses(content or "")
-            items.append(
-                NeMoGymFunctionCallOutput(call_id=message["tool_call_id"], output=output, type="function_call_output")
-            )
+            continue
+        content = message.get("content") or ""
+        if not isinstance(content, str):
+            content = parts_to_responses(content)
+        if role == "tool":
+            items.append({"call_id": message["tool_call_id"], "output": content, "type": "function_call_output"})
         else:
-            said: Any = parts_to_responses(content or "")
-            items.append(NeMoGymEasyInputMessage(role=role, content=said, type="message"))
+            items.append({"content": content, "role": role, "type": "message"})
     return items

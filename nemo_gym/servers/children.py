@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
-import aiohttp
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
+from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.standalone import PARENT_FD_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -154,11 +154,11 @@ async def first_crash(children: Sequence[Child]) -> ServerCrashedError:
             task.cancel()
 
 
-async def _wait_for_answers(session: aiohttp.ClientSession, children: Sequence[Child]) -> None:
+async def _wait_for_answers(session: "aiohttp.ClientSession", children: Sequence[Child]) -> None:
     await asyncio.gather(*(_wait_for_answer(session, child.instance) for child in children))
 
 
-async def _wait_for_answer(session: aiohttp.ClientSession, instance: ServerInstance) -> None:
+async def _wait_for_answer(session: "aiohttp.ClientSession", instance: ServerInstance) -> None:
     while True:
         try:
             async with session.get(f"http://{instance.host}:{instance.port}/"):

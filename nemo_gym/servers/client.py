@@ -11,7 +11,6 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-import aiohttp
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +18,10 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.addresses import base_url, server_settings
 from nemo_gym.servers.http import request as http_request
+from nemo_gym.servers.http_timeout import timeout_of
+from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
+from nemo_gym.servers.rollout_scope import current_mark
 from nemo_gym.servers.token import TOKEN_HEADER, read_run_token
 from nemo_gym.servers.wire import cookie_values, encode_json
 
@@ -108,7 +111,7 @@ class GymClient(BaseModel):
         call = local.call(method, url_path, **options)
         if timeout is None:
             return await call
-        return await asyncio.wait_for(call, timeout.total if isinstance(timeout, aiohttp.ClientTimeout) else timeout)
+        return await asyncio.wait_for(call, timeout_of(timeout).total)
 
     async def _request_over_http(self, server_name: str, url_path: str, method: str, options: dict[str, Any]) -> Any:
         address = self.addresses.get(server_name)
@@ -119,6 +122,8 @@ class GymClient(BaseModel):
         if content is not None:
             options["data"] = encode_json(content)
             options["headers"] = {**JSON_CONTENT, **(options.get("headers") or {})}
+        if mark := current_mark():
+            options["headers"] = {**(options.get("headers") or {}), ROLLOUT_HEADER: mark}
         if options.get("cookies") is not None:
             options["cookies"] = cookie_values(options["cookies"])
         path = url_path if url_path.startswith("/") else f"/{url_path}"

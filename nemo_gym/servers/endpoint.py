@@ -10,11 +10,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import aiohttp
 from pydantic import BaseModel, Field, PrivateAttr
 
+from nemo_gym.servers import http_errors
 from nemo_gym.servers.http import Retry, get_response_json, raise_for_status, request
-from nemo_gym.servers.http_errors import RequestFailedError
+from nemo_gym.servers.http_timeout import Timeout
+from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.model_errors import ModelAddress
 from nemo_gym.servers.retry import RetryPolicy
 from nemo_gym.servers.wire import encode_json
@@ -38,17 +39,17 @@ class Endpoint:
     max_retries: int = 8
     retries: int = 0
     _headers: dict[str, str] = field(init=False, repr=False)
-    _timeout: aiohttp.ClientTimeout = field(init=False, repr=False)
+    _timeout: Timeout = field(init=False, repr=False)
     _policy: RetryPolicy = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
         bearer = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
         self._headers = bearer | self.default_headers
-        self._timeout = aiohttp.ClientTimeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
+        self._timeout = Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 
-    async def send(self, method: str, url: str, body: bytes | None) -> aiohttp.ClientResponse:
+    async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
         """Send JSON that is encoded already; the answer may have any status."""
         return await request(
             method,
@@ -82,7 +83,7 @@ class Upstream:
         try:
             async with self._slots:
                 reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
-        except RequestFailedError as error:
+        except http_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error
         content = await reply.read()
         if not reply.ok:

@@ -12,28 +12,21 @@ Retries are bounded (see ``retry``); the error after the last one says what was 
 
 import asyncio
 import inspect
-import io
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 from urllib.request import getproxies_environment, proxy_bypass
 
-import aiohttp
 import orjson
 from yarl import URL
 
-from nemo_gym.servers.http_errors import (
-    BadAnswerError,
-    CannotConnectError,
-    ClientClosedError,
-    UpstreamResponseError,
-    describe,
-    request_error,
-    shown,
-)
+from nemo_gym.servers import http_errors
+from nemo_gym.servers.http_errors import AttemptError, ClientClosedError, describe, shown
 from nemo_gym.servers.http_pool import HttpSettings, Pool
 from nemo_gym.servers.http_request import plain_request, refuse_control_characters
+from nemo_gym.servers.http_timeout import Timeout, timeout_of
+from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.plain_http import IDEMPOTENT, REDIRECTS, PlainReply, redirect_of, unpacked
 from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.wire import cookie_values, encode_json
@@ -41,19 +34,17 @@ from nemo_gym.servers.wire import cookie_values, encode_json
 logger = logging.getLogger(__name__)
 
 # A call inside a Gym may be a whole rollout; whoever wants it to end sooner says so.
-INTERNAL_TIMEOUT: Final = aiohttp.ClientTimeout(total=6 * 3600, sock_connect=30)
-EXTERNAL_TIMEOUT: Final = aiohttp.ClientTimeout(total=600, sock_connect=30)
+INTERNAL_TIMEOUT: Final = Timeout(total=6 * 3600, sock_connect=30)
+EXTERNAL_TIMEOUT: Final = Timeout(total=600, sock_connect=30)
 INTERNAL_RETRIES: Final = RetryPolicy(resend=False)
 EXTERNAL_RETRIES: Final = RetryPolicy()
-# aiohttp warns about larger bodies that are passed as bytes.
-LARGE_BODY: Final = 2**20
 MAX_REDIRECTS: Final = 10
 
 
 @dataclass(slots=True)
 class _Client:
-    session: aiohttp.ClientSession
     pool: Pool
+    session: "aiohttp.ClientSession | None" = None
     proxies: dict[str, str] = field(default_factory=getproxies_environment)
 
 
@@ -69,11 +60,13 @@ class Retry(NamedTuple):
     reason: str
 
 
-def get_global_aiohttp_client(settings: HttpSettings | None = None) -> aiohttp.ClientSession:
+def get_global_aiohttp_client(settings: HttpSettings | None = None) -> "aiohttp.ClientSession":
     """The session of the running loop, opened if need be; settings count only when it opens."""
     client = _client(settings)
-    if client.session.closed:
-        client.session = _open_session(client.pool.settings)
+    if client.session is None or client.session.closed:
+        from nemo_gym.servers.http_session import open_session  # noqa: PLC0415 - imports aiohttp
+
+        client.session = open_session(client.pool.settings)
     return client.session
 
 
@@ -81,23 +74,8 @@ def _client(settings: HttpSettings | None = None) -> _Client:
     loop = asyncio.get_running_loop()
     client = _clients.get(loop)
     if client is None:
-        settings = settings or HttpSettings()
-        client = _clients[loop] = _Client(_open_session(settings), Pool(loop, settings))
+        client = _clients[loop] = _Client(Pool(loop, settings or HttpSettings()))
     return client
-
-
-def _open_session(settings: HttpSettings) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=settings.connections,
-        limit_per_host=settings.connections_per_host,
-        keepalive_timeout=settings.keepalive_s,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        # Answers are small and mostly local: packing them costs more than it saves.
-        skip_auto_headers=("Accept-Encoding",),
-    )
 
 
 async def close_http_client() -> None:
@@ -105,7 +83,8 @@ async def close_http_client() -> None:
     client = _clients.pop(asyncio.get_running_loop(), None)
     if client is not None:
         await client.pool.close()
-        await client.session.close()
+        if client.session is not None:
+            await client.session.close()
         # Transports close in the next round of the loop, which may be its last.
         await asyncio.sleep(0)
 
@@ -122,13 +101,13 @@ async def request(
     retries: RetryPolicy | None = None,
     on_retry: Callable[[Retry], None] = _log_retry,
     **options: Any,
-) -> aiohttp.ClientResponse:
+) -> "aiohttp.ClientResponse":
     """Send a request and read its answer, whatever the status; options are aiohttp's, ``json`` may be a model."""
     client = _client()
     policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
     timeout = options.setdefault("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT)
-    if not isinstance(timeout, aiohttp.ClientTimeout):
-        timeout = options["timeout"] = aiohttp.ClientTimeout(total=timeout)
+    if type(timeout) is not Timeout:
+        timeout = options["timeout"] = timeout_of(timeout)
     body = _take_body(options)
     if client.proxies and not _internal:
         options.setdefault("proxy", _proxy(client.proxies, URL(url)))
@@ -136,11 +115,12 @@ async def request(
     while True:
         try:
             response = await _send(client, method, url, body, options, resend=policy.resend)
-        except (aiohttp.ClientError, OSError) as error:
+        except (AttemptError, OSError) as error:
+            reason = describe(error, timeout)
             delay = policy.delay(attempt) if _may_repeat(error, policy) else None
             if delay is None:
-                raise request_error(error, method, url, attempts=attempt, timeout=timeout) from error
-            reason = describe(error, timeout)
+                cause = http_errors.cause_of(error)
+                raise http_errors.request_error(cause, reason, method, url, attempts=attempt) from cause
         else:
             delay = None
             if response.status in policy.statuses:
@@ -155,7 +135,7 @@ async def request(
 
 async def _send(
     client: _Client, method: str, url: str | URL, body: Any, options: dict[str, Any], *, resend: bool
-) -> aiohttp.ClientResponse:
+) -> "aiohttp.ClientResponse":
     """One attempt, by the plain client if it can and by aiohttp if not."""
     plain = plain_request(method, url, body, options)
     if plain is None:
@@ -174,17 +154,14 @@ async def _send(
 
 async def _send_by_aiohttp(
     client: _Client, method: str, url: str | URL, body: Any, options: dict[str, Any]
-) -> aiohttp.ClientResponse:
+) -> "aiohttp.ClientResponse":
     refuse_control_characters(url)
     if client.pool.closed:
         raise ClientClosedError
-    data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
-    response = await get_global_aiohttp_client().request(method, url, data=data, **options)
-    content = await response.read()
-    limit = client.pool.settings.max_answer_bytes
-    if limit is not None and len(content) > limit:
-        raise BadAnswerError(f"more than {limit} bytes")
-    return response
+    from nemo_gym.servers.http_session import send  # noqa: PLC0415 - imports aiohttp
+
+    session, limit = get_global_aiohttp_client(), client.pool.settings.max_answer_bytes
+    return await send(session, method, url, body, options, max_bytes=limit)
 
 
 def _take_body(options: dict[str, Any]) -> Any:
@@ -211,22 +188,16 @@ def _proxy(proxies: Mapping[str, str], url: URL) -> str | None:
     return proxies.get(url.scheme) or proxies.get("all")
 
 
-def _may_repeat(error: Exception, policy: RetryPolicy) -> bool:
-    if isinstance(error, aiohttp.ClientSSLError):
-        return False
-    if isinstance(error, aiohttp.ClientConnectorError | CannotConnectError | aiohttp.ConnectionTimeoutError):
-        return True  # nothing was sent
-    if isinstance(error, TimeoutError):
-        return False  # it took all the time there was
-    lost = aiohttp.ClientOSError | aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError
-    return policy.resend and isinstance(error, lost)
+def _may_repeat(error: AttemptError | OSError, policy: RetryPolicy) -> bool:
+    """Whether another attempt makes sense and does no harm; a timeout took all the time there was."""
+    return isinstance(error, AttemptError) and (error.unsent or (error.lost and policy.resend))
 
 
 async def raise_for_status(response: Any) -> None:
     """Raise if the answer is an error; the exception has the body as ``response_content``."""
     if response.ok:
         return
-    error = UpstreamResponseError(
+    error = http_errors.UpstreamResponseError(
         response.request_info,
         (),
         status=response.status,

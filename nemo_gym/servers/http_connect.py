@@ -11,9 +11,8 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 import aiohappyeyeballs
-import aiohttp
 
-from nemo_gym.servers.http_errors import CannotConnectError, ClientClosedError
+from nemo_gym.servers.http_errors import CannotConnectError, ClientClosedError, ConnectTimeoutError
 from nemo_gym.servers.http_request import Address
 
 NAMES_KNOWN_S: Final = 10.0
@@ -87,7 +86,7 @@ async def open_socket(resolver: Resolver, address: Address, timeout_s: float | N
             connected = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=HEAD_START_S, interleave=1)
     except OSError as error:
         if isinstance(error, TimeoutError) and error.errno is None:  # ours, not the system's
-            raise aiohttp.ConnectionTimeoutError from error
+            raise ConnectTimeoutError(timeout_s) from error
         raise CannotConnectError(error) from error
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected

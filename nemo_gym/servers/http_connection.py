@@ -1,17 +1,20 @@
 """One plain connection: a request goes out, its answer comes in, one at a time.
 
 A connection knows by itself whether it may carry another request (``reusable``); every error ends it, and so does
-anything that comes unasked. An answer has a deadline, however slowly it drips in. Errors are aiohttp's, so that callers
-need not know which client they used.
+anything that comes unasked. An answer has a deadline, however slowly it drips in.
 """
 
 import asyncio
 from typing import Final, cast
 
-import aiohttp
-
 from nemo_gym.servers.http_answer import AnswerReader, RawAnswer
-from nemo_gym.servers.http_errors import BadAnswerError, ClientClosedError
+from nemo_gym.servers.http_errors import (
+    BadAnswerError,
+    BrokenOffError,
+    ClientClosedError,
+    ConnectionLostError,
+    DisconnectedError,
+)
 
 # Up to this size a body is sent in one piece with its head; beyond it in slices, as fast as the server takes them.
 SLICE: Final = 2**16
@@ -60,7 +63,7 @@ class Connection(asyncio.Protocol):
         answer = self._waiter = self._loop.create_future()
         transport = self._transport
         if transport is None:
-            self._fail(aiohttp.ServerDisconnectedError())
+            self._fail(DisconnectedError())
             return answer
         self.silent = True
         self._deadline = deadline
@@ -148,8 +151,8 @@ class Connection(asyncio.Protocol):
 
     def _loss(self, error: Exception | None) -> Exception:
         if self._reader.started:
-            return aiohttp.ClientPayloadError("the connection was lost in the middle of the answer")
-        return aiohttp.ClientOSError(*error.args) if error is not None else aiohttp.ServerDisconnectedError()
+            return BrokenOffError("the connection was lost in the middle of the answer")
+        return ConnectionLostError(error) if error is not None else DisconnectedError()
 
     def _set_alarm(self, when: float) -> None:
         """Have one timer for many requests: it is only ever moved forward, and looks at the deadline when it rings."""

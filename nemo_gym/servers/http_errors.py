@@ -1,100 +1,165 @@
 """What can go wrong with a request, in words that can be shown.
 
+Callers see errors of aiohttp, whichever client they used:
+
     aiohttp.ClientError
     ├── RequestFailedError         no answer: refused, cut off, not HTTP
     │   └── RequestTimeoutError    no answer in time (also a TimeoutError)
     └── UpstreamResponseError      an answer with an error status; ``response_content`` is its body
 
-A RequestFailedError has as its cause what happened at the last attempt: an error of aiohttp, or one that our own client
-adds to them (``BadAnswerError``, ``CannotConnectError``, ``ClientClosedError``).
+They are made by ``http_failures``, which imports aiohttp, and can be had from here by asking for them: written as
+``except http_errors.RequestFailedError``, nothing is imported before something was raised.
+
+Below that, an attempt fails with an ``AttemptError`` or with an error of the system, whoever sent it.
 
 Messages name the method, the address and the number of attempts. They never contain a query, a user or a header,
 where secrets live.
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 from yarl import URL
 
+from nemo_gym.servers.http_timeout import Limits
 
-class RequestFailedError(aiohttp.ClientConnectionError):
-    """No answer, after all attempts; ``reason`` is the message without the address."""
+__all__ = [
+    "AttemptError",
+    "BadAddressError",
+    "BadAnswerError",
+    "BrokenOffError",
+    "CannotConnectError",
+    "ClientClosedError",
+    "ConnectTimeoutError",
+    "ConnectionLostError",
+    "DisconnectedError",
+    "RequestFailedError",
+    "RequestTimeoutError",
+    "UntrustedError",
+    "UpstreamResponseError",
+    "cause_of",
+    "describe",
+    "os_words",
+    "request_error",
+    "shown",
+]
 
-    reason: str = ""
+if TYPE_CHECKING:
+    from nemo_gym.servers.http_failures import (
+        RequestFailedError,
+        RequestTimeoutError,
+        UpstreamResponseError,
+        cause_of,
+        request_error,
+    )
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:  # and not found: it is one of those that need aiohttp
+            return getattr(import_module("nemo_gym.servers.http_failures"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class RequestTimeoutError(RequestFailedError, TimeoutError):
-    """No answer in time."""
+class AttemptError(Exception):
+    """One attempt failed; the text says how, without the address."""
+
+    # Nothing was sent, so another attempt does no harm.
+    unsent = False
+    # Another attempt may help, but the server may have received the request already.
+    lost = False
 
 
-class BadAnswerError(aiohttp.ClientError):
+class BadAddressError(AttemptError):
+    """An address that can't be used."""
+
+    def __init__(self, address: str | URL, reason: str | None = None) -> None:
+        super().__init__("not a valid address")
+        self.address = address
+        self.reason = reason
+
+
+class BadAnswerError(AttemptError):
     """What came is not an answer that can be read."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
+        super().__init__(f"not a valid HTTP answer: {message}")
         self.message = message
 
 
-class ClientClosedError(aiohttp.ClientConnectionError):
-    """The client was closed while it was needed."""
+class BrokenOffError(AttemptError):
+    """Not all of the answer came, or not all of it can be unpacked."""
+
+    lost = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__("the answer broke off")
+        self.message = message
 
 
-class CannotConnectError(aiohttp.ClientOSError):
-    """No connection, so nothing was sent; ``os_error`` says why."""
+class CannotConnectError(AttemptError):
+    """No connection; ``os_error`` says why."""
+
+    unsent = True
 
     def __init__(self, os_error: OSError) -> None:
-        super().__init__(os_error.errno, os_error.strerror)
+        super().__init__(f"cannot connect: {os_words(os_error)}")
         self.os_error = os_error
 
 
-class UpstreamResponseError(aiohttp.ClientResponseError):
-    """An answer that is an error; its body is in ``response_content``."""
+class UntrustedError(CannotConnectError):
+    """No connection that could be trusted, which another attempt would not change."""
 
-    response_content: bytes = b""
-
-    def __str__(self) -> str:
-        return f"{self.request_info.method} {shown(self.request_info.real_url)}: status {self.status} {self.message}"
+    unsent = False
 
 
-def request_error(
-    error: Exception, method: str, url: str | URL, *, attempts: int, timeout: aiohttp.ClientTimeout
-) -> RequestFailedError:
-    """The error to raise when there will be no further attempt."""
-    kind = RequestTimeoutError if isinstance(error, TimeoutError) else RequestFailedError
-    tries = f" ({attempts} attempts)" if attempts > 1 else ""
-    reason = f"{describe(error, timeout)}{tries}"
-    failure = kind(f"{method} {shown(url)}: {reason}")
-    failure.reason = reason
-    return failure
+class ConnectTimeoutError(AttemptError):
+    """No connection in time."""
+
+    unsent = True
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__(f"no connection within {seconds:g} s" if seconds else "no connection")
 
 
-def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
-    """What went wrong. aiohttp's own words are used only where they can't contain the whole address."""
-    words = type(error).__name__
+class ConnectionLostError(AttemptError):
+    """The connection ended with an error before an answer began."""
+
+    lost = True
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"connection lost: {getattr(error, 'strerror', None) or 'ClientOSError'}")
+        self.error = error
+
+
+class DisconnectedError(AttemptError):
+    """The server closed the connection before an answer began."""
+
+    lost = True
+
+    def __init__(self) -> None:
+        super().__init__("the server closed the connection without an answer")
+
+
+class ClientClosedError(AttemptError):
+    """The client was closed while it was needed."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed")
+
+
+def describe(error: AttemptError | OSError, limits: Limits) -> str:
+    """What went wrong."""
     match error:
-        case aiohttp.ConnectionTimeoutError():
-            words = f"no connection within {timeout.sock_connect:g} s" if timeout.sock_connect else "no connection"
+        case AttemptError():
+            return str(error)
         case TimeoutError():
-            words = f"no answer within {timeout.total:g} s" if timeout.total else "no answer in time"
-        case aiohttp.ClientConnectorError() | CannotConnectError():
-            words = f"cannot connect: {_os_words(error.os_error)}"
-        case aiohttp.InvalidURL():
-            words = "not a valid address"
-        case aiohttp.ClientPayloadError():
-            words = "the answer broke off"
-        case aiohttp.ClientResponseError() | BadAnswerError():
-            words = f"not a valid HTTP answer: {error.message}"
-        case ClientClosedError():
-            words = "the client was closed"
-        case aiohttp.ServerDisconnectedError():
-            words = "the server closed the connection without an answer"
-        case OSError():
-            words = f"connection lost: {error.strerror or words}"
-    return words
+            return f"no answer within {limits.total:g} s" if limits.total else "no answer in time"
+        case _:
+            return f"connection lost: {error.strerror or type(error).__name__}"
 
 
-def _os_words(error: OSError) -> str:
+def os_words(error: OSError) -> str:
     """The system's words where it has any; event loops put the address there instead."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)

@@ -10,13 +10,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-import aiohttp
-
 from nemo_gym.servers.http_answer import RawAnswer
 from nemo_gym.servers.http_connect import Resolver, open_socket
 from nemo_gym.servers.http_connection import Connection
-from nemo_gym.servers.http_errors import ClientClosedError
+from nemo_gym.servers.http_errors import ClientClosedError, ConnectionLostError, DisconnectedError
 from nemo_gym.servers.http_request import Address, Template, end_of_head
+from nemo_gym.servers.http_timeout import Limits
 
 
 class Limit:
@@ -73,7 +72,7 @@ class Host:
 
 
 # Errors of a connection that may have been closed before the request reached the server.
-LOST: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+LOST: Final = (DisconnectedError, ConnectionLostError)
 
 
 class Pool:
@@ -89,9 +88,7 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
         self.closed = False
 
-    async def send(
-        self, request: Template, body: bytes | None, limits: aiohttp.ClientTimeout, *, resend: bool
-    ) -> RawAnswer:
+    async def send(self, request: Template, body: bytes | None, limits: Limits, *, resend: bool) -> RawAnswer:
         """Send a request and wait for its answer, all within the total time.
 
         ``resend``: a kept connection may turn out to be closed when it is used; whether to send the request again then.

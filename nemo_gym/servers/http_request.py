@@ -6,13 +6,15 @@ characters and headers with line breaks are refused.
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import aiohttp
 from yarl import URL
+
+from nemo_gym import __version__
+from nemo_gym.servers.http_errors import BadAddressError
+from nemo_gym.servers.http_timeout import Limits
 
 # HEAD is missing: its answers have the headers of a body and no body, which the parser can't be told.
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -33,7 +35,7 @@ FRAMING: Final = frozenset(
         "upgrade",
     }
 )
-USER_AGENT: Final = f"Python/{sys.version_info[0]}.{sys.version_info[1]} aiohttp/{aiohttp.__version__}"
+USER_AGENT: Final = f"rollout-gym/{__version__}"
 DEFAULT_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 LINE_BREAK: Final = re.compile(r"[\r\n\0]")
@@ -61,7 +63,7 @@ def plain_request(method: str, url: str | URL, body: Any, options: Mapping[str, 
     """The request, unless it needs TLS, a proxy, a login, a streamed body or an option that only aiohttp knows."""
     if not (OPTIONS.issuperset(options) and (body is None or type(body) is bytes)) or options.get("proxy"):
         return None
-    timeout: aiohttp.ClientTimeout = options["timeout"]
+    timeout: Limits = options["timeout"]
     if timeout.connect is not None or timeout.sock_read is not None:
         return None
     headers = options.get("headers") or {}
@@ -105,7 +107,7 @@ def prepare(method: str, url: str | URL, headers: tuple[tuple[str, str], ...]) -
 def refuse_control_characters(url: str | URL) -> None:
     """Raise for an address that could end a line: parsers of addresses drop line breaks instead of refusing them."""
     if isinstance(url, str) and CONTROL.search(url):
-        raise aiohttp.InvalidURL(url, "control characters")
+        raise BadAddressError(url, "control characters")
 
 
 def host_and_port(host: str, port: int) -> str:

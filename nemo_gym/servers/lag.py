@@ -61,8 +61,14 @@ class LagWatch:
 
     def watch(self) -> None:
         """Run in a thread until stopped."""
-        while not self._stop.wait(self._blocked_s / 4):
-            silence = time.monotonic() - self._beat
+        pause = self._blocked_s / 4
+        asleep, used = time.monotonic(), time.process_time()
+        while not self._stop.wait(pause):
+            late = time.monotonic() - asleep - pause
+            if late > self._blocked_s / 2 and time.process_time() - used < late / 2:
+                self.beat()  # not the loop was held up but the whole process: Ctrl-Z, a suspended machine
+            asleep, used = time.monotonic(), time.process_time()
+            silence = asleep - self._beat
             if silence >= self._blocked_s:
                 self._warn(silence)
 

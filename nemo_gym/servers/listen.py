@@ -9,6 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.servers.rollout_scope import adopt_mark
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
@@ -23,6 +24,7 @@ class Switchboard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        adopt_mark(scope["headers"])
         await self._apps[scope["server"][1]](scope, receive, send)
 
 

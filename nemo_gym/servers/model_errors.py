@@ -6,14 +6,16 @@ name the endpoint and the model; neither ever contains a key, also when the endp
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
-from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
 from nemo_gym.servers.retry import retry_after_seconds
+
+if TYPE_CHECKING:
+    from nemo_gym.servers.http_errors import RequestFailedError
 
 MAX_EXCERPT: Final = 500
 
@@ -117,9 +119,9 @@ class ModelAddress:
         """An error of this model."""
         return ModelCallError(kind, self.redact(reason), endpoint=self.endpoint, model=self.model, **details)
 
-    def no_answer(self, failure: RequestFailedError) -> ModelCallError:
+    def no_answer(self, failure: "RequestFailedError") -> ModelCallError:
         """The error for a request without an answer."""
-        kind = ModelErrorKind.TIMEOUT if isinstance(failure, RequestTimeoutError) else ModelErrorKind.CONNECTION
+        kind = ModelErrorKind.TIMEOUT if isinstance(failure, TimeoutError) else ModelErrorKind.CONNECTION
         return self.error(kind, failure.reason or str(failure))
 
     def refusal(self, status: int, headers: Mapping[str, str], content: bytes, *, attempts: int = 1) -> ModelCallError:

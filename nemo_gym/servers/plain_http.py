@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.servers.http_answer import RawAnswer
-from nemo_gym.servers.http_errors import BadAnswerError
+from nemo_gym.servers.http_errors import BadAddressError, BadAnswerError, BrokenOffError
 from nemo_gym.servers.http_request import Template
+from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.reply import Reply
 
 # Requests that do the same however often they arrive.
@@ -64,7 +64,7 @@ class PlainReply(Reply):
         return tuple(self._raw.headers)
 
     @property
-    def request_info(self) -> aiohttp.RequestInfo:
+    def request_info(self) -> "aiohttp.RequestInfo":
         """What was asked for, as aiohttp's exceptions want it."""
         headers = CIMultiDictProxy(CIMultiDict(self._request.headers))
         return aiohttp.RequestInfo(self.url, self.method, headers, self.real_url)
@@ -94,7 +94,7 @@ def redirect_of(reply: PlainReply, request: Template) -> Redirect | None:
         url = reply.url.join(URL(location))
         same_origin = url.origin() == reply.url.origin()
     except ValueError as error:
-        raise aiohttp.InvalidURL(location) from error
+        raise BadAddressError(location) from error
     turns_to_get = reply.status == 303 or (reply.status in (301, 302) and request.method == "POST")
     headers = {name: value for name, value in request.headers if same_origin or name.lower() not in CREDENTIALS}
     return Redirect("GET" if turns_to_get else request.method, url, headers, with_body=not turns_to_get)
@@ -117,7 +117,7 @@ def _unpack(body: bytes, packing: bytes, limit: int | None) -> bytes:
         # With the header that the standard asks for, or without it, as some servers do.
         wbits = zlib.MAX_WBITS if body[0] & 0xF == 8 else -zlib.MAX_WBITS
     else:
-        raise aiohttp.ClientPayloadError(f"can't unpack {packing.decode()}")
+        raise BrokenOffError(f"can't unpack {packing.decode()}")
     parts = []
     rest, room = body, limit
     try:
@@ -129,8 +129,8 @@ def _unpack(body: bytes, packing: bytes, limit: int | None) -> bytes:
                 if room < 0:
                     raise BadAnswerError(f"more than {limit} bytes")
             if not unpacker.eof:
-                raise aiohttp.ClientPayloadError("the packed answer broke off")
+                raise BrokenOffError("the packed answer broke off")
             rest = unpacker.unused_data
     except zlib.error as error:
-        raise aiohttp.ClientPayloadError("can't unpack the answer") from error
+        raise BrokenOffError("can't unpack the answer") from error
     return b"".join(parts)

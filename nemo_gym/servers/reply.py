@@ -13,10 +13,11 @@ from http.cookies import Morsel, SimpleCookie
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
+
+from nemo_gym.servers.lazy_aiohttp import aiohttp
 
 Headers = CIMultiDictProxy[str]
 
@@ -181,7 +182,7 @@ class Reply(ABC):
         return expected in self.headers.get("Content-Type", "").lower()
 
     @property
-    def request_info(self) -> aiohttp.RequestInfo:
+    def request_info(self) -> "aiohttp.RequestInfo":
         """What was asked for, as aiohttp's exceptions want it."""
         return aiohttp.RequestInfo(self.url, self.method, CIMultiDictProxy(CIMultiDict()), self.real_url)
 

@@ -144,6 +144,7 @@ def test_tool_results_may_have_parts() -> None:
     [
         ("think", {"role": "assistant", "content": "<think>hm</think>hi"}),
         ("reasoning_content", {"role": "assistant", "content": "hi", "reasoning_content": "hm"}),
+        ("separate", {"role": "assistant", "content": "hi", "reasoning_content": "hm", "reasoning": "hm"}),
         ("drop", {"role": "assistant", "content": "hi"}),
     ],
 )
@@ -458,3 +459,34 @@ def test_old_names_still_work() -> None:
     assert VLLMConverterResponsesToChatCompletionsState is ResponsesConverterState
     assert converter()._extract_reasoning_from_content("<think>a</think>b") == (["a"], "b")
     assert converter()._wrap_reasoning_in_think_tags(["a"]) == "<think>a</think>"
+
+
+def test_a_call_in_the_older_form_is_a_call_too() -> None:
+    old = choice(content=None, function_call={"name": "f", "arguments": "{}"})
+
+    (item,) = converter().postprocess_chat_response(old)
+
+    assert item.model_dump()["call_id"].startswith("call_")
+    assert (item.type, item.model_dump()["name"]) == ("function_call", "f")
+
+
+def test_items_that_a_chat_cannot_carry_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    kept = {"type": "reasoning", "id": "r", "summary": [], "kept_item": {"type": "web_search_call"}}
+
+    messages = to_chat({"input": [{"role": "user", "content": "hi"}, kept, answer("yes")]})["messages"]
+
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+    assert "no equivalent for items of type web_search_call" in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["think", "separate", "reasoning_content"])
+def test_reasoning_survives_the_way_to_a_chat_and_back(setting: str) -> None:
+    conversation = [{"role": "user", "content": "hi"}, thought("hm"), answer("yes"), call("f"), result("f")]
+    params = NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": conversation})
+    there = converter(past_reasoning=setting)
+
+    messages: Any = there.responses_to_chat_completion_create_params(params).messages
+    back = there.chat_completions_messages_to_responses_items(messages)
+
+    assert [item.type for item in back] == ["message", "reasoning", "message", "function_call", "function_call_output"]
+    assert back[1].model_dump()["summary"] == [{"text": "hm", "type": "summary_text"}]

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import MagicMock
 
+import anthropic
 import httpx
 import httpx2
 import openai
@@ -22,6 +20,7 @@ from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.http import close_http_client
 from nemo_gym.servers.model_errors import ModelCallError
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
+from responses_api_models.openai_model.tests.scripted_endpoint import CUT, ENDLESS, error, reply, serving, stream
 
 KEY = "sk-very-secret"
 CALL = {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"}
@@ -51,58 +50,6 @@ COMPLETION: dict[str, Any] = {
     "model": "real-name",
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}],
 }
-
-
-def reply(body: Any, status: int = 200, headers: str = "") -> bytes:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n{headers}\r\n".encode() + content
-
-
-@dataclass
-class Endpoint:
-    """Answers with scripted bytes, the last of them for ever; hangs up after answers that end in ``<cut>``."""
-
-    answers: list[bytes]
-    delay_s: float = 0.0
-    url: str = ""
-    heads: list[str] = field(default_factory=list)
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    busy: int = 0
-    most_busy: int = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                self.heads.append(head)
-                length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
-                self.bodies.append(json.loads(await reader.readexactly(length)))
-                self.busy += 1
-                self.most_busy = max(self.busy, self.most_busy)
-                await asyncio.sleep(self.delay_s)
-                self.busy -= 1
-                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-                writer.write(answer)
-                await writer.drain()
-                if answer.endswith(b"<cut>"):
-                    break
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def serving(*answers: bytes, delay_s: float = 0.0) -> AsyncIterator[Endpoint]:
-    endpoint = Endpoint(list(answers), delay_s)
-    server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0)
-    endpoint.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    try:
-        yield endpoint
-    finally:
-        await close_http_client()
-        server.close()
-        await server.wait_closed()
 
 
 def model(url: str, **settings: Any) -> OpenAIModel:
@@ -229,11 +176,7 @@ async def test_the_request_is_left_as_it_was() -> None:
         assert params.model == "policy"
 
 
-def error(message: str, **more: Any) -> dict[str, Any]:
-    return {"error": {"message": message, **more}}
-
-
-CUT = reply(RESPONSE)[:-40] + b"<cut>"
+CUT_OFF = reply(RESPONSE)[:-40] + CUT
 FAILED = RESPONSE | {"status": "failed", "output": [], "error": {"code": "server_error", "message": "went wrong"}}
 HOSTED = RESPONSE | {"output": [{"type": "web_search_call", "id": "w"}]}
 FAULTS: dict[str, tuple[bytes, int, str, str]] = {
@@ -248,8 +191,8 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
     "an error as 200": (reply(error("overloaded", type="server_error")), 502, "model_error", "overloaded"),
     "a failed response": (reply(FAILED), 502, "model_error", "went wrong"),
-    "half the body": (CUT, 502, "connection", "the answer broke off (2 attempts)"),
-    "not HTTP": (b"<cut>", 502, "connection", "not a valid HTTP answer"),
+    "half the body": (CUT_OFF, 502, "connection", "the answer broke off (2 attempts)"),
+    "not HTTP": (CUT, 502, "connection", "not a valid HTTP answer"),
 }
 
 
@@ -343,3 +286,247 @@ async def test_the_real_openai_client_is_served() -> None:
         assert [item.to_dict() for item in response.output] == [CALL]
         assert completion.choices[0].message.content == "hi"
         assert endpoint.bodies[0]["input"] == [{"role": "user", "content": "hi"}]
+
+
+SAID = {
+    "type": "message",
+    "id": "m",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "hi", "annotations": []}],
+}
+CHUNK = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "real-name"}
+
+
+def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    return CHUNK | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
+
+
+async def test_items_of_unknown_types_are_kept_and_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    search = {"type": "web_search_call", "id": "w", "status": "completed", "action": {"query": "x"}}
+    async with serving(reply(RESPONSE | {"output": [search, SAID]}), reply(RESPONSE)) as endpoint:
+        server = model(endpoint.url)
+        first = (await post(server, "/v1/responses", {"input": "hi"})).json()["output"]
+        conversation = [{"role": "user", "content": "hi"}, *first]
+        await post(server, "/v1/responses", {"input": conversation})
+        await server.responses(NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": conversation}))
+
+        assert [item["type"] for item in first] == ["reasoning", "message"]
+        assert first[0]["kept_item"] == search
+        assert [body["input"][1] for body in endpoint.bodies[1:]] == [search, search]
+        assert f"model real-name at {endpoint.url}: it answers with items of type web_search_call" in caplog.text
+
+
+async def test_arguments_that_are_no_json_are_what_the_model_wrote() -> None:
+    async with serving(reply(RESPONSE | {"output": [CALL | {"arguments": "{city: oops"}]})) as endpoint:
+        got = await post(model(endpoint.url), "/v1/responses", {"input": "hi"})
+
+        assert got.json()["output"][0]["arguments"] == "{city: oops"
+
+
+async def test_call_ids_that_repeat_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(reply(RESPONSE | {"output": [CALL, CALL, CALL]})) as endpoint:
+        server = model(endpoint.url)
+        got = [await post(server, "/v1/responses", {"input": "hi"}) for _ in range(2)]
+
+        assert [item["call_id"] for item in got[0].json()["output"]] == ["c", "c_2", "c_3"]
+        assert caplog.text.count("call ids that repeat") == 1
+
+
+async def test_usage_that_cannot_be_true_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(reply(RESPONSE | {"usage": USAGE | {"output_tokens": -20}})) as endpoint:
+        got = await post(model(endpoint.url), "/v1/responses", {"input": "hi"})
+
+        assert got.json()["usage"] is None
+        assert "usage with negative numbers" in caplog.text
+
+
+async def test_a_streamed_response_is_read_as_a_whole_one() -> None:
+    events = [{"type": "response.created", "response": {}}, {"type": "response.completed", "response": RESPONSE}]
+    async with serving(stream(*events, b"data: [DONE]")) as endpoint:
+        got = await post(model(endpoint.url, extra_body={"stream": True}), "/v1/responses", {"input": "hi"})
+
+        assert got.json()["output"] == [CALL]
+        assert endpoint.bodies[0]["stream"] is True
+
+
+async def test_a_streamed_chat_is_read_as_a_whole_one() -> None:
+    part = {"index": 0, "function": {"arguments": '{"x"'}}
+    chunks = [
+        chunk(role="assistant", content=""),
+        chunk(reasoning_content="h"),
+        chunk(reasoning_content="m"),
+        chunk(content="h"),
+        chunk(content="i"),
+        chunk(tool_calls=[{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]),
+        chunk(tool_calls=[part]),
+        chunk(tool_calls=[part | {"function": {"arguments": ": 1}"}}]),
+        chunk("tool_calls"),
+        CHUNK | {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}},
+    ]
+    async with serving(stream(b": waiting", *chunks, b"data: [DONE]")) as endpoint:
+        server = model(endpoint.url, endpoint="chat_completions")
+        got = (await post(server, "/v1/responses", {"input": "hi"})).json()
+
+        thought, said, call = got["output"]
+        assert (thought["summary"][0]["text"], said["content"][0]["text"]) == ("hm", "hi")
+        assert (call["name"], call["call_id"], call["arguments"]) == ("f", "c", '{"x": 1}')
+        assert got["usage"]["total_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (stream(chunk(content="h")), "invalid_response", "a stream that broke off after 1 events"),
+        (stream(b"data: {nonsense"), "invalid_response", "an event that is no JSON object"),
+        (stream({"choices": [{"delta": 3}]}), "invalid_response", "an event of another shape"),
+        (stream(chunk(content="h"), error("overloaded")), "model_error", "overloaded"),
+        (reply({"object": "error", "message": "no room", "code": 500}), "model_error", "no room"),
+        (reply(COMPLETION | {"choices": []}), "invalid_response", "without choices"),
+        (reply(b"<html>gateway</html>"), "invalid_response", "gateway"),
+        (reply(json.dumps(COMPLETION).encode()[:-9]), "invalid_response", "no chat completion"),
+        (
+            reply(COMPLETION | {"choices": [COMPLETION["choices"][0] | {"finish_reason": "error", "error": "oom"}]}),
+            "model_error",
+            "ended with an error: oom",
+        ),
+    ],
+)
+async def test_a_chat_that_goes_wrong_is_told_clearly(answer: bytes, kind: str, words: str) -> None:
+    async with serving(answer) as endpoint:
+        got = await post(model(endpoint.url, endpoint="chat_completions"), "/v1/responses", {"input": "hi"})
+
+        told = got.json()["error"]
+        assert (told["type"], got.headers["X-NG-Failure-Class"]) == (kind, kind)
+        assert told["message"].startswith(f"model real-name at {endpoint.url}: ")
+        assert words in told["message"]
+        assert told["hint"]
+
+
+async def test_a_stream_without_end_is_given_up() -> None:
+    head = b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n"
+    async with serving(head + ENDLESS) as endpoint:
+        got = await post(model(endpoint.url, request_timeout_s=0.1), "/v1/responses", {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (504, "timeout")
+        assert "no answer within 0.1 s" in got.json()["error"]["message"]
+
+
+async def test_a_request_that_cannot_be_converted_is_refused_with_the_place() -> None:
+    async with serving(reply(COMPLETION)) as endpoint:
+        server = model(endpoint.url, endpoint="chat_completions")
+        for question in ([{"role": "user"}], [3], 3, [{"type": "function_call", "call_id": "c"}]):
+            got = await post(server, "/v1/responses", {"input": question})
+
+            assert got.status_code == 422
+            assert got.json()["detail"][0]["loc"][:2] == ["body", "input"]
+        assert endpoint.bodies == []
+
+
+def anthropic_client(server: OpenAIModel) -> anthropic.AsyncAnthropic:
+    transport = httpx2.ASGITransport(server.setup_webserver())
+    return anthropic.AsyncAnthropic(
+        base_url="http://model",
+        api_key="none",
+        max_retries=0,
+        http_client=httpx2.AsyncClient(transport=transport),
+    )
+
+
+async def test_the_real_anthropic_client_is_served() -> None:
+    thought = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
+    output = [thought | {"encrypted_content": "sig"}, SAID, CALL | {"arguments": '{"x": 1}'}]
+    tool: Any = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
+    async with serving(reply(RESPONSE | {"output": output}), reply(RESPONSE | {"output": [SAID]})) as endpoint:
+        async with anthropic_client(model(endpoint.url)) as client:
+            first = await client.messages.create(
+                model="any",
+                max_tokens=9,
+                system=[{"type": "text", "text": "be brief"}],
+                messages=[{"role": "user", "content": "hi"}],
+                tools=[tool],
+                tool_choice={"type": "any", "disable_parallel_tool_use": True},
+            )
+            result: Any = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "42"}]}
+            second = await client.messages.create(
+                model="any",
+                max_tokens=9,
+                messages=[
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": [block.to_dict() for block in first.content]},  # type: ignore[misc]
+                    {"role": "user", "content": [result]},
+                ],
+            )
+
+        assert [block.to_dict() for block in first.content] == [
+            {"type": "thinking", "thinking": "hm", "signature": "sig"},
+            {"type": "text", "text": "hi"},
+            {"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}},
+        ]
+        assert (first.stop_reason, first.usage.input_tokens, first.usage.output_tokens) == ("tool_use", 100, 20)
+        assert (second.stop_reason, second.content[0].to_dict()) == ("end_turn", {"type": "text", "text": "hi"})
+        assert endpoint.bodies[0] == {
+            "model": "real-name",
+            "instructions": "be brief",
+            "input": [{"role": "user", "content": "hi", "type": "message"}],
+            "max_output_tokens": 9,
+            "tools": [
+                {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}
+            ],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        }
+        history = endpoint.bodies[1]["input"]
+        assert [item["type"] for item in history] == [
+            "message",
+            "reasoning",
+            "message",
+            "function_call",
+            "function_call_output",
+        ]
+        assert history[1]["encrypted_content"] == "sig"
+        assert history[4] == {"type": "function_call_output", "call_id": "c", "output": "42"}
+
+
+async def test_the_real_anthropic_client_may_stream() -> None:
+    async with serving(reply(RESPONSE | {"output": [SAID, CALL | {"arguments": '{"x": 1}'}]})) as endpoint:
+        async with (
+            anthropic_client(model(endpoint.url)) as client,
+            client.messages.stream(model="any", max_tokens=9, messages=[{"role": "user", "content": "hi"}]) as events,
+        ):
+            kinds = [event.type async for event in events]
+            message = await events.get_final_message()
+
+        assert [kinds[0], kinds[-1]] == ["message_start", "message_stop"]
+        assert [block.to_dict() for block in message.content] == [
+            {"type": "text", "text": "hi"},
+            {"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}},
+        ]
+        assert (message.stop_reason, message.usage.output_tokens) == ("tool_use", 20)
+
+
+async def test_the_real_anthropic_client_understands_our_errors() -> None:
+    async with serving(reply(error("slow"), 429)) as endpoint, anthropic_client(model(endpoint.url)) as client:
+        with pytest.raises(anthropic.RateLimitError, match="status 429: slow") as failure:
+            await client.messages.create(model="any", max_tokens=9, messages=[{"role": "user", "content": "hi"}])
+
+        assert isinstance(failure.value.body, dict)
+        assert failure.value.body["type"] == "error"
+
+
+async def test_what_anthropics_protocol_says_and_ours_cannot_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(reply(RESPONSE)) as endpoint:
+        transport = httpx.ASGITransport(model(endpoint.url).setup_webserver())
+        async with httpx.AsyncClient(transport=transport, base_url="http://model") as client:
+            asked = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["x"]}
+            answers = [await client.post("/v1/messages", json=asked) for _ in range(2)]
+            upload = {"role": "user", "content": [{"type": "container_upload", "file_id": "f"}]}
+            refused = await client.post("/v1/messages", json=asked | {"messages": [upload]})
+            malformed = await client.post("/v1/messages", json=asked | {"messages": [{"role": "user"}]})
+
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert caplog.text.count("no equivalent for stop_sequences") == 1
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "container_upload" in refused.json()["error"]["message"]
+        assert malformed.status_code == 422
+        assert len(endpoint.bodies) == 2

@@ -1,12 +1,16 @@
 """Answers of endpoints that are not quite as they should be."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nemo_gym.conversion.repair import explain, read_chat_completion, read_response
+from nemo_gym.conversion.kept import release_items
+from nemo_gym.conversion.reading import explain, read_chat_completion, read_response
 
 ASKED = {"input": "hi", "tools": [{"type": "function", "name": "f"}]}
 
@@ -72,7 +76,7 @@ def test_gaps_in_a_completion_are_filled() -> None:
     choices = [{"message": {"content": None, "tool_calls": calls}}, {"message": {"content": "hi"}}]
     body = {"choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": None}}
 
-    completion = read_chat_completion(json.dumps(body).encode())
+    completion = read_chat_completion(json.dumps(body).encode()).completion
 
     assert [(choice.index, choice.finish_reason) for choice in completion.choices] == [(0, "tool_calls"), (1, "stop")]
     first = completion.choices[0].message.tool_calls
@@ -90,8 +94,73 @@ def test_what_is_no_completion_is_refused(body: bytes) -> None:
 
 def test_an_explanation_is_short_and_names_the_place() -> None:
     with pytest.raises(ValidationError) as error:
-        read({"output": [{"type": "web_search_call"}, *({"type": "message", "content": [3]} for _ in range(5))]})
+        read({"output": [{"type": "message", "content": [3]} for _ in range(6)]})
 
     words = explain(error.value)
-    assert words.startswith("output.0: Input tag 'web_search_call'")
+    assert words.startswith("output.0.output_message.content.0: Input should be a valid dictionary")
     assert words.endswith("; and 3 more")
+
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def test_call_ids_that_repeat_are_told_apart() -> None:
+    reading = read_response(json.dumps({"output": [CALL, CALL | {"call_id": "c_2"}, CALL]}).encode(), ASKED)
+    message = {"role": "assistant", "tool_calls": [CHAT_CALL, CHAT_CALL]}
+    completion, notes = read_chat_completion(json.dumps({"choices": [{"message": message}]}).encode())
+
+    assert [getattr(item, "call_id", None) for item in reading.response.output] == ["c", "c_2", "c_3"]
+    assert [call.id for call in completion.choices[0].message.tool_calls or []] == ["c", "c_2"]
+    assert "call ids that repeat" in reading.notes[0]
+    assert reading.notes == notes
+
+
+def test_usage_that_cannot_be_true_is_left_out() -> None:
+    usage = {"prompt_tokens": -1, "completion_tokens": 4, "total_tokens": 3}
+    completion, notes = read_chat_completion(json.dumps({"choices": [], "usage": usage}).encode())
+
+    assert completion.usage is None
+    assert "negative" in notes[0]
+
+
+def test_items_of_unknown_types_are_kept_beside_known_ones() -> None:
+    search = {"type": "web_search_call", "id": "w"}
+    reading = read_response(json.dumps({"output": [search, CALL]}).encode(), ASKED)
+
+    kept = reading.response.output[0]
+    assert (kept.type, kept.model_dump()["kept_item"]) == ("reasoning", search)
+    assert reading.notes == ("items of type web_search_call: they are kept, not understood",)
+    assert release_items([item.model_dump(exclude_unset=True) for item in reading.response.output]) == [search, CALL]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "x", "message", "function_call", "text"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("output", "choices", "message", "content", "tool_calls", "usage", "type", "id", "call_id"),
+                    *("function", "arguments", "input_tokens", "input_tokens_details", "prompt_tokens", "text", "name"),
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.fixed_dictionaries({"output": st.lists(json_values, max_size=3), "usage": json_values}) | json_values)
+def test_whatever_comes_is_read_or_refused(body: Any) -> None:
+    for read_body in (lambda content: read_response(content, ASKED), read_chat_completion):
+        with suppress(ValidationError):
+            read_body(json.dumps(body).encode())
+
+
+@given(st.lists(st.fixed_dictionaries({"message": json_values, "index": json_values}), max_size=2), json_values)
+def test_whatever_choices_come_are_read_or_refused(choices: Any, usage: Any) -> None:
+    with suppress(ValidationError):
+        read_chat_completion(json.dumps({"choices": choices, "usage": usage}).encode())

@@ -1,0 +1,139 @@
+"""The other direction: a chat request as a request of the Responses API, and its response as a completion. Pure.
+
+For callers who speak Chat Completions to a server that does not. What the Responses API has no words for is listed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.conversion.completion import INCOMPLETE, LOGPROBS
+from nemo_gym.conversion.reasoning import reasoning_texts
+from nemo_gym.conversion.to_chat import TOKEN_FIELDS
+from nemo_gym.conversion.to_responses import Item
+
+_SAME: Final = ("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "parallel_tool_calls")
+_RENAMED: Final = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "top_logprobs": "top_logprobs",
+}
+_CARRIED: Final = frozenset(
+    {*_SAME, *_RENAMED, "messages", "tools", "tool_choice", "reasoning_effort", "verbosity", "response_format"}
+    | {"logprobs", "stream", "stream_options"}
+)
+# Values that ask for nothing special, so nothing is lost without them.
+_HARMLESS: Final[Mapping[str, Any]] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "modalities": ["text"]}
+_FINISH: Final = {reason: finish for finish, reason in INCOMPLETE.items()}
+
+
+class ResponsesRequest(NamedTuple):
+    """A request of the Responses API, and the names of the options that got lost."""
+
+    asked: dict[str, Any]
+    lost: list[str]
+
+
+def chat_to_request(
+    chat: Mapping[str, Any], to_items: Callable[[Sequence[Mapping[str, Any]]], list[Item]]
+) -> ResponsesRequest:
+    """The same request for the Responses API; ``to_items`` converts the history."""
+    given = {name: value for name, value in chat.items() if value is not None}
+    asked: dict[str, Any] = {"input": to_items(given["messages"])}
+    asked |= {name: given[name] for name in _SAME if name in given}
+    asked |= {other: given[name] for name, other in _RENAMED.items() if name in given}
+    if given.get("logprobs"):
+        asked["include"] = [LOGPROBS]
+    if "reasoning_effort" in given:
+        asked["reasoning"] = {"effort": given["reasoning_effort"]}
+    text = _text_options(given)
+    if text:
+        asked["text"] = text
+    if given.get("tools"):
+        asked["tools"] = [_tool(tool) for tool in given["tools"]]
+        if "tool_choice" in given:
+            asked["tool_choice"] = _tool_choice(given["tool_choice"])
+    lost = [name for name in given if name not in _CARRIED and given[name] != _HARMLESS.get(name)]
+    return ResponsesRequest(asked, lost)
+
+
+def _text_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    text: dict[str, Any] = {}
+    wanted = given.get("response_format")
+    if wanted:
+        text["format"] = {"type": wanted["type"], **(wanted.get("json_schema") or {})}
+    if "verbosity" in given:
+        text["verbosity"] = given["verbosity"]
+    return text
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", **tool["function"]} if tool["type"] == "function" else dict(tool)
+
+
+def _tool_choice(choice: str | Mapping[str, Any]) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "name": choice["function"]["name"]}
+    if choice.get("type") == "allowed_tools":
+        allowed = choice["allowed_tools"]
+        tools = [_tool_choice(tool) for tool in allowed.get("tools", [])]
+        return {"type": "allowed_tools", "mode": allowed.get("mode", "auto"), "tools": tools}
+    return dict(choice)
+
+
+def response_to_completion(response: Mapping[str, Any]) -> dict[str, Any]:
+    """The completion that says what a response says."""
+    message = _message(response["output"])
+    details = response.get("incomplete_details") or {}
+    finish = _FINISH.get(details.get("reason") or "", "tool_calls" if message.get("tool_calls") else "stop")
+    usage = response.get("usage")
+    return {
+        "id": f"chatcmpl-{response['id'].removeprefix('resp_')}",
+        "choices": [
+            {"finish_reason": finish, "index": 0, "logprobs": _logprobs(response["output"]), "message": message}
+        ],
+        "created": int(response["created_at"]),
+        "model": response["model"],
+        "object": "chat.completion",
+        "usage": _usage(usage) if usage else None,
+    }
+
+
+def _message(output: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+    texts = [part["text"] for part in parts if part["type"] == "output_text"]
+    refusals = [part["refusal"] for part in parts if part["type"] == "refusal"]
+    thoughts = [text for item in output if item["type"] == "reasoning" for text in reasoning_texts(item)]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts else None}
+    if refusals:
+        message["refusal"] = "".join(refusals)
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    calls = [
+        {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": item["arguments"]}}
+        for item in output
+        if item["type"] == "function_call"
+    ]
+    if calls:
+        message["tool_calls"] = calls
+    for item in output:
+        if item.get("generation_token_ids") is not None:
+            message |= {name: item[name] for name in TOKEN_FIELDS if item.get(name) is not None}
+    return message
+
+
+def _logprobs(output: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+    scores = [score for part in parts for score in part.get("logprobs") or ()]
+    return {"content": scores, "refusal": None} if scores else None
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "completion_tokens": usage["output_tokens"],
+        "prompt_tokens": usage["input_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "completion_tokens_details": dict(usage["output_tokens_details"]),
+        "prompt_tokens_details": dict(usage["input_tokens_details"]),
+    }

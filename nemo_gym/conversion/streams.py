@@ -1,0 +1,142 @@
+"""Streams of events, read as the whole answers they amount to. Pure.
+
+Some endpoints only stream, or stream although nobody asked. Nothing here waits: the stream has ended, one way or the
+other, before it is read. A stream that ends before its answer does is an error; half an answer is not an answer.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import orjson
+
+_DONE: Final = b"[DONE]"
+_STARTS: Final = (b"data:", b"event:", b":", b"id:", b"retry:")
+_ENDS_OF_RESPONSES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_GROWING_TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
+
+Assembly = Callable[[Iterator[dict[str, Any]]], dict[str, Any] | None]
+
+
+class BrokenStreamError(ValueError):
+    """A stream that is no whole answer."""
+
+
+def is_stream(content: bytes) -> bool:
+    """True if a body is a stream of events and not JSON."""
+    return content.lstrip().startswith(_STARTS)
+
+
+def whole_answer(content: bytes, assemble: Assembly) -> bytes:
+    """The body that would have come without streaming; if the stream reports an error, that error."""
+    events = list(_events(content))
+    error = _error_among(events)
+    if error is not None:
+        return error
+    try:
+        answer = assemble(iter(events))
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise BrokenStreamError("a stream with an event of another shape") from error
+    if answer is None:
+        raise BrokenStreamError(f"a stream that broke off after {len(events)} events")
+    return orjson.dumps(answer)
+
+
+def reported_error(content: bytes) -> bytes | None:
+    """The error that a stream reports, as a body without streaming would have."""
+    try:
+        return _error_among(list(_events(content)))
+    except BrokenStreamError:
+        return None
+
+
+def _error_among(events: list[dict[str, Any]]) -> bytes | None:
+    for event in events:
+        if event.get("error") and not event.get("choices"):
+            return orjson.dumps({"error": event["error"]})
+    return None
+
+
+def _events(content: bytes) -> Iterator[dict[str, Any]]:
+    data: list[bytes] = []
+    for line in [*content.splitlines(), b""]:
+        if line.startswith(b"data:"):
+            data.append(line[5:].strip())
+        elif not line and data:
+            text, data = b"\n".join(data), []
+            if text == _DONE:
+                return
+            yield _event(text)
+
+
+def _event(text: bytes) -> dict[str, Any]:
+    try:
+        event = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        event = None
+    if not isinstance(event, dict):
+        raise BrokenStreamError("a stream with an event that is no JSON object")
+    return event
+
+
+def response_of_stream(events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """The response that a stream of the Responses API ends with."""
+    for event in events:
+        if event.get("type") in _ENDS_OF_RESPONSES and isinstance(event.get("response"), dict):
+            return dict(event["response"])
+    return None
+
+
+def completion_of_stream(events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """The completion that the chunks of a chat add up to."""
+    completion: dict[str, Any] = {"choices": []}
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in events:
+        completion |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
+        for part in chunk.get("choices") or ():
+            index = part.get("index") or 0
+            choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant", "content": None}})
+            _grow_choice(choice, part)
+    if not choices or any(choice.get("finish_reason") is None for choice in choices.values()):
+        return None
+    completion["choices"] = [choices[index] for index in sorted(choices)]
+    return completion | {"object": "chat.completion"}
+
+
+def _grow_choice(choice: dict[str, Any], part: dict[str, Any]) -> None:
+    for name in ("finish_reason", "stop_reason"):
+        if part.get(name) is not None:
+            choice[name] = part[name]
+    if part.get("token_ids"):
+        choice.setdefault("token_ids", []).extend(part["token_ids"])
+    scores = (part.get("logprobs") or {}).get("content")
+    if scores:
+        choice.setdefault("logprobs", {"content": []})["content"].extend(scores)
+    _grow_message(choice["message"], part.get("delta") or {})
+
+
+def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for name, value in delta.items():
+        if value is None or name == "role":
+            continue
+        if name in _GROWING_TEXTS and isinstance(value, str):
+            message[name] = (message.get(name) or "") + value
+        elif name == "tool_calls":
+            for call in value:
+                _grow_call(message.setdefault("tool_calls", []), call)
+        else:
+            message[name] = value
+
+
+def _grow_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    """A call is continued under its index; endpoints that send it whole may leave the index out."""
+    index = part.get("index", len(calls))
+    while len(calls) <= index:
+        calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
+    call, function = calls[index], part.get("function") or {}
+    if part.get("id"):
+        call["id"] = part["id"]
+    call["function"]["name"] += function.get("name") or ""
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        arguments = orjson.dumps(arguments).decode()
+    call["function"]["arguments"] += arguments or ""

@@ -1,0 +1,212 @@
+"""Anthropic's Messages API: the request a client sends and the message an endpoint answers with.
+
+Blocks stay dictionaries, because they are converted or forwarded and not worked with: the fields named here are
+checked, all others travel along. Options of a request that are not named here are ignored.
+"""
+
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, with_config
+from typing_extensions import TypedDict
+
+_OPEN = ConfigDict(extra="allow")
+
+
+@with_config(_OPEN)
+class TextBlock(TypedDict):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+
+
+@with_config(_OPEN)
+class Source(TypedDict):
+    """Where the bytes of an image or a document are."""
+
+    type: str
+    data: NotRequired[str]
+    media_type: NotRequired[str]
+    url: NotRequired[str]
+    file_id: NotRequired[str]
+
+
+@with_config(_OPEN)
+class ImageBlock(TypedDict):
+    """An image."""
+
+    type: Literal["image"]
+    source: Source
+
+
+@with_config(_OPEN)
+class DocumentBlock(TypedDict):
+    """A document."""
+
+    type: Literal["document"]
+    source: Source
+    title: NotRequired[str | None]
+
+
+@with_config(_OPEN)
+class ThinkingBlock(TypedDict):
+    """What the model thought; the signature proves to the endpoint that it did."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: NotRequired[str | None]
+
+
+@with_config(_OPEN)
+class RedactedThinkingBlock(TypedDict):
+    """What the model thought, for the endpoint only."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+@with_config(_OPEN)
+class ToolUseBlock(TypedDict):
+    """The model asks for a tool."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ResultBlock: TypeAlias = Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]
+
+
+@with_config(_OPEN)
+class ToolResultBlock(TypedDict):
+    """What the tool answered."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: NotRequired[Annotated[str, Tag("text")] | Annotated[list[ResultBlock], Tag("blocks")] | None]
+
+
+@with_config(_OPEN)
+class OtherBlock(TypedDict):
+    """A block that only the endpoint understands."""
+
+    type: str
+
+
+_KNOWN: Final = frozenset({"text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result"})
+
+
+def block_kind(block: Any) -> str | None:
+    """Name the class that a block is meant to be."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        return None
+    return kind if kind in _KNOWN else "other"
+
+
+Block: TypeAlias = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[DocumentBlock, Tag("document")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[OtherBlock, Tag("other")],
+    Discriminator(block_kind),
+]
+
+
+class AnthropicMessageParam(BaseModel):
+    """What somebody said."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[str, Tag("text")] | Annotated[list[Block], Tag("blocks")]
+
+
+class AnthropicTool(BaseModel):
+    """A tool; one without a schema is run by the endpoint itself."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    type: str | None = None
+
+
+class AnthropicToolChoice(BaseModel):
+    """Which tool the model shall use."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnthropicMessagesRequest(BaseModel):
+    """What to ask the model, and how."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[AnthropicMessageParam]
+    model: str | None = None
+    max_tokens: int | None = None
+    system: Annotated[str, Tag("text")] | Annotated[list[TextBlock], Tag("blocks")] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    stream: bool | None = None
+
+
+@with_config(_OPEN)
+class AnsweredToolUseBlock(TypedDict):
+    """The model asks for a tool; its input is an object, unless the model failed to write one."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: Any
+
+
+def answered_kind(block: Any) -> str | None:
+    """Name the class that a block of an answer is meant to be."""
+    kind = block_kind(block)
+    return "other" if kind in ("image", "document", "tool_result") else kind
+
+
+AnsweredBlock: TypeAlias = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[AnsweredToolUseBlock, Tag("tool_use")]
+    | Annotated[OtherBlock, Tag("other")],
+    Discriminator(answered_kind),
+]
+
+
+class AnthropicUsage(BaseModel):
+    """Tokens of one message; those from a cache are counted apart."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class AnthropicMessage(BaseModel):
+    """An answer of the model."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    content: list[AnsweredBlock]
+    model: str
+    stop_reason: str | None = None
+    usage: AnthropicUsage

@@ -1,0 +1,229 @@
+"""The gate before an endpoint: how much all model servers of a Gym send there at once, and from when on.
+
+Whoever sends goes through a door, one for each role (policy, judge, …). The gate lets in at most ``limit`` at a time;
+those who wait are let in by turns, a role after the other, so that no role starves another. An endpoint that asks for
+a pause (see ``rate_limits``) closes the gate for all roles. The gate is passed once an attempt: who waits for another
+attempt holds no place.
+
+``Turns`` decides and knows neither tasks nor clocks; ``Gate`` waits. An open gate without a limit costs an addition and
+a look at the names of the headers.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from datetime import UTC, datetime
+from typing import Final, Generic, Protocol, TypeVar
+
+from yarl import URL
+
+from nemo_gym.servers.rate_limits import BUSY, is_exhausted, pause_asked_for
+
+logger = logging.getLogger(__name__)
+
+Ticket = TypeVar("Ticket", bound=Hashable)
+
+
+class Answer(Protocol):
+    """What a gate looks at."""
+
+    @property
+    def status(self) -> int:
+        """The status."""
+
+    @property
+    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The headers as they came."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers decoded; names in any case."""
+
+
+class Turns(Generic[Ticket]):
+    """Who may go when. Pure: times are passed in, and those who wait are tickets of any kind."""
+
+    __slots__ = ("_waiting", "busy", "closed_until", "limit")
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.busy = 0
+        self.closed_until: float | None = None
+        # The role whose turn it is comes first; roles without tickets are not in it.
+        self._waiting: OrderedDict[str, OrderedDict[Ticket, None]] = OrderedDict()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
+    def restrict(self, limit: int | None) -> None:
+        """Take over a limit, unless there is a lower one."""
+        if limit is not None:
+            self.limit = limit if self.limit is None else min(limit, self.limit)
+
+    def enter(self, now: float) -> bool:
+        """Go in at once, if nobody was there before."""
+        is_wide_open = self.limit is None and self.closed_until is None  # as nearly always
+        if self._waiting or not (is_wide_open or self._has_room(now)):
+            return False
+        self.busy += 1
+        return True
+
+    def wait(self, role: str, ticket: Ticket) -> None:
+        """Wait behind the others of the role."""
+        self._waiting.setdefault(role, OrderedDict())[ticket] = None
+
+    def forget(self, role: str, ticket: Ticket) -> None:
+        """Wait no longer; nothing if the ticket's turn has come already."""
+        tickets = self._waiting.get(role)
+        if tickets is not None:
+            tickets.pop(ticket, None)
+            if not tickets:
+                del self._waiting[role]
+
+    def admit(self, now: float) -> Ticket | None:
+        """Let the next one in, if there is one and the time has come."""
+        if not self._waiting or not self._has_room(now):
+            return None
+        role, tickets = next(iter(self._waiting.items()))
+        ticket, _ = tickets.popitem(last=False)
+        if tickets:
+            self._waiting.move_to_end(role)
+        else:
+            del self._waiting[role]
+        self.busy += 1
+        return ticket
+
+    def leave(self) -> bool:
+        """Give a place back; True if anybody waits."""
+        self.busy -= 1
+        return bool(self._waiting)
+
+    def close(self, until: float) -> None:
+        """Let nobody in before this time, or before a later one that was said earlier."""
+        self.closed_until = until if self.closed_until is None else max(until, self.closed_until)
+
+    def _has_room(self, now: float) -> bool:
+        if self.closed_until is not None:
+            if now < self.closed_until:
+                return False
+            self.closed_until = None
+        return self.limit is None or self.busy < self.limit
+
+
+class Gate:
+    """One endpoint's gate; all who wait at it share an event loop."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.turns: Turns[asyncio.Future[None]] = Turns()
+        self.pauses = 0
+        self._endpoint = endpoint
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self) -> bool:
+        """Go in at once if possible; otherwise ``wait``."""
+        return self.turns.enter(time.monotonic())
+
+    async def wait(self, role: str) -> None:
+        """Go in when it is our turn."""
+        ticket = asyncio.get_running_loop().create_future()
+        self.turns.wait(role, ticket)
+        self._admit()
+        try:
+            await ticket
+        except asyncio.CancelledError:
+            if not ticket.cancelled():  # its turn came at the same moment
+                self.leave()
+            self.turns.forget(role, ticket)
+            self._set_timer()
+            raise
+
+    def leave(self) -> None:
+        """Come out again."""
+        if self.turns.leave():
+            self._admit()
+
+    def heed(self, answer: Answer) -> None:
+        """Close the gate if the answer asks for it."""
+        if answer.status not in BUSY and not is_exhausted(answer.raw_headers):
+            return
+        seconds = pause_asked_for(answer.status, answer.headers, datetime.now(UTC))
+        if seconds > 0:
+            self.turns.close(time.monotonic() + seconds)
+            self._count_pause(seconds)
+
+    def _admit(self) -> None:
+        now = time.monotonic()
+        while (ticket := self.turns.admit(now)) is not None:
+            if ticket.cancelled():
+                self.turns.leave()
+            else:
+                ticket.set_result(None)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Wake up when the gate opens, if anybody waits for that."""
+        until = self.turns.closed_until if self.turns.has_waiting else None
+        if until is None and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        elif until is not None and self._timer is None:
+            seconds = max(0.0, until - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._timer = None
+        self._admit()
+
+    def _count_pause(self, seconds: float) -> None:
+        self.pauses += 1
+        if self.pauses == 10 ** (len(str(self.pauses)) - 1):
+            logger.warning("%s: pause %d for all requests, %.3g s, as it asks", self._endpoint, self.pauses, seconds)
+
+
+class Door:
+    """The way of one role through a gate."""
+
+    __slots__ = ("_role", "enter", "gate", "heed", "leave")
+
+    def __init__(self, gate: Gate, role: str) -> None:
+        self.gate = gate
+        self._role = role
+        self.enter: Final = gate.enter
+        self.leave: Final = gate.leave
+        self.heed: Final = gate.heed
+
+    async def wait(self) -> None:
+        """Go in when it is our turn."""
+        await self.gate.wait(self._role)
+
+
+class Gates:
+    """The gates of a Gym: one for each endpoint, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._gates: dict[str, Gate] = {}
+
+    def door(self, base_url: str, role: str, *, limit: int | None = None) -> Door:
+        """A role's door to the endpoint of a URL; of all limits that are given for an endpoint the lowest counts."""
+        endpoint = origin(base_url)
+        gate = self._gates.setdefault(endpoint, Gate(endpoint))
+        gate.turns.restrict(limit)
+        return Door(gate, role)
+
+
+def origin(base_url: str) -> str:
+    """What URLs of an endpoint have in common: scheme, host and port. No login, so it can be shown."""
+    try:
+        return str(URL(base_url).origin())
+    except ValueError:
+        return base_url.rpartition("@")[2]  # nothing can be sent there; whoever tries will say so
+
+
+def gates_of(client: object) -> Gates:
+    """The gates that a server's client brings along; a server without a Gym has its own."""
+    gates = getattr(client, "gates", None)
+    return gates if isinstance(gates, Gates) else Gates()

@@ -1,0 +1,145 @@
+"""A model behind Anthropic's Messages API.
+
+Requests of the Responses API are converted, and so are their answers; thinking goes back with the signature it came
+with. Requests of the Messages API itself are passed on as they came. Whatever goes wrong upstream becomes one error
+answer that names the endpoint, the model and what to do, and never the key.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from pydantic import Field, PrivateAttr
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.conversion.anthropic.answers_in import message_to_response
+from nemo_gym.conversion.anthropic.requests_out import request_to_messages
+from nemo_gym.conversion.from_chat import chat_to_request, response_to_completion
+from nemo_gym.conversion.ids import uuid4
+from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
+from nemo_gym.schemas.anthropic import AnthropicMessagesRequest
+from nemo_gym.servers.endpoint import Upstream
+from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.messages_api import messages_answer
+from nemo_gym.servers.model_answers import MALFORMED, ForwardedParams, answer_model_error, refuse_malformed
+from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.wire import encode_json
+from responses_api_models.anthropic_model.upstream import AnthropicEndpoint, MessageReader
+
+CONVERTER: Final = ResponsesConverter(return_token_id_information=False)
+
+
+class AnthropicModelConfig(BaseResponsesAPIModelConfig):
+    """Which endpoint and model, and how to treat them."""
+
+    anthropic_base_url: str = "https://api.anthropic.com/v1"
+    anthropic_api_key: str = Field(repr=False)
+    anthropic_model: str
+    anthropic_version: str = "2023-06-01"
+    # The protocol wants a limit; this one is for requests that name none.
+    max_tokens: int = Field(default=8192, ge=1)
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    anthropic_default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    max_concurrent_requests: int | None = Field(default=None, ge=1)
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    connect_timeout_s: float = Field(default=30.0, gt=0)
+    max_retries: int = Field(default=8, ge=0)
+
+
+class AnthropicModel(SimpleResponsesAPIModel):
+    """A model server that asks an endpoint of Anthropic's kind."""
+
+    config: AnthropicModelConfig
+
+    _upstream: Upstream = PrivateAttr()
+    _reader: MessageReader = PrivateAttr()
+    _path: str = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Prepare the client; nothing is sent yet."""
+        super().model_post_init(context)
+        config = self.config
+        endpoint = AnthropicEndpoint(
+            base_url=config.anthropic_base_url,
+            api_key=config.anthropic_api_key,
+            version=config.anthropic_version,
+            default_headers=config.anthropic_default_headers,
+            request_timeout_s=config.request_timeout_s,
+            connect_timeout_s=config.connect_timeout_s,
+            max_retries=config.max_retries,
+        )
+        secrets = [config.anthropic_api_key, *config.anthropic_default_headers.values()]
+        address = ModelAddress(shown(config.anthropic_base_url), config.anthropic_model, secrets=secrets)
+        self._upstream = Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
+        self._reader = MessageReader(address)
+        self._path = endpoint.messages_path
+
+    def setup_webserver(self) -> FastAPI:
+        """Build the app; failed model calls are answered as such and not as a bug of ours."""
+        app = super().setup_webserver()
+        app.add_exception_handler(ModelCallError, answer_model_error)
+        return app
+
+    def responses_handler(self) -> Callable[..., Any]:
+        """What answers ``/v1/responses``, without a look at what the endpoint checks itself."""
+        return self.relay_responses if type(self).responses is AnthropicModel.responses else self.responses
+
+    async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
+        """Answer a Responses API request."""
+        return Response(encode_json(await self._respond(body.asked())), media_type="application/json")
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        """Answer a Responses API request."""
+        return NeMoGymResponse.model_validate(await self._respond(request_as_sent(body)))
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        """Answer a Chat Completions request."""
+        try:
+            asked, lost = chat_to_request(body.model_dump(exclude_unset=True), CONVERTER.history_to_items)
+        except UnsupportedContentError as error:
+            raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
+        self._reader.report(lost)
+        return NeMoGymChatCompletion.model_validate(response_to_completion(await self._respond(asked)))
+
+    async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:  # noqa: ARG002 - the route's
+        """Answer a request of the endpoint's own protocol."""
+        asked = body.model_dump(exclude_unset=True, exclude={"stream"})
+        message = self._reader.message(await self._send({"max_tokens": self.config.max_tokens, **asked}))
+        return messages_answer(message.model_dump(exclude_unset=True), stream=bool(body.stream))
+
+    async def _respond(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            body, lost = request_to_messages(asked, max_tokens=self.config.max_tokens)
+        except UnsupportedContentError as error:
+            raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
+        except MALFORMED:
+            refuse_malformed(asked)
+            raise
+        self._reader.report(lost)
+        message = self._reader.message(await self._send(body))
+        return message_to_response(
+            message, asked, new_id=_new_id, created_at=float(int(time.time())), model=self.config.anthropic_model
+        )
+
+    async def _send(self, body: Mapping[str, Any]) -> bytes:
+        asked = self.config.extra_body | dict(body) | {"model": self.config.anthropic_model}
+        return await self._upstream.post(self._path, encode_json(asked))
+
+
+def _new_id() -> str:
+    return uuid4().hex
+
+
+if __name__ == "__main__":
+    AnthropicModel.run_webserver()

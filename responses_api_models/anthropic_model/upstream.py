@@ -1,0 +1,63 @@
+"""An endpoint that speaks Anthropic's Messages API: its headers, its busy signal, and how its answers are read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pydantic import ValidationError
+
+from nemo_gym.conversion.anthropic.answers_in import notes_on
+from nemo_gym.conversion.anthropic.stream_in import message_of_stream
+from nemo_gym.conversion.reading import error_body, explain
+from nemo_gym.conversion.streams import BrokenStreamError, is_stream, whole_answer
+from nemo_gym.schemas.anthropic import AnthropicMessage
+from nemo_gym.servers.endpoint import RETRY_ERROR_CODES, Endpoint
+from nemo_gym.servers.model_answers import STREAM_HINT, AnswerReader
+
+OVERLOADED: Final = 529
+BASE_URL_HINT: Final = "check that the base URL belongs to Anthropic's Messages API, like https://api.anthropic.com/v1"
+
+
+@dataclass(slots=True, kw_only=True)
+class AnthropicEndpoint(Endpoint):
+    """A base URL with what every request to it has in common."""
+
+    version: str = field(default="2023-06-01")
+
+    def __post_init__(self) -> None:
+        # Not super(): a class with slots is made twice, and the name would mean the first one.
+        Endpoint.__post_init__(self)
+        self._headers = {
+            "Content-Type": "application/json",
+            "x-api-key": self.api_key,
+            "anthropic-version": self.version,
+            **self.default_headers,
+        }
+        self._policy = replace(self._policy, statuses=frozenset({*RETRY_ERROR_CODES, OVERLOADED}))
+
+    @property
+    def messages_path(self) -> str:
+        """The route, for base URLs with and without the version of the API."""
+        return "/messages" if self.base_url.endswith("/v1") else "/v1/messages"
+
+
+class MessageReader(AnswerReader):
+    """Reads the answers of one model."""
+
+    def message(self, content: bytes) -> AnthropicMessage:
+        """The message in a body."""
+        try:
+            whole = whole_answer(content, message_of_stream) if is_stream(content) else content
+            message = AnthropicMessage.model_validate_json(whole)
+        except BrokenStreamError as error:
+            raise self.address.unusable(content, str(error), hint=STREAM_HINT) from error
+        except ValidationError as error:
+            reason = f"no message ({explain(error)})"
+            raise self.address.unusable(error_body(content), reason, hint=BASE_URL_HINT) from error
+        self.note(*notes_on(message))
+        return message
+
+    def report(self, lost: Iterable[str]) -> None:
+        """Say what of the requests can't be sent, once."""
+        for name in lost:
+            self.warn_once(f"the Messages API has no equivalent for {name}: it is not sent")

@@ -1,0 +1,188 @@
+"""The way of a request to an endpoint and of the answer back, for every route of a vllm_model."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from fastapi import Body, Request
+from fastapi.responses import Response
+
+from nemo_gym.conversion.kept import release_items
+from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.reading import error_body
+from nemo_gym.openai_utils import NeMoGymChatCompletion
+from nemo_gym.responses_converter import ReasoningParserError
+from nemo_gym.schemas.chat import NeMoGymChatCompletionMessageForTraining
+from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.servers.model_answers import MALFORMED, ForwardedParams, refuse_malformed
+from nemo_gym.servers.model_errors import ModelCallError, ModelErrorKind
+from nemo_gym.servers.wire import encode_json
+from responses_api_models.vllm_model.completions import empty_completion, is_idle_turn, is_overflow
+from responses_api_models.vllm_model.knobs import KnobError, add_audio, audio_urls, set_knobs, wants_audio
+from responses_api_models.vllm_model.replicas import Answered, Replica
+from responses_api_models.vllm_model.settings import VLLMModelConfig, make_converter, open_replicas
+from responses_api_models.vllm_model.tokens import (
+    OPTIONS,
+    PREFIX_FIELD,
+    SUPPORT_HINT,
+    TokenError,
+    carry_prefix,
+    tokens_of,
+)
+
+TEMPLATED: Final = ("messages", "tools", "chat_template_kwargs", PREFIX_FIELD)
+
+
+class ModelCalls:
+    """Everything that a vllm_model asks of its endpoints."""
+
+    def __init__(self, config: VLLMModelConfig) -> None:
+        self.config = config
+        self.replicas = open_replicas(config)
+        self._converter = make_converter(config)
+        limit = config.max_concurrent_requests
+        self._slots: contextlib.AbstractAsyncContextManager[None] = (
+            asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
+        )
+
+    def session(self, request: Request) -> str:
+        """Who asks; with one endpoint that does not matter."""
+        return str(request.session[SESSION_ID_KEY]) if len(self.replicas.all) > 1 else ""
+
+    async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
+        """Answer a Responses API request; for a model of one endpoint."""
+        return Response(encode_json(await self.respond("", body.asked())), media_type="application/json")
+
+    async def respond(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The response to a request of the Responses API."""
+        if self.config.is_responses_native:
+            return await self._respond_natively(session, asked)
+        try:
+            chat = self._converter.request_to_chat(asked)
+        except UnsupportedContentError as error:
+            raise self._rejected(str(error)) from error
+        except MALFORMED:
+            refuse_malformed(asked)
+            raise
+        completion = await self.complete(session, chat)
+        try:
+            return self._converter.completion_to_response(completion, asked, model=self.config.model)
+        except ReasoningParserError as error:
+            address = self.replicas.all[self.replicas.index_of(session)].address
+            hint = "set uses_reasoning_parser: true"
+            raise address.error(ModelErrorKind.INVALID_RESPONSE, str(error), hint=hint) from error
+
+    async def _respond_natively(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        body = self._with_knobs(asked)
+        if isinstance(body["input"], list):
+            body["input"] = release_items(body["input"])
+        answer = await self.post(session, "/responses", body)
+        if is_overflow(answer.status, answer.content):
+            completion = empty_completion("length", model=self.config.model, created=int(time.time()))
+            return self._converter.completion_to_response(completion, asked, model=self.config.model)
+        return answer.replica.reader.response(good_content(answer), asked).response.model_dump()
+
+    async def complete(self, session: str, chat: dict[str, Any]) -> NeMoGymChatCompletion:
+        """The completion of a chat, with its tokens if they are wanted."""
+        body = await self._prepare(chat)
+        now = int(time.time())
+        if not self.config.sequential_reasoning_allowed and is_idle_turn(body["messages"]):
+            return empty_completion("content_filter", model=self.config.model, created=now)
+        answer = await self.post(session, "/chat/completions", body)
+        if is_overflow(answer.status, answer.content):
+            return empty_completion("length", model=self.config.model, created=now)
+        completion = answer.replica.reader.completion(good_content(answer))
+        if self.config.return_token_id_information:
+            await self._add_tokens(completion, session, body, answer.replica)
+        return completion
+
+    async def _prepare(self, chat: dict[str, Any]) -> dict[str, Any]:
+        metadata = chat.get("metadata")
+        body = self._with_knobs(chat)
+        if self.config.replace_developer_role_with_system:
+            body["messages"] = [
+                message | {"role": "system"} if message["role"] == "developer" else message
+                for message in body["messages"]
+            ]
+        if metadata and wants_audio(metadata):
+            root = Path(self.config.audio_root) if self.config.audio_root else None
+            try:
+                add_audio(body["messages"], await asyncio.to_thread(audio_urls, metadata, root))
+            except KnobError as error:
+                raise self._rejected(str(error)) from error
+        if self.config.return_token_id_information:
+            carry_prefix(body)
+            body = {**OPTIONS, **body, "logprobs": True}
+        return body
+
+    def _with_knobs(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        config = self.config
+        try:
+            return set_knobs(
+                asked,
+                extra_body=config.extra_body or {},
+                chat_template_kwargs=config.chat_template_kwargs or {},
+            )
+        except KnobError as error:
+            raise self._rejected(str(error)) from error
+
+    async def _add_tokens(
+        self, completion: NeMoGymChatCompletion, session: str, body: Mapping[str, Any], replica: Replica
+    ) -> None:
+        prompt: list[int] | None = None
+        for choice in completion.choices:
+            try:
+                tokens = tokens_of(completion, choice)
+            except TokenError as error:
+                reason = f"the answer has {error}"
+                raise replica.address.error(ModelErrorKind.INVALID_RESPONSE, reason, hint=SUPPORT_HINT) from error
+            if tokens.prompt is None and prompt is None:
+                prompt = await self._prompt_tokens(session, body)
+            message = choice.message.model_dump() | tokens.fields(prompt or [])
+            choice.message = NeMoGymChatCompletionMessageForTraining.model_validate(message)
+
+    async def _prompt_tokens(self, session: str, body: Mapping[str, Any]) -> list[int]:
+        asked = {name: body[name] for name in TEMPLATED if name in body}
+        answer = await self.post(session, "/tokenize", asked)
+        content = good_content(answer)
+        try:
+            tokens = orjson.loads(content)["tokens"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            tokens = None
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise answer.replica.address.unusable(content, "no list of tokens", hint=SUPPORT_HINT)
+        return tokens
+
+    async def post(self, session: str, path: str, body: Mapping[str, Any]) -> Answered:
+        """The answer to a request in the endpoint's own words."""
+        content = encode_json({**body, "model": self.config.model})
+        async with self._slots:
+            return await self.replicas.post(session, path, content)
+
+    def _rejected(self, reason: str) -> ModelCallError:
+        return self.replicas.all[0].address.error(ModelErrorKind.REJECTED, reason)
+
+
+class SessionCalls:
+    """The same for a model of several endpoints, where it matters who asks."""
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._calls = calls
+
+    async def relay_responses(self, request: Request, body: ForwardedParams = Body()) -> Response:
+        """Answer a Responses API request."""
+        answer = await self._calls.respond(self._calls.session(request), body.asked())
+        return Response(encode_json(answer), media_type="application/json")
+
+
+def good_content(answer: Answered) -> bytes:
+    """The body of an answer that is no error."""
+    if answer.status >= 400:
+        raise answer.replica.address.refusal(
+            answer.status, answer.headers, error_body(answer.content), attempts=answer.attempts
+        )
+    return answer.content

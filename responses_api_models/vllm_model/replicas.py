@@ -1,0 +1,214 @@
+"""Several endpoints of one model: a session stays with the one it began at, until that one is gone.
+
+Staying matters: an inference server remembers the prompts it has seen. An endpoint that can't be reached, or says that
+it can't serve, is left alone for a while and asked for its health before it gets work again; its sessions move to the
+next one. Every call is tried a bounded number of times.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import aiohttp
+
+from nemo_gym.servers.endpoint import RETRY_ERROR_CODES, Endpoint
+from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.model_answers import AnswerReader
+from nemo_gym.servers.model_errors import ModelAddress, ModelErrorKind
+from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
+from responses_api_models.vllm_model.queue_depth import QueueGauge
+
+logger = logging.getLogger(__name__)
+
+# A gateway without a server behind it, a server without an engine.
+GONE: Final = frozenset({502, 503})
+REST_S: Final = 5.0
+REMEMBERED_SESSIONS: Final = 65_536
+QUEUE_HINT: Final = (
+    "the endpoint has more to do than it can: send less at once, add endpoints, or raise max_queue_depth"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer of any status, and who gave it."""
+
+    replica: "Replica"
+    reply: aiohttp.ClientResponse
+    status: int
+    content: bytes
+    attempts: int = 1
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer, which only errors are asked for."""
+        return self.reply.headers
+
+
+@dataclass(slots=True)
+class Replica:
+    """One endpoint."""
+
+    endpoint: Endpoint
+    # The same endpoint for questions that must not take long.
+    probe: Endpoint
+    address: ModelAddress
+    max_queue_depth: int | None = None
+    reader: AnswerReader = field(init=False)
+    gauge: QueueGauge = field(init=False)
+    in_flight: int = 0
+    # When it may be asked for its health again; None while it works.
+    down_until: float | None = None
+
+    def __post_init__(self) -> None:
+        self.reader = AnswerReader(self.address)
+        self.gauge = QueueGauge(self._metrics, limit=self.max_queue_depth)
+
+    @property
+    def root(self) -> str:
+        """Where the routes are that do not belong to OpenAI's protocol."""
+        return self.endpoint.base_url.removesuffix("/v1")
+
+    async def post(self, path: str, body: bytes, *, seconds: float) -> Answered:
+        """Send one request, as soon as the endpoint's queue allows."""
+        self.in_flight += 1
+        try:
+            if not self.gauge.may_go(self.in_flight) and not await self.gauge.wait(seconds=seconds):
+                reason = f"{self.gauge.depth} requests waited there all the time"
+                raise self.address.error(ModelErrorKind.RATE_LIMITED, reason, hint=QUEUE_HINT)
+            base = self.endpoint.base_url if path.startswith(("/chat", "/responses")) else self.root
+            reply = await self.endpoint.send("POST", base + path, body)
+            return Answered(self, reply, reply.status, await reply.read())
+        finally:
+            self.in_flight -= 1
+
+    async def is_healthy(self) -> bool:
+        """Whether the endpoint says that it works; one without such a route works if it answers at all."""
+        try:
+            reply = await self.probe.send("GET", f"{self.root}/health", None)
+        except RequestFailedError:
+            return False
+        return reply.status < 500
+
+    async def _metrics(self) -> str | None:
+        try:
+            reply = await self.probe.send("GET", f"{self.root}/metrics", None)
+        except RequestFailedError:
+            return None
+        return (await reply.read()).decode(errors="replace") if reply.ok else None
+
+
+class Replicas:
+    """All endpoints of a model, chosen by session."""
+
+    def __init__(self, replicas: Sequence[Replica], *, max_retries: int, wait_s: float) -> None:
+        self.all = list(replicas)
+        self.retries = 0
+        self._policy = RetryPolicy(attempts=max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
+        self._wait_s = wait_s
+        self._assigned: dict[str, int] = {}
+        self._known = 0
+
+    async def post(self, session: str, path: str, body: bytes) -> Answered:
+        """The answer of the session's endpoint, or of another if that is gone; raises ``ModelCallError`` if of none."""
+        attempt = 1
+        left: set[int] = set()
+        while True:
+            index = await self._choose(session) if len(self.all) > 1 else 0
+            result = await self._try(self.all[index], path, body)
+            if isinstance(result, Answered) and result.status not in self._policy.statuses:
+                self.all[index].down_until = None
+                return result
+            if _is_gone(result) and self._leave(index) and index not in left:
+                left.add(index)  # another one works: there is nothing to wait for
+                continue
+            asked_for = retry_after_seconds(result.headers) if isinstance(result, Answered) else None
+            delay = self._policy.delay(attempt, retry_after_s=asked_for)
+            if delay is None:
+                return _last(result, self.all[index].address, attempt)
+            self._count(f"{self.all[index].address.endpoint}: {_words(result)}")
+            attempt += 1
+            await asyncio.sleep(delay)
+
+    async def _try(self, replica: Replica, path: str, body: bytes) -> Answered | RequestFailedError:
+        try:
+            return await replica.post(path, body, seconds=self._wait_s)
+        except RequestFailedError as error:
+            if isinstance(error, RequestTimeoutError) and not isinstance(
+                error.__cause__, aiohttp.ConnectionTimeoutError
+            ):
+                raise replica.address.no_answer(error) from error  # it would take as long again
+            return error
+
+    def index_of(self, session: str) -> int:
+        """Where a session belongs: the first time it is seen, in turn."""
+        if len(self.all) == 1:
+            return 0
+        index = self._assigned.get(session)
+        if index is None:
+            index = self._known % len(self.all)
+            self._known += 1
+            self._assign(session, index)
+        return index
+
+    def _assign(self, session: str, index: int) -> None:
+        self._assigned[session] = index
+        if len(self._assigned) > REMEMBERED_SESSIONS:
+            del self._assigned[next(iter(self._assigned))]
+
+    async def _choose(self, session: str) -> int:
+        """The session's endpoint if it works; else the next that does, for good; else the first one all the same."""
+        first = self.index_of(session)
+        for index in [(first + step) % len(self.all) for step in range(len(self.all))]:
+            if await self._works(self.all[index]):
+                if index != first:
+                    self._assign(session, index)
+                return index
+        return first
+
+    async def _works(self, replica: Replica) -> bool:
+        if replica.down_until is None:
+            return True
+        now = asyncio.get_running_loop().time()
+        if now < replica.down_until:
+            return False
+        replica.down_until = now + REST_S  # for everybody else, while this one asks
+        if not await replica.is_healthy():
+            return False
+        replica.down_until = None
+        logger.info("%s works again", replica.address.endpoint)
+        return True
+
+    def _leave(self, index: int) -> bool:
+        """Leave an endpoint alone for a while; True if there is another that works."""
+        if len(self.all) == 1:
+            return False
+        replica = self.all[index]
+        if replica.down_until is None:
+            logger.warning("%s does not answer: its sessions move on", replica.address.endpoint)
+        replica.down_until = asyncio.get_running_loop().time() + REST_S
+        return any(other.down_until is None for other in self.all)
+
+    def _count(self, reason: str) -> None:
+        self.retries += 1
+        if self.retries == 10 ** (len(str(self.retries)) - 1):
+            logger.warning("%d retries so far, the last: %s", self.retries, reason)
+
+
+def _is_gone(result: Answered | RequestFailedError) -> bool:
+    return isinstance(result, RequestFailedError) or result.status in GONE
+
+
+def _words(result: Answered | RequestFailedError) -> str:
+    return result.reason if isinstance(result, RequestFailedError) else f"status {result.status}"
+
+
+def _last(result: Answered | RequestFailedError, address: ModelAddress, attempts: int) -> Answered:
+    """The result of the last attempt: an answer with an error status is still an answer."""
+    if isinstance(result, Answered):
+        return replace(result, attempts=attempts)
+    if attempts == 1:
+        raise address.no_answer(result) from result
+    raise address.error(ModelErrorKind.CONNECTION, f"{result.reason} ({attempts} attempts)") from result

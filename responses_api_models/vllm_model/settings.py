@@ -1,0 +1,96 @@
+"""The settings of a vllm_model, and what they amount to: endpoints, and a converter."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
+from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.servers.endpoint import Endpoint
+from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.model_errors import ModelAddress
+from responses_api_models.vllm_model.replicas import Replica, Replicas
+
+PROBE_TIMEOUT_S = 2.0
+
+
+class VLLMModelConfig(BaseResponsesAPIModelConfig):
+    """Which endpoints and model, and how to treat them."""
+
+    base_url: str | list[str]
+    api_key: str = Field(repr=False)
+    model: str
+    return_token_id_information: bool
+    uses_reasoning_parser: bool
+    uses_interleaved_reasoning: bool = True
+    replace_developer_role_with_system: bool = False
+    sequential_reasoning_allowed: bool = True
+    is_responses_native: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    extra_body: dict[str, Any] | None = None
+    default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    audio_root: str | None = None
+    max_concurrent_requests: int | None = Field(default=None, ge=1)
+    max_queue_depth: int | None = Field(default=128, ge=1)
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    connect_timeout_s: float = Field(default=30.0, gt=0)
+    max_retries: int = Field(default=8, ge=0)
+
+    @model_validator(mode="after")
+    def _has_endpoints(self) -> Self:
+        if not self.base_urls:
+            raise ValueError("base_url is an empty list")
+        return self
+
+    @property
+    def base_urls(self) -> list[str]:
+        """The endpoints, however many."""
+        return [self.base_url] if isinstance(self.base_url, str) else self.base_url
+
+
+def unsupported_settings(config: VLLMModelConfig) -> list[str]:
+    """The settings that an endpoint's own Responses API leaves no room for."""
+    if not config.is_responses_native:
+        return []
+    asked_for = {
+        "return_token_id_information": config.return_token_id_information,
+        "replace_developer_role_with_system": config.replace_developer_role_with_system,
+        "sequential_reasoning_allowed: false": not config.sequential_reasoning_allowed,
+    }
+    return [name for name, is_asked_for in asked_for.items() if is_asked_for]
+
+
+def open_replicas(config: VLLMModelConfig) -> Replicas:
+    """The endpoints; nothing is sent yet."""
+    replicas = [_replica(config, url) for url in config.base_urls]
+    return Replicas(replicas, max_retries=config.max_retries, wait_s=config.request_timeout_s)
+
+
+def _replica(config: VLLMModelConfig, url: str) -> Replica:
+    def endpoint(seconds: float, connect_s: float) -> Endpoint:
+        return Endpoint(
+            base_url=url,
+            api_key=config.api_key,
+            default_headers=config.default_headers,
+            request_timeout_s=seconds,
+            connect_timeout_s=connect_s,
+            max_retries=0,  # another endpoint may be the better next attempt
+        )
+
+    secrets = [config.api_key, *config.default_headers.values()]
+    return Replica(
+        endpoint=endpoint(config.request_timeout_s, config.connect_timeout_s),
+        probe=endpoint(PROBE_TIMEOUT_S, PROBE_TIMEOUT_S),
+        address=ModelAddress(shown(url), config.model, secrets=secrets),
+        max_queue_depth=config.max_queue_depth,
+    )
+
+
+def make_converter(config: VLLMModelConfig) -> ResponsesConverter:
+    """The converter; an endpoint that parses reasoning gets it back parsed."""
+    parsed = config.uses_reasoning_parser and config.uses_interleaved_reasoning
+    return ResponsesConverter(
+        return_token_id_information=config.return_token_id_information,
+        uses_reasoning_parser=config.uses_reasoning_parser,
+        past_reasoning="separate" if parsed else "think",
+    )

@@ -1,0 +1,569 @@
+"""vllm_model against scripted endpoints: real HTTP on both sides."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+from nemo_gym.openai_utils import NeMoGymResponse
+from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.http import close_http_client
+from responses_api_models.openai_model.tests.scripted_endpoint import (
+    CUT,
+    ENDLESS,
+    Endpoint,
+    error,
+    reply,
+    serving,
+    stream,
+)
+from responses_api_models.vllm_model.app import VLLMModel
+from responses_api_models.vllm_model.settings import VLLMModelConfig
+
+KEY = "sk-very-secret"
+CHAT, TOKENIZE = "/v1/chat/completions", "/tokenize"
+TOOL_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+SCORES = {"content": [{"token": f"token_id:{i}", "logprob": -i / 10, "top_logprobs": []} for i in (7, 8)]}
+
+
+def completion(finish_reason: str = "stop", *, choice: Any = None, more: Any = None, **message: Any) -> dict[str, Any]:
+    said = {"role": "assistant", "content": "hi"} | message
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "real-name",
+        "choices": [{"index": 0, "finish_reason": finish_reason, "message": said} | (choice or {})],
+        **(more or {}),
+    }
+
+
+def model(*urls: str, **settings: Any) -> VLLMModel:
+    server = {"host": "0.0.0.0", "port": 8080, "entrypoint": "", "name": "policy_model", "max_retries": 0}
+    endpoint = {"base_url": urls[0] if len(urls) == 1 else list(urls), "api_key": KEY, "model": "real-name"}
+    required = {"return_token_id_information": False, "uses_reasoning_parser": True}
+    config = VLLMModelConfig(**server | endpoint | required | settings)
+    return VLLMModel(config=config, server_client=MagicMock(spec=ServerClient))
+
+
+def client(server: VLLMModel) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(server.setup_webserver(), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://model")
+
+
+async def post(server: VLLMModel, body: Any, path: str = "/v1/responses") -> httpx.Response:
+    async with client(server) as session:
+        return await session.post(path, json=body)
+
+
+# ---- conversion and options -----------------------------------------------------------------------------------------
+async def test_a_request_becomes_a_chat_and_its_answer_a_response() -> None:
+    answer = completion("tool_calls", content=None, reasoning_content="hm", tool_calls=[TOOL_CALL])
+    async with serving(reply(answer)) as endpoint:
+        got = await post(
+            model(endpoint.url),
+            {"input": "hi", "tools": [TOOL], "max_output_tokens": 9, "temperature": 0.5, "instructions": "be brief"},
+        )
+
+        assert endpoint.paths == [CHAT]
+        assert endpoint.bodies[0] == {
+            "model": "real-name",
+            "messages": [
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+            "max_tokens": 9,
+            "temperature": 0.5,
+        }
+        assert [item["type"] for item in got.json()["output"]] == ["reasoning", "function_call"]
+        assert got.json()["model"] == "real-name"
+        assert Response.model_validate(got.json()).output[1].to_dict()["arguments"] == '{"x": 1}'
+
+
+async def test_both_ways_to_ask_give_the_same_response() -> None:
+    class Typed(VLLMModel):
+        async def responses(self, request: Any, body: Any) -> NeMoGymResponse:  # type: ignore[override]
+            return await super().responses(request, body)
+
+    def without_ids(response: Any) -> Any:
+        if isinstance(response, dict):
+            return {name: without_ids(value) for name, value in response.items() if name != "id" and value is not None}
+        return [without_ids(value) for value in response] if isinstance(response, list) else response
+
+    asked = {"input": [{"role": "user", "content": "hi"}], "tools": [TOOL], "metadata": {"k": "v"}, "top_p": 0.5}
+    async with serving(reply(completion(reasoning="hm", tool_calls=[TOOL_CALL]))) as endpoint:
+        server = model(endpoint.url)
+        relayed = (await post(server, asked)).json()
+        typed = await server.responses(MagicMock(), server_params(asked))
+
+        assert without_ids(relayed) == without_ids(typed.model_dump())
+        assert list(relayed) == list(typed.model_dump())
+        assert endpoint.bodies[0] == endpoint.bodies[1]
+
+
+def server_params(asked: dict[str, Any]) -> Any:
+    from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+
+    return NeMoGymResponseCreateParamsNonStreaming.model_validate(asked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, {"role": "assistant", "content": "yes", "reasoning_content": "hm", "reasoning": "hm"}),
+        ({"uses_interleaved_reasoning": False}, {"role": "assistant", "content": "<think>hm</think>yes"}),
+        ({"uses_reasoning_parser": False}, {"role": "assistant", "content": "<think>hm</think>yes"}),
+    ],
+)
+async def test_past_reasoning_goes_back_as_the_settings_say(settings: Any, message: dict[str, Any]) -> None:
+    thought = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
+    history = [{"role": "user", "content": "hi"}, thought, {"role": "assistant", "content": "yes"}]
+    async with serving(reply(completion())) as endpoint:
+        await post(model(endpoint.url, **settings), {"input": [*history, {"role": "user", "content": "so?"}]})
+
+        assert endpoint.bodies[0]["messages"][1] == message
+
+
+async def test_reasoning_that_is_parsed_against_the_settings_is_told_clearly() -> None:
+    async with serving(reply(completion(reasoning_content="hm"))) as endpoint:
+        got = await post(model(endpoint.url, uses_reasoning_parser=False), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "invalid_response")
+        assert got.json()["error"]["hint"] == "set uses_reasoning_parser: true"
+
+
+async def test_metadata_sets_options_that_the_protocol_does_not_have() -> None:
+    metadata = {
+        "extra_body": json.dumps({"top_k": 2, "temperature": 9, "min_p": 0.1}),
+        "chat_template_kwargs": json.dumps({"enable_thinking": False}),
+        "note": "mine",
+    }
+    async with serving(reply(completion())) as endpoint:
+        server = model(
+            endpoint.url,
+            extra_body={"top_k": 1, "seed": 7},
+            chat_template_kwargs={"enable_thinking": True, "lang": "en"},
+            replace_developer_role_with_system=True,
+        )
+        asked = {"input": [{"role": "developer", "content": "be brief"}], "temperature": 0.5, "metadata": metadata}
+        got = await post(server, asked)
+
+        body = endpoint.bodies[0]
+        assert (body["top_k"], body["seed"], body["min_p"], body["temperature"]) == (2, 7, 0.1, 0.5)
+        assert body["chat_template_kwargs"] == {"enable_thinking": False, "lang": "en"}
+        assert body["metadata"] == {"note": "mine"}
+        assert body["messages"][0]["role"] == "system"
+        assert got.json()["metadata"] == metadata
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"extra_body": "{"}, "metadata.extra_body is not JSON"),
+        ({"chat_template_kwargs": "[]"}, "metadata.chat_template_kwargs is not a JSON object"),
+        ({"audio_path": "x.txt"}, "a recording ends in .wav"),
+        ({"audio_path": "missing.wav"}, "No such file"),
+        ({"audio_paths": "x"}, "metadata.audio_paths is not JSON"),
+        ({"audio_paths": "{}"}, "not a JSON list of paths"),
+        ({"audio_path": "x.wav", "audio_data": "AA=="}, "audio_data and audio_path"),
+    ],
+)
+async def test_metadata_that_says_nothing_is_refused(metadata: dict[str, str], words: str) -> None:
+    got = await post(model("http://127.0.0.1:1/v1"), {"input": "hi", "metadata": metadata})
+
+    assert (got.status_code, got.json()["error"]["type"]) == (400, "rejected")
+    assert words in got.json()["error"]["message"]
+
+
+async def test_recordings_come_before_the_text_of_the_last_user(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    (tmp_path / "b.mp3").write_bytes(b"ID3")
+    async with serving(reply(completion())) as endpoint:
+        server = model(endpoint.url, audio_root=str(tmp_path))
+        await post(server, {"input": "hi", "metadata": {"audio_paths": json.dumps(["a.wav", "b.mp3"])}})
+        await post(server, {"input": [{"role": "user", "content": "hi"}], "metadata": {"audio_data": "UklGRg=="}})
+
+        wav = {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,UklGRg=="}}
+        mp3 = {"type": "audio_url", "audio_url": {"url": "data:audio/mpeg;base64,SUQz"}}
+        text = {"type": "text", "text": "hi"}
+        assert [body["messages"][0]["content"] for body in endpoint.bodies] == [[wav, mp3, text], [wav, text]]
+        assert not any("metadata" in body for body in endpoint.bodies)
+
+
+async def test_a_chat_is_passed_on_as_a_chat() -> None:
+    async with serving(reply(completion(reasoning_content="hm"))) as endpoint:
+        got = await post(model(endpoint.url), {"messages": [{"role": "user", "content": "hi"}], "stop": ["x"]}, CHAT)
+
+        assert endpoint.bodies[0] == {
+            "model": "real-name",
+            "messages": [{"role": "user", "content": "hi"}],
+            "stop": ["x"],
+        }
+        assert ChatCompletion.model_validate(got.json()).choices[0].message.content == "hi"
+        assert got.json()["choices"][0]["message"]["reasoning_content"] == "hm"
+
+
+async def test_an_endpoint_with_its_own_responses_api_is_asked_through_it() -> None:
+    said = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "hi", "annotations": []}]}
+    async with serving(reply({"id": "r", "output": [said]}), reply(error("context length"), 400)) as endpoint:
+        server = model(endpoint.url, is_responses_native=True, extra_body={"seed": 7})
+        first = await post(server, {"input": "hi", "metadata": {"extra_body": '{"top_k": 2}'}})
+        second = await post(server, {"input": "hi"})
+
+        assert endpoint.paths == ["/v1/responses", "/v1/responses"]
+        assert endpoint.bodies[0] == {"input": "hi", "seed": 7, "top_k": 2, "model": "real-name"}
+        assert first.json()["output"][0]["content"][0]["text"] == "hi"
+        assert second.json()["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"return_token_id_information": True},
+        {"replace_developer_role_with_system": True},
+        {"sequential_reasoning_allowed": False},
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError, match=next(iter(settings))):
+        model("http://127.0.0.1:1/v1", is_responses_native=True, **settings)
+
+
+# ---- answers given here ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model's maximum context length is 8 tokens. However, you requested 9 tokens",
+        "max_tokens is too large: 99",
+        "the request exceeds the available context size",
+    ],
+)
+async def test_a_prompt_that_does_not_fit_gets_an_empty_incomplete_answer(words: str) -> None:
+    async with serving(reply({"object": "error", "message": words, "code": 400}, 400)) as endpoint:
+        server = model(endpoint.url, return_token_id_information=True)
+        got = (await post(server, {"input": "hi"})).json()
+        chat = (await post(server, {"messages": [{"role": "user", "content": "hi"}]}, CHAT)).json()
+
+        assert got["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert got["status"] == "incomplete"
+        assert [part["text"] for item in got["output"] for part in item["content"]] == [""]
+        assert "generation_token_ids" not in got["output"][0]
+        assert chat["choices"][0]["finish_reason"] == "length"
+
+
+async def test_other_refusals_stay_refusals() -> None:
+    async with serving(reply({"object": "error", "message": "no such tool parser", "code": 400}, 400)) as endpoint:
+        got = await post(model(endpoint.url), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (400, "rejected")
+        assert "status 400: no such tool parser" in got.json()["error"]["message"]
+
+
+async def test_a_model_that_only_thought_is_not_asked_again_if_that_is_not_allowed() -> None:
+    thought = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
+    question = {"role": "user", "content": "hi"}
+    async with serving(reply(completion())) as endpoint:
+        server = model(endpoint.url, sequential_reasoning_allowed=False)
+        idle = (await post(server, {"input": [question, thought]})).json()
+        busy = (await post(server, {"input": [question]})).json()
+
+        assert idle["incomplete_details"] == {"reason": "content_filter"}
+        assert busy["incomplete_details"] is None
+        assert len(endpoint.bodies) == 1
+
+
+# ---- token ids ------------------------------------------------------------------------------------------------------
+async def test_every_answer_carries_its_tokens_on_its_last_item() -> None:
+    answer = completion("tool_calls", choice={"logprobs": SCORES}, reasoning="hm", tool_calls=[TOOL_CALL])
+    routes = {CHAT: reply(answer), TOKENIZE: reply({"count": 2, "tokens": [1, 2]})}
+    async with serving(routes=routes) as endpoint:
+        server = model(endpoint.url, return_token_id_information=True, chat_template_kwargs={"a": 1})
+        got = (await post(server, {"input": "hi", "tools": [TOOL]})).json()
+
+        *others, last = got["output"]
+        assert (last["type"], last["prompt_token_ids"], last["generation_token_ids"]) == (
+            "function_call",
+            [1, 2],
+            [7, 8],
+        )
+        assert last["generation_log_probs"] == [-0.7, -0.8]
+        assert not any("generation_token_ids" in item for item in others)
+        asked = endpoint.sent_to(CHAT)[0]
+        assert (asked["logprobs"], asked["top_logprobs"], asked["return_tokens_as_token_ids"]) == (True, 0, True)
+        assert endpoint.sent_to(TOKENIZE) == [
+            {name: asked[name] for name in ("model", "messages", "tools", "chat_template_kwargs")}
+        ]
+
+
+async def test_tokens_go_back_with_the_next_request_and_only_once() -> None:
+    routes = {
+        CHAT: [
+            reply(completion(choice={"logprobs": SCORES})),
+            reply(completion(prompt_token_ids=[1, 2, 7, 8, 3], generation_token_ids=[9], generation_log_probs=[-1.0])),
+            reply(completion(choice={"logprobs": SCORES, "token_ids": [5, 6]}, more={"prompt_token_ids": [4]})),
+        ],
+        TOKENIZE: reply({"tokens": [1, 2]}),
+    }
+    question = {"role": "user", "content": "hi"}
+    async with serving(routes=routes) as endpoint:
+        server = model(endpoint.url, return_token_id_information=True)
+        history: list[Any] = [question]
+        for _ in range(3):
+            history += [*(await post(server, {"input": history})).json()["output"], question]
+
+        first, second, third = endpoint.sent_to(CHAT)
+        assert "required_prefix_token_ids" not in first
+        assert second["required_prefix_token_ids"] == [1, 2, 7, 8]
+        assert second["messages"][1]["prompt_token_ids"] == [1, 2]
+        assert second["messages"][1]["generation_token_ids"] == [7, 8]
+        assert third["required_prefix_token_ids"] == [1, 2, 7, 8, 3, 9]
+        assert ["generation_token_ids" in message for message in third["messages"]] == [
+            False,
+            False,
+            False,
+            True,
+            False,
+        ]
+        assert len(endpoint.sent_to(TOKENIZE)) == 1
+        assert (history[5]["prompt_token_ids"], history[5]["generation_token_ids"]) == ([4], [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (completion(), "no log-probabilities"),
+        (completion(choice={"logprobs": {"content": [{"token": "hi", "logprob": -1}]}}), "instead of its id"),
+        (completion(choice={"logprobs": {"content": [{"token": "token_id:1"}]}}), "without its log-probability"),
+        (completion(choice={"logprobs": SCORES, "token_ids": [7]}), "1 tokens and 2 log-probabilities"),
+        (completion(choice={"logprobs": SCORES, "token_ids": "7"}), "no list of numbers"),
+        (
+            completion(prompt_token_ids=[1], generation_token_ids=[1, 2], generation_log_probs=[-1.0]),
+            "2 tokens and 1 log-probabilities",
+        ),
+    ],
+)
+async def test_tokens_that_do_not_fit_together_are_refused(answer: dict[str, Any], words: str) -> None:
+    async with serving(routes={CHAT: reply(answer), TOKENIZE: reply({"tokens": [1]})}) as endpoint:
+        got = await post(model(endpoint.url, return_token_id_information=True), {"input": "hi"})
+
+        told = got.json()["error"]
+        assert (got.status_code, told["type"]) == (502, "invalid_response")
+        assert words in told["message"]
+        assert "return_token_id_information: false" in told["hint"]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"tokens": ["a"]}', b"[1]"])
+async def test_an_endpoint_that_does_not_tokenize_is_told_clearly(body: bytes) -> None:
+    routes = {CHAT: reply(completion(choice={"logprobs": SCORES})), TOKENIZE: reply(body)}
+    async with serving(routes=routes) as endpoint:
+        got = await post(model(endpoint.url, return_token_id_information=True), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "invalid_response")
+        assert "no list of tokens" in got.json()["error"]["message"]
+
+
+async def test_the_tokenizer_of_the_endpoint_can_be_used() -> None:
+    routes = {TOKENIZE: reply({"tokens": [1]}), "/detokenize": reply({"prompt": "hi"})}
+    async with serving(routes=routes) as endpoint:
+        server = model(endpoint.url)
+
+        assert (await post(server, {"prompt": "hi"}, TOKENIZE)).json() == {"tokens": [1]}
+        assert (await post(server, {"tokens": [1]}, "/detokenize")).json() == {"prompt": "hi"}
+        assert endpoint.bodies == [{"prompt": "hi", "model": "real-name"}, {"tokens": [1], "model": "real-name"}]
+
+
+# ---- several endpoints ----------------------------------------------------------------------------------------------
+async def test_a_session_stays_with_its_endpoint_and_sessions_are_spread() -> None:
+    async with serving(reply(completion())) as one, serving(reply(completion())) as other:
+        server = model(one.url, other.url)
+        for number in range(4):
+            async with client(server) as session:
+                for _ in range(number + 1):
+                    assert (await session.post("/v1/responses", json={"input": f"{number}"})).status_code == 200
+
+        def asked(endpoint: Endpoint) -> list[str]:
+            return [body["messages"][0]["content"][0]["text"] for body in endpoint.bodies]
+
+        assert (asked(one), asked(other)) == (["0", "2", "2", "2"], ["1", "1", "3", "3", "3", "3"])
+
+
+@pytest.mark.parametrize("answer", [CUT, reply(b"upstream gone", 502), reply({}, 503)])
+async def test_the_sessions_of_an_endpoint_that_is_gone_move_on(answer: bytes) -> None:
+    async with serving(answer) as gone, serving(reply(completion())) as working:
+        server = model(gone.url, working.url)
+        async with client(server) as session:
+            for _ in range(3):
+                assert (await session.post("/v1/responses", json={"input": "hi"})).status_code == 200
+
+        assert (len(gone.bodies), len(working.bodies)) == (1, 3)
+
+
+async def test_an_endpoint_that_works_again_is_asked_for_its_health_first() -> None:
+    routes = {CHAT: [CUT, reply(completion())], "/health": reply(b"")}
+    async with serving(routes=routes) as first, serving(reply(completion())) as second:
+        server = model(first.url, second.url)
+        await post(server, {"input": "hi"})
+        server._calls.replicas.all[0].down_until = 0.0  # the rest is over
+        await post(server, {"input": "hi"})
+        await post(server, {"input": "hi"})
+
+        assert first.paths == [CHAT, "/health", CHAT]
+        assert len(second.bodies) == 2
+
+
+async def test_when_no_endpoint_works_the_last_error_is_told() -> None:
+    async with serving(CUT) as one, serving(CUT) as other:
+        got = await post(model(one.url, other.url, max_retries=1), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "connection")
+        assert len(one.bodies) + len(other.bodies) == 3
+
+
+async def test_the_health_of_all_endpoints_can_be_asked_for() -> None:
+    async with serving(reply(b"")) as one, serving(reply(b"", 500)) as other:
+        async with client(model(one.url, other.url)) as session:
+            some = await session.get("/health")
+        async with client(model(other.url)) as session:
+            none = await session.get("/health")
+
+        assert [entry["healthy"] for entry in some.json()["endpoints"]] == [True, False]
+        assert (some.status_code, none.status_code) == (200, 503)
+
+
+# ---- back-pressure --------------------------------------------------------------------------------------------------
+def metrics(waiting: int) -> bytes:
+    lines = ["# TYPE x gauge", 'vllm:num_requests_running{engine="0"} 9', 'vllm:num_requests_waiting{engine="0"} %d.0']
+    text = "\n".join(lines) % waiting
+    return reply(text.encode())
+
+
+async def test_requests_are_held_back_while_the_endpoint_has_a_long_queue() -> None:
+    routes = {CHAT: reply(completion()), "/metrics": [metrics(3), metrics(0)]}
+    async with (
+        serving(routes=routes, delay_s=0.2) as endpoint,
+        client(model(endpoint.url, max_queue_depth=2)) as session,
+    ):
+        await asyncio.gather(*(session.post("/v1/responses", json={"input": "hi"}) for _ in range(12)))
+
+        before = endpoint.paths[: endpoint.paths.index("/metrics", endpoint.paths.index("/metrics") + 1)]
+        assert before.count(CHAT) == 7
+        assert endpoint.paths.count(CHAT) == 12
+
+
+async def test_an_endpoint_that_does_not_publish_its_queue_is_asked_once() -> None:
+    routes = {CHAT: reply(completion()), "/metrics": reply(b"", 404)}
+    async with serving(routes=routes, delay_s=0.01) as endpoint:
+        server = model(endpoint.url, max_queue_depth=1)
+        await asyncio.gather(*(post(server, {"input": "hi"}) for _ in range(20)))
+
+        assert endpoint.paths.count("/metrics") == 1
+
+
+async def test_a_queue_that_stays_long_is_a_rate_limit() -> None:
+    routes = {CHAT: reply(completion()), "/metrics": metrics(99)}
+    settings = {"max_queue_depth": 2, "request_timeout_s": 1.0}
+    async with serving(routes=routes, delay_s=0.2) as endpoint, client(model(endpoint.url, **settings)) as session:
+        answers = await asyncio.gather(*(session.post("/v1/responses", json={"input": "hi"}) for _ in range(9)))
+
+        refused = [answer.json()["error"] for answer in answers if answer.status_code == 429]
+        assert len(refused) == 2
+        assert "99 requests waited there" in refused[0]["message"]
+        assert "max_queue_depth" in refused[0]["hint"]
+
+
+async def test_no_more_requests_at_once_than_allowed() -> None:
+    async with serving(reply(completion()), delay_s=0.01) as endpoint:
+        server = model(endpoint.url, max_concurrent_requests=2)
+        await asyncio.gather(*(post(server, {"input": "hi"}) for _ in range(6)))
+
+        assert endpoint.most_busy == 2
+
+
+# ---- what goes wrong ------------------------------------------------------------------------------------------------
+REPEATED = completion("tool_calls", tool_calls=[TOOL_CALL, TOOL_CALL])
+FAULTS: dict[str, tuple[bytes, int, str, str]] = {
+    "wrong key": (reply(error(f"Incorrect API key: {KEY}"), 401), 502, "auth", "Incorrect API key: ****"),
+    "wrong model": (
+        reply({"object": "error", "message": "no model x"}, 404),
+        400,
+        "rejected",
+        "status 404: no model x",
+    ),
+    "busy": (reply(error("slow"), 429, "Retry-After: 0\r\n"), 429, "rate_limited", "status 429 (2 attempts): slow"),
+    "broken": (reply(error("boom"), 500), 502, "model_error", "status 500 (2 attempts): boom"),
+    "a page": (reply(b"<html>gateway</html>"), 502, "invalid_response", "gateway"),
+    "half the JSON": (reply(json.dumps(completion()).encode()[:-7]), 502, "invalid_response", "no chat completion"),
+    "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
+    "an error as 200": (reply({"object": "error", "message": "overloaded"}), 502, "model_error", "overloaded"),
+    "half the body": (reply(completion())[:-40] + CUT, 502, "connection", "the answer broke off (2 attempts)"),
+    "not HTTP": (CUT, 502, "connection", "not a valid HTTP answer"),
+    "half a stream": (stream({"choices": []}), 502, "invalid_response", "a stream that broke off"),
+}
+
+
+@pytest.mark.parametrize(("answer", "status", "kind", "words"), FAULTS.values(), ids=FAULTS)
+async def test_what_goes_wrong_upstream_is_told_clearly_and_without_the_key(
+    answer: bytes, status: int, kind: str, words: str
+) -> None:
+    async with serving(answer) as endpoint:
+        got = await post(model(endpoint.url, max_retries=1), {"input": "hi"})
+
+        told = got.json()["error"]
+        assert (got.status_code, told["type"], got.headers["X-NG-Failure-Class"]) == (status, kind, kind)
+        assert words in told["message"]
+        assert told["message"].startswith(f"model real-name at {endpoint.url}: ")
+        assert told["hint"]
+        assert KEY not in got.text
+
+
+async def test_an_endpoint_that_streams_for_ever_is_given_up() -> None:
+    head = b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving(head + ENDLESS) as endpoint:
+        got = await post(model(endpoint.url, request_timeout_s=0.1), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (504, "timeout")
+        assert len(endpoint.bodies) == 1
+
+
+async def test_an_endpoint_that_is_not_there_is_told_clearly() -> None:
+    got = await post(model("http://127.0.0.1:1/v1"), {"input": "hi"})
+    await close_http_client()
+
+    assert (got.status_code, got.json()["error"]["type"]) == (502, "connection")
+    assert "cannot connect" in got.json()["error"]["message"]
+
+
+async def test_odd_answers_are_used_and_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": -4, "total_tokens": -1}
+    async with serving(reply(REPEATED | {"usage": usage})) as endpoint:
+        server = model(endpoint.url)
+        for _ in range(2):
+            got = (await post(server, {"input": "hi"})).json()
+
+            assert [item["call_id"] for item in got["output"][1:]] == ["c", "c_2"]
+            assert got["usage"] is None
+        assert caplog.text.count("call ids that repeat") == caplog.text.count("negative numbers") == 1
+
+
+async def test_anthropics_protocol_is_spoken_too() -> None:
+    async with serving(reply(completion())) as endpoint:
+        body = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        got = (await post(model(endpoint.url), body, "/v1/messages")).json()
+
+        assert (got["content"], got["stop_reason"]) == ([{"type": "text", "text": "hi"}], "end_turn")
+        assert endpoint.bodies[0]["max_tokens"] == 9
+
+
+def test_the_key_is_in_no_repr() -> None:
+    server = model("http://127.0.0.1:1/v1", default_headers={"X-Key": KEY})
+
+    assert KEY not in repr(server)
+    assert KEY not in repr(server._calls.replicas.all)

@@ -13,30 +13,35 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field, field_validator
-
-from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
+from nemo_gym.config.prices import prices_by_agent
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.errors import ConfigError
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.prompt import load_prompt_config
 from nemo_gym.rollout_aggregation import RolloutAggregationConfig, RolloutAggregationHelper, connect
+from nemo_gym.rollout_parameters import (
+    E2ERolloutCollectionConfig,
+    RolloutCollectionConfig,
+    SharedRolloutCollectionConfig,
+)
 from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient
 from nemo_gym.rollouts.collect import Conduct, Listener
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.examples import as_completed, attempt_through
 from nemo_gym.rollouts.keyed import sort_key
-from nemo_gym.rollouts.options import CollectionOptions
 from nemo_gym.rollouts.plan import PlanSpec, Row, agent_name
 from nemo_gym.rollouts.planned import summary_of
 from nemo_gym.rollouts.run import Run, carry_out
-from nemo_gym.rollouts.skills import SkillsConfig, load_skill_directory
+from nemo_gym.rollouts.skills import load_skill_directory
 from nemo_gym.rollouts.source import PlanSource, resolve_overrides
+from nemo_gym.rollouts.spending import Budget
 from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.store.history import RetryPolicy, parse_max_attempts
@@ -45,6 +50,7 @@ from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
 from nemo_gym.rollouts.summary import Summary
 from nemo_gym.rollouts.unsaved import Unsaved
+from nemo_gym.schemas.prices import Prices
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, NG_TERMINAL_KEY
 from nemo_gym.servers.addresses import server_names
 from nemo_gym.servers.client import GymClient
@@ -72,66 +78,6 @@ __all__ = [
     "RolloutCollectionHelper",
     "SharedRolloutCollectionConfig",
 ]
-
-
-# ---- configuration ---------------------------------------------------------------------------------------------------
-class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
-    """What every way of collecting rollouts can be told."""
-
-    output_jsonl_fpath: str = Field(description="File for the rollouts; the other files of the run go beside it.")
-    num_samples_in_parallel: int | Literal["auto"] | None = Field(
-        None, description="Most rollouts at once; auto: find out; none or 0: no wish, so at most max_in_flight."
-    )
-    responses_create_params: dict[str, Any] = Field(
-        default_factory=dict, description="Parameters of the model request that win over those of the rows."
-    )
-    upload_rollouts_to_wandb: bool = Field(True, description="Upload the rollouts if a W&B run is configured.")
-    disable_aggregation: bool = Field(False, description="Compute no metrics; for shards that are aggregated later.")
-    rollout_collection_driver: str | None = Field(
-        None, description="module.path:function that collects in place of the built-in collection (end-to-end only)."
-    )
-
-
-class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
-    """Prepare the configured datasets, host the servers, collect, aggregate, stop."""
-
-    split: Literal["train", "validation", "benchmark", "example"] = Field(
-        description="Which of the prepared files to run."
-    )
-    reuse_existing_data_preparation: bool = Field(False, description="Keep a prepared file that is already there.")
-
-
-class RolloutCollectionConfig(SharedRolloutCollectionConfig):
-    """Run every task of a file through an agent and save the scored rollouts."""
-
-    agent_name: str | None = Field(None, description="Agent for rows that name none in agent_ref.")
-    input_jsonl_fpath: str = Field(description="File with one task per line.")
-    limit: int | None = Field(None, description="Only the first so many tasks; none or 0: all.")
-    num_repeats: int | dict[str, int] = Field(
-        1, description="Rollouts of each task; or a number for each agent: {agent: 4, _default: 1}."
-    )
-    num_repeats_add_seed: bool = Field(False, description="Give each rollout of a task a seed of its own.")
-    resume_from_cache: bool = Field(False, description="Go on where an earlier run to the same output stopped.")
-    prompt_config: str | None = Field(None, description="YAML file with a prompt template that makes the input.")
-    skills: SkillsConfig | None = Field(None, description="Folder of skills for the agents: {path: …}.")
-
-    @field_validator("num_repeats", mode="before")
-    @classmethod
-    def _none_is_once(cls, value: Any) -> Any:
-        return 1 if value is None else value
-
-    @field_validator("num_repeats")
-    @classmethod
-    def _at_least_once(cls, value: int | dict[str, int]) -> int | dict[str, int]:
-        low = {name: times for name, times in value.items() if times < 1} if isinstance(value, dict) else value < 1
-        if low:
-            raise ValueError(f"num_repeats must be at least 1, got {low if isinstance(low, dict) else value}")
-        return value
-
-    @property
-    def materialized_jsonl_fpath(self) -> Path:
-        """The file that holds the plan."""
-        return RunFiles.of(Path(self.output_jsonl_fpath)).plan
 
 
 # ---- collecting ------------------------------------------------------------------------------------------------------
@@ -179,7 +125,10 @@ class RolloutCollectionHelper:
         conduct = Conduct(
             limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
             max_failures=config.max_failures,
+            budget=_budget(config, prices := _prices(gym)),
+            prices=prices,
             drain_s=config.drain_timeout_s,
+            token_continuity=config.token_continuity,
             stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
             listener=listener,
             stream=sys.stderr,
@@ -269,6 +218,21 @@ def _source(config: RolloutCollectionConfig) -> PlanSource:
         seeded=config.num_repeats_add_seed,
     )
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
+
+
+def _prices(client: AgentClient) -> dict[str, Prices]:
+    servers = getattr(client, "global_config_dict", None)
+    return {} if servers is None else prices_by_agent(servers)
+
+
+def _budget(config: RolloutCollectionConfig, prices: Mapping[str, Prices]) -> Budget:
+    if config.budget_usd is not None and not prices:
+        raise ConfigError(
+            "budget_usd is set, but no agent's model has prices",
+            hint="add prices: {input: 0.15, output: 0.60} (USD for a million tokens) to the model server's settings",
+        )
+    seconds = config.budget_minutes * 60 if config.budget_minutes is not None else None
+    return Budget(config.budget_tokens, config.budget_usd, seconds)
 
 
 def _retries(config: RolloutCollectionConfig) -> RetryPolicy:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from nemo_gym.rollouts.jsonl import decode, encode
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Vanished
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.schemas.rows import RolloutKey
 
@@ -119,7 +119,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     head: dict[str, Any] = {"number": number, "kind": type(outcome).__name__, "seconds": outcome.seconds}
     match outcome:
         case Completed(reward=reward):
-            head["reward"] = reward
+            head["reward"], head["usage"] = reward, outcome.usage
         case Failed(failure=failure):
             head["failure"] = asdict(failure)
         case Vanished(kind=kind):
@@ -132,7 +132,8 @@ def decode_outcome(frame: Frame, planned: Planned) -> Outcome:
     head, line = frame.head, frame.body
     match head["kind"]:
         case "Completed":
-            return Completed(planned, line, head["seconds"], head["reward"])
+            usage = Usage(*head["usage"]) if head["usage"] else None
+            return Completed(planned, line, head["seconds"], head["reward"], usage)
         case "Failed":
             return Failed(planned, line, head["seconds"], Failure(**head["failure"]))
         case _:

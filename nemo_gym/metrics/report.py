@@ -10,6 +10,7 @@ from nemo_gym.metrics.fields import REWARD
 from nemo_gym.metrics.intervals import Interval
 from nemo_gym.metrics.render import histogram, interval_table, solve_rate_table
 from nemo_gym.metrics.table import Floats, RolloutTable
+from nemo_gym.schemas.prices import Prices
 
 _SHOWN: Final = 12  # means; the file has them all
 
@@ -25,11 +26,13 @@ class Report:
     rates: SolveRates
 
     @classmethod
-    def of(cls, agent: str, table: RolloutTable, coverage: Coverage | None = None) -> "Report":
+    def of(
+        cls, agent: str, table: RolloutTable, coverage: Coverage | None = None, prices: Prices | None = None
+    ) -> "Report":
         """Look at the rollouts of an agent."""
         reward = table.top.get(REWARD)
         rewards = reward.values[reward.known] if reward is not None else table.task[:0].astype(float)
-        return cls(agent, coverage, details(table, coverage=coverage), rewards, solve_rates(table))
+        return cls(agent, coverage, details(table, coverage=coverage, prices=prices), rewards, solve_rates(table))
 
     def text(self) -> str:
         """Some lines for a terminal. Coverage comes first: means over survivors mislead without it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemo_gym.config.prices import prices_by_agent
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import mean_metrics
 from nemo_gym.metrics.coverage import Coverage, coverage
@@ -28,6 +29,7 @@ from nemo_gym.rollouts.planned_keys import PlannedKeys
 from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.schemas.aggregate import AggregateMetrics
+from nemo_gym.schemas.prices import Prices
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
     """The metrics of rollouts and the files with them, named after the output. Without a client: the default ones."""
     planned = await asyncio.to_thread(PlannedKeys.of, shards.paths)
     tables = {agent: shards.table_of(agent) for agent in shards.agents}
-    reports = await asyncio.to_thread(_reports, tables, planned)
+    reports = await asyncio.to_thread(_reports, tables, planned, _prices(client))
     found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, client, output) for agent in tables))
     metrics = [
         AgentMetrics(agent, answer, reports[agent])
@@ -85,11 +87,18 @@ async def _metrics(
     return await ask(agent, shards.records_of(agent), client, output.parent)
 
 
-def _reports(tables: Mapping[str, RolloutTable], planned: PlannedKeys | None) -> dict[str, Report]:
+def _prices(client: AgentClient | None) -> Mapping[str, Prices]:
+    config = getattr(client, "global_config_dict", None)
+    return {} if config is None else prices_by_agent(config)
+
+
+def _reports(
+    tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, prices: Mapping[str, Prices]
+) -> dict[str, Report]:
     reports = {}
     for agent in sorted({*tables, *(planned.agents if planned else ())}):
         table = tables.get(agent) or RolloutTable.empty()
-        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned))
+        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned), prices.get(agent))
     return reports
 
 

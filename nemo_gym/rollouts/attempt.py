@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
-from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failed, outcome_of_answer, outcome_of_error
+from nemo_gym.rollouts.classify import expected_errors, failed, outcome_of_answer, outcome_of_error
 from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.servers.client import GymClient
+from nemo_gym.servers.rollout_scope import mark_rollout, wants_marks
 
 RUN_PATH = "/run"
 
@@ -46,9 +47,12 @@ class AgentAttempt:
         self._client = client
         self._timeout_s = timeout_s
         self._takes_text = isinstance(client, GymClient)  # others may want to look into the row
+        self._marks = wants_marks(getattr(client, "global_config_dict", None))
 
     async def __call__(self, planned: Planned) -> Outcome:
         """Run one rollout."""
+        if self._marks:
+            mark_rollout(*planned.key, planned.attempt)
         if self._timeout_s is None:
             return await self._run(planned)
         started, patience = perf_counter(), asyncio.timeout(self._timeout_s)
@@ -64,7 +68,7 @@ class AgentAttempt:
         try:
             answer: Answer = await self._client.post(server_name=planned.agent, url_path=RUN_PATH, json=row)
             body = await answer.read()
-        except EXPECTED_ERRORS as error:
+        except expected_errors() as error:
             return outcome_of_error(planned, error, perf_counter() - started)
         headers = answer.headers if answer.status >= 400 else {}  # made when asked for, and rarely needed
         return outcome_of_answer(planned, answer.status, headers, body, perf_counter() - started)

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import aiohttp
-
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.glance import plain_result
 from nemo_gym.rollouts.jsonl import decode
 from nemo_gym.rollouts.keyed import encode_keyed
 from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, FailureClass, Outcome, Vanished
 from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.spending import usage_in
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     FAILURE_CLASS_HEADER,
@@ -26,10 +25,10 @@ from nemo_gym.schemas.rows import (
     SKILLS_REF_KEY_NAME,
 )
 from nemo_gym.servers.faults import first_cause
+from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.retry import retry_after_seconds
 
 ATTEMPT_KEY: Final = "_ng_attempt"
-EXPECTED_ERRORS: Final = (TimeoutError, aiohttp.ClientError, OSError, RolloutError)
 BODY_CHARS: Final = 4000
 MESSAGE_CHARS: Final = 500
 
@@ -42,6 +41,11 @@ _BY_STATUS: Final = {
 }
 
 
+def expected_errors() -> tuple[type[Exception], ...]:
+    """What an attempt may raise; a function, because aiohttp is not imported before something was raised."""
+    return (TimeoutError, aiohttp.ClientError, OSError, RolloutError)
+
+
 def outcome_of_answer(
     planned: Planned, status: int, headers: Mapping[str, str], body: bytes, seconds: float
 ) -> Outcome:
@@ -49,7 +53,7 @@ def outcome_of_answer(
     if status >= 400:
         return failed(planned, failure_of_status(status, headers, body), seconds)
     if (plain := plain_result(planned, body)) is not None:
-        return Completed(planned, plain.line, seconds, _number(plain.reward))
+        return Completed(planned, plain.line, seconds, _number(plain.reward), plain.usage)
     try:
         record = decode(body)
     except ValueError as error:
@@ -71,7 +75,7 @@ def outcome_of_record(planned: Planned, record: dict[str, Any], seconds: float) 
         message = str(record.get("error_message") or "")[:MESSAGE_CHARS]
         own = Failure(kind=str(kind), message=message, terminal=bool(record.get(NG_TERMINAL_KEY)))
         return Failed(planned, line, seconds, own)
-    return Completed(planned, line, seconds, _number(record.get("reward")))
+    return Completed(planned, line, seconds, _number(record.get("reward")), usage_in(record))
 
 
 def _number(reward: Any) -> float | None:
@@ -79,7 +83,7 @@ def _number(reward: Any) -> float | None:
 
 
 def outcome_of_error(planned: Planned, error: Exception, seconds: float) -> Outcome:
-    """The outcome of an attempt that raised one of ``EXPECTED_ERRORS``."""
+    """The outcome of an attempt that raised one of the ``expected_errors``."""
     return failed(planned, failure_of_error(error), seconds)
 
 

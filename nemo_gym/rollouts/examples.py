@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from nemo_gym.rollouts.classify import EXPECTED_ERRORS, outcome_of_error, outcome_of_record
+from nemo_gym.rollouts.classify import expected_errors, outcome_of_error, outcome_of_record
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Outcome
@@ -40,7 +40,7 @@ def attempt_through(run_examples: RunExamples, *, timeout_s: float | None) -> At
             async with asyncio.timeout(timeout_s) if timeout_s else nullcontext():
                 [ended] = run_examples([planned.row])
                 _, record = await ended
-        except EXPECTED_ERRORS as error:
+        except expected_errors() as error:
             return outcome_of_error(planned, error, perf_counter() - started)
         return outcome_of_record(planned, record, perf_counter() - started)
 

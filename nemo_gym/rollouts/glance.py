@@ -5,12 +5,13 @@ JSON on one line and says nothing of its own about its key, its agent or a failu
 (``classify``), so speed never changes a result.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
 from nemo_gym.rollouts.jsonl import encode
+from nemo_gym.rollouts.outcome import Usage
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
@@ -31,8 +32,26 @@ _NAMES = {
 }
 
 
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _Cached(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = 0
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    input_tokens_details: _Cached | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
 class _Glance(msgspec.Struct, gc=False, rename=_NAMES):
     reward: Any = None
+    response: _Response | None = None
     task: Any = UNSET
     rollout: Any = UNSET
     agent: Any = UNSET
@@ -50,6 +69,7 @@ class PlainResult(NamedTuple):
 
     line: bytes
     reward: Any
+    usage: Usage | None
 
 
 def plain_result(planned: Planned, body: bytes) -> PlainResult | None:
@@ -61,7 +81,15 @@ def plain_result(planned: Planned, body: bytes) -> PlainResult | None:
         seen = _look(body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
-    if seen != _Glance(seen.reward) or len(body) == 2:
+    if seen != _Glance(seen.reward, seen.response) or len(body) == 2:
         return None
     key, agent = planned.key, encode(planned.row.get(AGENT_REF_KEY_NAME))
-    return PlainResult(_LINE % (key.task, body[1:-1], agent, key.rollout), seen.reward)
+    return PlainResult(_LINE % (key.task, body[1:-1], agent, key.rollout), seen.reward, _usage(seen.response))
+
+
+def _usage(response: _Response | None) -> Usage | None:
+    usage = response.usage if response is not None else None
+    if usage is None:
+        return None
+    cached = usage.input_tokens_details
+    return Usage(usage.input_tokens, usage.output_tokens, (cached.cached_tokens or 0) if cached else 0)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.attempt import AgentClient, Answer
-from nemo_gym.rollouts.classify import EXPECTED_ERRORS, failure_of_error, failure_of_status
+from nemo_gym.rollouts.classify import expected_errors, failure_of_error, failure_of_status
 from nemo_gym.rollouts.hooks import METRICS_PATH
 from nemo_gym.rollouts.jsonl import decode, encode
 from nemo_gym.schemas.aggregate import AggregateMetrics
@@ -52,7 +52,7 @@ async def ask(
             if answer.status < 400:
                 return AggregateMetrics.model_validate_json(body)
             reason = failure_of_status(answer.status, answer.headers, body).message
-        except EXPECTED_ERRORS as error:
+        except expected_errors() as error:
             reason = failure_of_error(error).message
         except ConfigError as error:  # there is no such server
             reason = str(error)

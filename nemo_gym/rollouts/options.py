@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from nemo_gym.rollouts.begin import ResumeMode
+from nemo_gym.rollouts.continuity_gate import TokenContinuity
 from nemo_gym.rollouts.store.journal import Fsync
 
 DEFAULT_WINDOW = 1024
@@ -18,6 +19,10 @@ DEFAULT_DRAIN_S = 30.0
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+def _word(value: Any) -> Any:
+    return "off" if value is False else value  # which is how YAML reads the word
 
 
 class CollectionOptions(BaseModel):
@@ -32,6 +37,13 @@ class CollectionOptions(BaseModel):
     max_failures: Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, exclude=True, description="Stop once more rollouts than this failed: a number, or a share like 0.1."
     )
+    budget_tokens: int | None = Field(
+        None, ge=1, exclude=True, description="Start no more rollouts once this run has used so many tokens."
+    )
+    budget_usd: float | None = Field(
+        None, gt=0, exclude=True, description="The same for money; needs prices: {input: …, output: …} at the model."
+    )
+    budget_minutes: float | None = Field(None, gt=0, exclude=True, description="The same for time.")
     drain_timeout_s: float = Field(
         DEFAULT_DRAIN_S, ge=0, exclude=True, description="When stopping, seconds that running rollouts get to finish."
     )
@@ -49,3 +61,12 @@ class CollectionOptions(BaseModel):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None, exclude=True, description="Processes to run the Gym in, each with a whole one; auto: one for each core."
     )
+    token_continuity: Annotated[TokenContinuity, BeforeValidator(_word)] = Field(
+        TokenContinuity.WARN,
+        exclude=True,
+        description="Rollouts whose token ids are not one sequence: warn at the end, fail them, or off: do not look.",
+    )
+    cache: str | None = Field(
+        None, exclude=True, description="Folder to keep answers of models in; what is there is not generated again."
+    )
+    cache_max_gb: float = Field(10.0, gt=0, exclude=True, description="How large that folder may become.")

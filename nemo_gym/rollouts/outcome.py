@@ -6,7 +6,7 @@ says nothing about where the rollout ran.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from nemo_gym.rollouts.jsonl import decode
 from nemo_gym.rollouts.planned import Planned
@@ -59,11 +59,20 @@ class _Ended:
         return record
 
 
+class Usage(NamedTuple):
+    """The tokens of a whole rollout, as far as it tells."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Completed(_Ended):
     """A scored rollout."""
 
     reward: float | None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

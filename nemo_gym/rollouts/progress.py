@@ -112,6 +112,8 @@ def _note(tally: Tally, load: Load) -> str:
     parts = []
     if tally.mean_reward is not None:
         parts.append(f"reward={tally.mean_reward:.3f}")
+    if tally.spending.prices:
+        parts.append(f"usd={tally.spending.usd:.3g}")
     if tally.failed:
         parts.append(f"failed={tally.failed}")
     if tally.retried:

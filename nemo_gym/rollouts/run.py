@@ -10,6 +10,7 @@ from nemo_gym.config.suggest import did_you_mean
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.begin import ResumeMode, begin
 from nemo_gym.rollouts.collect import Conduct, collect
+from nemo_gym.rollouts.continuity_gate import continuity_gate
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.plan import Row
 from nemo_gym.rollouts.store.agenda import Agenda
@@ -57,7 +58,8 @@ async def carry_out(run: Run, attempt: Attempt, conduct: Conduct, aggregate: Agg
         )
         _announce(agenda, run.retries)
         owed = agenda.pick(run.owed()) if run.owed is not None and agenda.done else None
-        tally = await collect(agenda, store, attempt, conduct, owed=owed)
+        with continuity_gate(attempt, conduct.token_continuity) as gated:
+            tally = await collect(agenda, store, gated, conduct, owed=owed)
         metrics: Sequence[AgentMetrics] = ()
         if aggregate is not None and tally.ending is not Ending.INTERRUPTED and agenda.done + tally.completed:
             metrics = await aggregate(store)

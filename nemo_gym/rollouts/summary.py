@@ -42,7 +42,9 @@ class Summary:
             yield from (table, "")
         yield f"{self.completed} of {self.planned} rollouts completed{self._shortfall()}"
         if self.tally.ending is not Ending.FINISHED:
-            yield f"stopped: {self.tally.ending}"
+            yield f"stopped: {self.tally.reason or self.tally.ending}"
+        if spent := self.tally.spending.text():
+            yield f"spent:    {spent}"
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"
         if self.tally.failures:

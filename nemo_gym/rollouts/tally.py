@@ -1,10 +1,11 @@
 """Counts how a run goes, and says how it went. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Vanished
+from nemo_gym.rollouts.spending import Spending
 
 EXAMPLE_CHARS = 100
 HOPELESS_FAILURES = 50
@@ -16,6 +17,7 @@ class Ending(StrEnum):
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
     TOO_MANY_FAILURES = "too many failures"
+    OUT_OF_BUDGET = "the budget is used up"
     NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 goes on all the same)"
 
 
@@ -45,7 +47,9 @@ class Tally:
     rewarded: int = 0
     reward_sum: float = 0.0
     failures: dict[str, ClassTally] = field(default_factory=dict)
+    spending: Spending = field(default_factory=Spending)
     ending: Ending = Ending.FINISHED
+    reason: str = ""  # of an early end
 
     @property
     def failed(self) -> int:
@@ -72,8 +76,9 @@ class Tally:
         """Over the completed rollouts of this run that have one."""
         return self.reward_sum / self.rewarded if self.rewarded else None
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
+    def add(self, outcomes: Sequence[Outcome]) -> None:
         """Count outcomes."""
+        self.spending.add(outcomes)
         for outcome in outcomes:
             match outcome:
                 case Completed(reward=reward):
@@ -120,10 +125,3 @@ def failure_table(tally: Tally) -> str:
 def _one_line(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= EXAMPLE_CHARS else f"{flat[: EXAMPLE_CHARS - 1]}…"
-
-
-def failure_budget(max_failures: float | None, owed: int) -> float | None:
-    """How many rollouts may fail: a number as it is, a fraction of what the run has to do; None if nobody said."""
-    if max_failures is None:
-        return None
-    return max_failures if isinstance(max_failures, int) else max_failures * owed

@@ -177,6 +177,6 @@ def test_a_recorded_failure_holds_what_is_known_and_no_reward(planned: Make) -> 
 
 
 def test_cancellation_is_no_failure() -> None:
-    from nemo_gym.rollouts.classify import EXPECTED_ERRORS
+    from nemo_gym.rollouts.classify import expected_errors
 
-    assert not issubclass(asyncio.CancelledError, EXPECTED_ERRORS)
+    assert not issubclass(asyncio.CancelledError, expected_errors())

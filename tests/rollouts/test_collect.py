@@ -18,6 +18,7 @@ from nemo_gym.rollouts.plan import PlanSpec
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.rollouts.run import Run, carry_out
 from nemo_gym.rollouts.source import PlanSource
+from nemo_gym.rollouts.spending import Budget
 from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.store.history import RetryPolicy
@@ -182,6 +183,33 @@ async def test_a_run_in_which_nothing_works_stops_early_unless_that_is_wanted(
         assert "+resume_from_cache=true" in summary.text()
         everything = await collect(agents, tasks_file(70), parallel=4, max_failures=1.0)
         assert everything.tally.failed == 70
+
+
+async def test_a_budget_stops_new_rollouts_and_the_rest_can_be_resumed(
+    agents_with: Agents, tasks_file: Tasks, collect: Collector
+) -> None:
+    def used(row: dict[str, Any], _: int) -> dict[str, Any]:
+        return {"reward": 1.0, "response": {"usage": {"input_tokens": 80, "output_tokens": 20}}, "n": row["n"]}
+
+    async with agents_with(used) as agents:
+        summary = await collect(agents, tasks_file(40), parallel=2, budget=Budget(tokens=500))
+        assert summary.tally.ending is Ending.OUT_OF_BUDGET
+        assert 5 <= summary.tally.completed <= 8
+        assert summary.exit_code == 3
+        assert "stopped: budget_tokens=500 is used up" in summary.text()
+        assert "tokens read" in summary.text()
+        rest = await collect(agents, tasks_file(40), parallel=2, resume=True)
+        assert rest.completed == 40
+
+
+async def test_time_may_run_out_while_nothing_ends(agents_with: Agents, tasks_file: Tasks, collect: Collector) -> None:
+    async def hang(*_: Any) -> Any:
+        await asyncio.sleep(60)
+
+    async with agents_with(hang) as agents:
+        summary = await collect(agents, tasks_file(3), timeout_s=None, budget=Budget(seconds=0.2), drain_s=0.1)
+    assert summary.tally.ending is Ending.OUT_OF_BUDGET
+    assert summary.completed == 0
 
 
 async def test_a_share_of_failures_may_be_allowed(agents_with: Agents, tasks_file: Tasks, collect: Collector) -> None:

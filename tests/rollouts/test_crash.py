@@ -3,12 +3,14 @@
 import asyncio
 import json
 import random
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -16,9 +18,15 @@ from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.store.repair import read_lines
 
+if TYPE_CHECKING:
+    from conftest import MockModel
+
 HOST = Path(__file__).parent / "crash_host.py"
 ROUNDS = 40
 TASKS, REPEATS = 500, 2
+EXAMPLE = "resources_servers/example_single_tool_call"
+CONFIGS = f"{EXAMPLE}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+PATIENCE_S = 60
 
 
 def check_what_is_there(output: Path) -> None:
@@ -70,3 +78,60 @@ async def test_whenever_it_is_killed_the_next_run_completes_the_plan_exactly(
         assert json.loads(failure.text)["_ng_failure_class"] == "connection"
     sent = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in agents.received)
     assert len(sent) == TASKS * REPEATS
+
+
+def status_of(process: int) -> list[str]:
+    """State, parent and so on, or nothing if there is no such process."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_running(process: int) -> bool:
+    return status_of(process)[:1] not in ([], ["Z"])  # whoever inherits the dead may take a while to bury them
+
+
+def children_of(process: int) -> set[int]:
+    numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return {number for number in numbers if status_of(number)[1:2] == [str(process)]}
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.005)
+
+
+def kill_after(enough: int, command: list[str], output: Path) -> set[int]:
+    """Kill a collector once its output has so many bytes; return the processes that it had started."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as collector:
+        wait_until(lambda: output.exists() and output.stat().st_size >= enough, "enough is saved")
+        workers = children_of(collector.pid)
+        collector.kill()
+    return workers
+
+
+def test_a_command_that_is_killed_takes_its_workers_with_it_and_is_resumed(
+    mock_model: "MockModel", tmp_path: Path
+) -> None:
+    output, repeats = tmp_path / "out.jsonl", 20
+    command = [
+        *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", f"+config_paths=[{CONFIGS}]", "+workers=2"),
+        *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
+        *("+agent_name=example_single_tool_call_simple_agent", f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl"),
+        *(f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", "+num_samples_in_parallel=4"),
+        "+resume_from_cache=true",
+    ]
+    mock_model.set(latency="20")
+    workers = kill_after(50_000, command, output)
+    assert len(workers) == 2
+    wait_until(lambda: not any(map(is_running, workers)), "workers are gone")
+    whole = [key_of(line.text) for line in read_lines(output) if line.text.endswith(b"\n")]
+    assert len(whole) == len(set(whole)) < 5 * repeats
+    mock_model.reset()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    keys = sorted(key_of(line.text) or (-1, -1) for line in read_lines(output))
+    assert keys == [(task, rollout) for task in range(5) for rollout in range(repeats)]

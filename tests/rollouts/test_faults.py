@@ -80,6 +80,31 @@ async def test_every_rollout_is_completed_or_recorded(
     assert summary.exit_code == (0 if completed.keys() == planned else 3)
 
 
+async def test_what_a_bad_day_left_undone_is_done_on_a_better_one(
+    mock_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out.jsonl"
+    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "1")
+    mock_model.set(error_rate=0.2, hang_nth=9, faults="malformed:0.1,html:0.1,schema:0.1,cut:0.1,error200:0.1")
+    try:
+        bad = await collect(mock_model, output)
+    finally:
+        mock_model.reset()
+        mock_model.set(faults="none:0")
+    before = output.read_bytes()
+    assert bad.exit_code == 3
+    assert before.count(b"\n") == bad.tally.completed < 5 * REPEATS
+
+    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "2")
+    good = await collect(mock_model, output, resume_from_cache=True)
+    assert good.exit_code == 0
+    assert good.tally.completed == 5 * REPEATS - bad.tally.completed
+    assert output.read_bytes().startswith(before)
+    keys = sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in lines(output))
+    assert keys == [(task, rollout) for task in range(5) for rollout in range(REPEATS)]
+    assert len(lines(RunFiles.of(output).failures)) == bad.tally.failed
+
+
 async def test_arguments_that_are_no_json_are_no_failure(mock_model: Any, tmp_path: Path) -> None:
     mock_model.set(faults="badargs:0.5")
     try:

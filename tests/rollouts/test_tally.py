@@ -5,9 +5,10 @@ import pytest
 
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Vanished
 from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.stop_rules import failure_budget
 from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.summary import Summary
-from nemo_gym.rollouts.tally import Ending, ExitCode, Tally, failure_budget, failure_table
+from nemo_gym.rollouts.tally import Ending, ExitCode, Tally, failure_table
 
 Make = Callable[..., Planned]
 
@@ -47,9 +48,7 @@ def test_no_failures_no_table() -> None:
     assert failure_table(Tally()) == ""
 
 
-@pytest.mark.parametrize(
-    ("max_failures", "budget"), [(None, None), (0, 0), (5, 5), (0.1, 20), (1.0, 200), (0.0, 0)]
-)
+@pytest.mark.parametrize(("max_failures", "budget"), [(None, None), (0, 0), (5, 5), (0.1, 20), (1.0, 200), (0.0, 0)])
 def test_a_whole_number_is_a_number_and_a_fraction_a_share(max_failures: float | None, budget: float) -> None:
     assert failure_budget(max_failures, 200) == budget
 

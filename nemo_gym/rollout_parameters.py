@@ -1,0 +1,70 @@
+"""Front door: what a collection of rollouts can be told. ``rollout_collection`` offers these names, too."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from nemo_gym.config_types import BaseNeMoGymCLIConfig
+from nemo_gym.rollouts.options import CollectionOptions
+from nemo_gym.rollouts.skills import SkillsConfig
+from nemo_gym.rollouts.store.files import RunFiles
+
+
+class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
+    """What every way of collecting rollouts can be told."""
+
+    output_jsonl_fpath: str = Field(description="File for the rollouts; the other files of the run go beside it.")
+    num_samples_in_parallel: int | Literal["auto"] | None = Field(
+        None, description="Most rollouts at once; auto: find out; none or 0: no wish, so at most max_in_flight."
+    )
+    responses_create_params: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters of the model request that win over those of the rows."
+    )
+    upload_rollouts_to_wandb: bool = Field(True, description="Upload the rollouts if a W&B run is configured.")
+    disable_aggregation: bool = Field(False, description="Compute no metrics; for shards that are aggregated later.")
+    rollout_collection_driver: str | None = Field(
+        None, description="module.path:function that collects in place of the built-in collection (end-to-end only)."
+    )
+
+
+class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
+    """Prepare the configured datasets, host the servers, collect, aggregate, stop."""
+
+    split: Literal["train", "validation", "benchmark", "example"] = Field(
+        description="Which of the prepared files to run."
+    )
+    reuse_existing_data_preparation: bool = Field(False, description="Keep a prepared file that is already there.")
+
+
+class RolloutCollectionConfig(SharedRolloutCollectionConfig):
+    """Run every task of a file through an agent and save the scored rollouts."""
+
+    agent_name: str | None = Field(None, description="Agent for rows that name none in agent_ref.")
+    input_jsonl_fpath: str = Field(description="File with one task per line.")
+    limit: int | None = Field(None, description="Only the first so many tasks; none or 0: all.")
+    num_repeats: int | dict[str, int] = Field(
+        1, description="Rollouts of each task; or a number for each agent: {agent: 4, _default: 1}."
+    )
+    num_repeats_add_seed: bool = Field(False, description="Give each rollout of a task a seed of its own.")
+    resume_from_cache: bool = Field(False, description="Go on where an earlier run to the same output stopped.")
+    prompt_config: str | None = Field(None, description="YAML file with a prompt template that makes the input.")
+    skills: SkillsConfig | None = Field(None, description="Folder of skills for the agents: {path: …}.")
+
+    @field_validator("num_repeats", mode="before")
+    @classmethod
+    def _none_is_once(cls, value: Any) -> Any:
+        return 1 if value is None else value
+
+    @field_validator("num_repeats")
+    @classmethod
+    def _at_least_once(cls, value: int | dict[str, int]) -> int | dict[str, int]:
+        low = {name: times for name, times in value.items() if times < 1} if isinstance(value, dict) else value < 1
+        if low:
+            raise ValueError(f"num_repeats must be at least 1, got {low if isinstance(low, dict) else value}")
+        return value
+
+    @property
+    def materialized_jsonl_fpath(self) -> Path:
+        """The file that holds the plan."""
+        return RunFiles.of(Path(self.output_jsonl_fpath)).plan

@@ -1,0 +1,154 @@
+"""Scores saved rollouts again: the verifier of today on the transcript of then, without the model that wrote it.
+
+A new run whose attempts are calls of ``/seed_session`` and ``/verify`` instead of ``/run``: it has a plan, failures
+with their classes, metrics, and can be resumed like any other. What a verifier keeps in its session can be rebuilt by
+making the recorded tool calls again.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.classify import expected_errors, failed, failure_of_status, outcome_of_answer, outcome_of_error
+from nemo_gym.rollouts.collect import Conduct
+from nemo_gym.rollouts.jsonl import encode
+from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
+from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.run import Aggregate, Run, carry_out
+from nemo_gym.rollouts.saved import SavedRollouts
+from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.store.journal import Fsync
+from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.summary import Summary
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME
+from nemo_gym.servers.client import GymClient
+from nemo_gym.servers.rollout_scope import mark_rollout
+
+SEED_PATH: Final = "/seed_session"
+VERIFY_PATH: Final = "/verify"
+_CLASS_OF_PATH: Final = {SEED_PATH: FailureClass.TOOL_ERROR, VERIFY_PATH: FailureClass.VERIFIER_ERROR}
+
+
+class _RefusedError(Exception):
+    """A server answered with an error."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class ToolReplay:
+    """How the recorded tool calls went when they were made again."""
+
+    calls: int = 0
+    different: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyAttempt:
+    """Scores one rollout. Every way in which that can go wrong becomes an outcome."""
+
+    client: GymClient
+    saved: SavedRollouts
+    verifiers: Mapping[str, str]  # of each agent, its resources server
+    timeout_s: float | None = None
+    tools: ToolReplay | None = None  # None: tool calls are not made again
+    marks: bool = False
+
+    async def __call__(self, planned: Planned) -> Outcome:
+        """Score one rollout."""
+        if self.marks:
+            mark_rollout(*planned.key, planned.attempt)
+        started, patience = perf_counter(), asyncio.timeout(self.timeout_s)
+        try:
+            async with patience:
+                answer = await self._verify(planned)
+                body = await answer.read()
+        except _RefusedError as refused:
+            return failed(planned, refused.failure, perf_counter() - started)
+        except expected_errors() as error:
+            seconds = perf_counter() - started
+            if patience.expired():
+                kind = FailureClass.TIMEOUT
+                message = f"no verdict within {self.timeout_s:g} s"
+                return failed(planned, Failure(kind=kind, message=message, transient=True), seconds)
+            return outcome_of_error(planned, error, seconds)
+        return outcome_of_answer(planned, answer.status, answer.headers, body, perf_counter() - started)
+
+    async def _verify(self, planned: Planned) -> Any:
+        response = self.saved.record(planned.key).get(RESPONSE_KEY_NAME)
+        if not isinstance(response, dict):
+            message = "the saved rollout has no response that could be verified"
+            raise _RefusedError(Failure(kind=FailureClass.INVALID_RESPONSE, message=message, terminal=True))
+        server = self.verifiers[planned.agent]
+        seeded = await self._post(server, SEED_PATH, encode(planned.row), None)
+        cookies = seeded.cookies
+        if self.tools is not None:
+            cookies = await self._repeat_calls(server, response.get("output"), cookies, self.tools)
+        return await self._post(server, VERIFY_PATH, encode({**planned.row, RESPONSE_KEY_NAME: response}), cookies)
+
+    async def _post(self, server: str, path: str, body: bytes, cookies: Any) -> Any:
+        reply = await self.client.post(server_name=server, url_path=path, json=body, cookies=cookies)
+        if reply.status >= 400:
+            failure = failure_of_status(reply.status, reply.headers, await reply.read())
+            if failure.kind == FailureClass.AGENT_ERROR:
+                kind = _CLASS_OF_PATH[path]
+                failure = replace(failure, kind=kind, transient=kind in TRANSIENT and not failure.terminal)
+            raise _RefusedError(failure)
+        return reply
+
+    async def _repeat_calls(self, server: str, output: Any, cookies: Any, replay: ToolReplay) -> Any:
+        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+        results = {i.get("call_id"): i.get("output") for i in items if i.get("type") == "function_call_output"}
+        for call in items:
+            if call.get("type") != "function_call" or call.get("call_id") not in results:
+                continue  # what was not answered was not carried out
+            with suppress(ValueError):  # nor was a call whose arguments are no JSON
+                arguments = json.loads(call.get("arguments") or "")
+                reply = await self.client.post(
+                    server_name=server, url_path=f"/{call.get('name')}", json=arguments, cookies=cookies
+                )
+                replay.calls += 1
+                replay.different += await reply.text() != results[call["call_id"]]
+                cookies = reply.cookies
+        return cookies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverification:
+    """What to score again, and to where."""
+
+    saved: SavedRollouts
+    output: Path
+    resume: bool = False
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    fsync: Fsync = Fsync.INTERVAL
+
+
+async def reverify(
+    wanted: Reverification, attempt: VerifyAttempt, conduct: Conduct, aggregate: Aggregate | None = None
+) -> Summary:
+    """Score everything that is owed and save it as a run of its own."""
+    if RunFiles.of(wanted.output).plan.absolute() == RunFiles.of(wanted.saved.path).plan.absolute():
+        raise ConfigError(
+            f"{wanted.output} belongs to the rollouts that are to be verified, and would replace them",
+            hint="choose another +output=…",
+        )
+    run = Run(
+        output=wanted.output,
+        rows=wanted.saved.rows,
+        request=Request({"verified_again": True, "replay_tools": attempt.tools is not None}, wanted.saved.path),
+        resume=wanted.resume,
+        retries=wanted.retries,
+        fsync=wanted.fsync,
+        agents=set(attempt.verifiers),
+    )
+    return await carry_out(run, attempt, conduct, aggregate)

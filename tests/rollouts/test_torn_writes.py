@@ -1,0 +1,193 @@
+"""A disk that runs full, breaks, or takes less than it is given, at any byte: what was saved stays, the rest is due."""
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.rollouts.begin import begin
+from nemo_gym.rollouts.classify import failed, outcome_of_record
+from nemo_gym.rollouts.collect import Conduct, collect
+from nemo_gym.rollouts.keyed import key_of
+from nemo_gym.rollouts.limits import FixedLimit
+from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
+from nemo_gym.rollouts.plan import PlanSpec
+from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.source import PlanSource
+from nemo_gym.rollouts.store.files import RunFiles, StorageError
+from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.rollout_store import open_store
+
+if TYPE_CHECKING:
+    from conftest import MockModel
+
+HOST = Path(__file__).parent / "disk_host.py"
+EXAMPLE = "resources_servers/example_single_tool_call"
+TASKS, REPEATS = 5, 3
+PLAN = [(task, rollout) for task in range(TASKS) for rollout in range(REPEATS)]
+ENDLESS = 1 << 40
+
+
+# ---- a layer of our own between the store and the file ---------------------------------------------------------------
+@dataclass
+class Disk:
+    """Takes so many bytes in all, never more than ``mouthful`` at once, and then fails with ``error``."""
+
+    room: int
+    error: int = errno.ENOSPC
+    mouthful: int = ENDLESS
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        if self.room <= 0:
+            raise OSError(self.error, os.strerror(self.error))
+        written = os.write(descriptor, data[: min(self.room, self.mouthful)])
+        self.room -= written
+        return written
+
+
+@dataclass
+class Agents:
+    """Answers of some length, one in four a failure; what is long, and what fails, is left to chance."""
+
+    chance: random.Random
+
+    async def __call__(self, planned: Planned) -> Outcome:
+        if self.chance.random() < 0.25:
+            return failed(planned, Failure(kind=FailureClass.TIMEOUT, message="late", transient=True), 0.1)
+        return outcome_of_record(planned, {"reward": 1.0, "text": "é" * self.chance.randrange(300)}, 0.1)
+
+
+async def run_on(disk: Disk, tasks: Path, output: Path, chance: random.Random) -> None:
+    source = PlanSource(str(tasks), None, PlanSpec(agent="alpha", repeats=REPEATS))
+    with open_store(output, write=disk.write) as store:
+        agenda = begin(store, source.rows, source.request, resume=True, policy=RetryPolicy(ENDLESS))
+        conduct = Conduct(limit=FixedLimit(3), pause=lambda *_: 0.0)
+        await collect(agenda, store, Agents(chance), conduct)
+
+
+async def error_on(disk: Disk, tasks: Path, output: Path, chance: random.Random) -> StorageError | None:
+    """Run on a disk that may not last until the end."""
+    try:
+        await run_on(disk, tasks, output, chance)
+    except StorageError as error:
+        return error
+    return None
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    for line in read_lines(path) if path.exists() else ():
+        assert line.text.endswith(b"\n")
+        json.loads(line.text)
+        yield line.text
+
+
+def check_files(files: RunFiles) -> None:
+    """Whole lines everywhere, rollouts of the plan, none of them twice."""
+    keys = Counter(key_of(line) for line in whole_lines(files.rollouts))
+    assert set(keys) <= set(PLAN)
+    assert set(keys.values()) <= {1}
+    for line in whole_lines(files.failures):
+        assert json.loads(line)["_ng_failure_class"] == "timeout"
+
+
+def bytes_of(*paths: Path) -> list[bytes]:
+    return [path.read_bytes() if path.exists() else b"" for path in paths]
+
+
+disks = st.builds(
+    Disk,
+    room=st.integers(0, 6000),
+    error=st.sampled_from([errno.ENOSPC, errno.EIO, errno.EDQUOT]),
+    mouthful=st.sampled_from([1, 7, 100, ENDLESS]),
+)
+
+
+@settings(max_examples=25)
+@given(bad=st.lists(disks, min_size=1, max_size=8), seed=st.integers(0, 2**32))
+async def test_whatever_a_disk_does_a_run_on_a_better_one_completes_the_plan(
+    tmp_path_factory: pytest.TempPathFactory, bad: list[Disk], seed: int
+) -> None:
+    folder, chance = tmp_path_factory.mktemp("disk"), random.Random(seed)
+    tasks, files = folder / "tasks.jsonl", RunFiles.of(folder / "out.jsonl")
+    rows = ({"responses_create_params": {"input": "q"}, "n": n} for n in range(TASKS))
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for disk in bad:
+        before = bytes_of(files.rollouts, files.failures)
+        error = await error_on(disk, tasks, files.rollouts, chance)
+        assert error is None or os.strerror(disk.error) in str(error)
+        assert error is None or "+resume_from_cache=true" in (error.hint or "")
+        check_files(files)
+        for earlier, now in zip(before, bytes_of(files.rollouts, files.failures), strict=True):
+            assert now.startswith(earlier)
+    await run_on(Disk(ENDLESS), tasks, files.rollouts, chance)
+    assert sorted(key_of(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
+    assert not list(folder.glob("*.torn")), "a failed write is undone, so there is nothing to set aside"
+
+
+# ---- a real command under a limit that the kernel keeps --------------------------------------------------------------
+@contextmanager
+def limited(command: list[str], folder: Path) -> Iterator[Any]:
+    """Runs the command with so many bytes of room in every file, as often as it is called."""
+    with subprocess.Popen(
+        [sys.executable, HOST, *command], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as host:
+        rooms, answers = host.stdin, host.stdout
+        assert rooms is not None
+        assert answers is not None
+
+        def run(room: int) -> tuple[int, str]:
+            rooms.write(f"{room}\n")
+            rooms.flush()
+            answer = json.loads(answers.readline())
+            return answer["code"], answer["said"]
+
+        yield run
+        rooms.close()
+
+
+def test_a_disk_that_runs_full_stops_the_command_and_loses_nothing(mock_model: "MockModel", tmp_path: Path) -> None:
+    files, chance = RunFiles.of(tmp_path / "results" / "out.jsonl"), random.Random(11)
+    configs = (
+        f"{EXAMPLE}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    )
+    command = [
+        *("ng_collect_rollouts", f"+config_paths=[{configs}]", "+agent_name=example_single_tool_call_simple_agent"),
+        *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
+        *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", "+output_jsonl_fpath=results/out.jsonl"),
+        *(f"+num_repeats={REPEATS}", "+resume_from_cache=true"),
+    ]
+    with limited(command, tmp_path) as run:
+        largest = 0
+        for number in count():
+            # From no room at all over every size that some file of the run reaches, each time at another byte.
+            room = chance.randrange(largest, largest + 7000) if number else 0
+            before = bytes_of(files.rollouts, files.failures)
+            code, said = run(room)
+            assert "Traceback" not in said, said
+            check_files(files)
+            for earlier, now in zip(before, bytes_of(files.rollouts, files.failures), strict=True):
+                assert now.startswith(earlier)
+            if code == 0:
+                break
+            assert code == 1, said
+            assert "error: can't " in said
+            assert "File too large" in said
+            assert "with +resume_from_cache=true" in said
+            largest = room
+        assert number >= 5
+    assert sorted(key_of(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
+    assert json.loads(files.metrics.read_text())[0]["agent_metrics"]["mean/reward"] == 1.0

@@ -1,46 +1,65 @@
-"""What the local model's server costs on top of its engine, and whether others are served meanwhile.
+"""What the embedded model costs on top of its engine, and whether other servers are served meanwhile.
 
     python benchmarks_perf/bench_local_model.py [--rounds 5] [--requests 16] [--tokens 48]
 
-The same requests are sent to ``xllamacpp`` directly, from threads, and through our server. Both generate the same
-number of tokens from the same prompts; what is compared is CPU time, which other programs on the machine disturb least.
+The same requests go to ``xllamacpp`` directly, from threads, and through the servers of a Gym. Both sides have engines
+of the same settings and generate the same number of tokens from the same prompts, in turns; what is compared is CPU
+time, which other programs on the machine disturb least.
 """
 
 import argparse
 import asyncio
-import resource
+import json
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
-from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.server_utils import ServerClient
+from nemo_gym.config.parse import parse_config
+from nemo_gym.servers.gym import Gym, host_gym
 from responses_api_models.local_model import engine as engines
-from responses_api_models.local_model.app import LocalModel, LocalModelConfig
-from responses_api_models.local_model.options import read_wish
+from responses_api_models.local_model.cores import usable_cores
 from responses_api_models.local_model.prompting import plain_messages
-from responses_api_models.local_model.toolbox import tool_grammar
+from responses_api_models.local_model.toolbox import answer_grammar
+from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 from responses_api_models.local_model.worked_examples import Tool
 
-PARALLEL = 4
-CALCULATOR = {
-    "type": "function",
-    "name": "calculator",
-    "description": "Evaluates an arithmetic expression exactly.",
-    "parameters": {
-        "type": "object",
-        "properties": {"expression": {"type": "string", "minLength": 100, "description": "for example 3 * (4 + 5)"}},
-        "required": ["expression"],
-    },
+SLOTS, CONTEXT = 4, 8192  # what the model server has, unless it is told otherwise
+CONFIGS = (
+    "resources_servers/calculator/configs/calculator.yaml,responses_api_models/local_model/configs/local_model.yaml"
+)
+# Long enough that a call takes all the tokens that it may have.
+PARAMETERS = {
+    "type": "object",
+    "properties": {"expression": {"type": "string", "minLength": 100, "description": "for example 3 * (4 + 5)"}},
+    "required": ["expression"],
 }
+CALCULATOR = Tool("calculator", "Evaluates an arithmetic expression exactly.", PARAMETERS)
+PAUSE_S = 0.01
 
 
-def question(number: int) -> str:
-    return f"Ann has {number + 12} apples and buys {3 * number + 5} more. How many apples does she have now?"
+@dataclass
+class Cpu:
+    """CPU seconds of this process, all threads."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def measured() -> Iterator[Cpu]:
+    found, start = Cpu(), time.process_time()
+    yield found
+    found.seconds = time.process_time() - start
+
+
+def question(number: int) -> dict[str, str]:
+    text = f"Ann has {number + 12} apples and buys {3 * number + 5} more. How many apples does she have now?"
+    return {"role": "user", "content": text}
 
 
 class Direct:
@@ -48,81 +67,102 @@ class Direct:
 
     def __init__(self, model: Path, tokens: int) -> None:
         xllamacpp = engines._import_xllamacpp()
-        plans = engines.plan_engines(model_bytes=0, slots=PARALLEL, context=8192, cores=engine_count())
-        keys = ["direct"] * len(plans)
-        self.servers = [
-            xllamacpp.Server(engines._parameters(xllamacpp, model, p, k)) for p, k in zip(plans, keys, strict=True)
-        ]
-        self.tokens = tokens
-
-    def chat(self, number: int) -> None:
-        body = self._body(number) | {"messages": [{"role": "user", "content": question(number)}]}
-        self.servers[number % len(self.servers)].handle_chat_completions(body)
-
-    def call(self, number: int) -> None:
-        tool = Tool(CALCULATOR["name"], CALCULATOR["description"], CALCULATOR["parameters"])  # type: ignore[arg-type]
-        messages = plain_messages([{"role": "user", "content": question(number)}], [tool])
-        body = self._body(number) | {"messages": messages, "grammar": tool_grammar([tool], mode="required")}
-        self.servers[number % len(self.servers)].handle_chat_completions(body)
-
-    def _body(self, number: int) -> dict[str, Any]:
-        return {"max_tokens": self.tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
+        plans = engines.plan_engines(
+            model_bytes=model.stat().st_size, slots=SLOTS, context=CONTEXT, cores=usable_cores()
+        )
+        self._servers = [xllamacpp.Server(engines._parameters(xllamacpp, model, plan, "")) for plan in plans]
+        self._tokens = tokens
 
     def run(self, requests: int, *, tools: bool) -> None:
-        with ThreadPoolExecutor(PARALLEL) as threads:
-            list(threads.map(self.call if tools else self.chat, range(requests)))
+        with ThreadPoolExecutor(SLOTS) as threads:
+            list(threads.map(lambda number: self._ask(number, tools=tools), range(requests)))
+
+    def _ask(self, number: int, *, tools: bool) -> None:
+        body: dict[str, Any] = {"max_tokens": self._tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
+        body["messages"] = plain_messages([question(number)], [CALCULATOR] if tools else [])
+        if tools:
+            body["grammar"] = answer_grammar([CALCULATOR], mode="required")
+        answer = self._servers[number % len(self._servers)].handle_chat_completions(body)
+        assert answer["usage"]["completion_tokens"] == self._tokens, answer
 
 
 class Served:
-    """The same through our server."""
+    """The same through the servers of a Gym."""
 
-    def __init__(self, tokens: int) -> None:
-        config = LocalModelConfig(host="", port=0, entrypoint="", name="", extra_body={"ignore_eos": True})
-        self.server = LocalModel(config=config, server_client=MagicMock(spec=ServerClient))
-        self.tokens = tokens
+    def __init__(self, gym: Gym, tokens: int) -> None:
+        self._client = gym.client
+        self._tokens = tokens
 
     async def run(self, requests: int, *, tools: bool) -> None:
-        gate = asyncio.Semaphore(PARALLEL)
+        gate = asyncio.Semaphore(SLOTS)
 
         async def one(number: int) -> None:
             async with gate:
-                await self.server.responses(self._params(number, tools=tools))
+                await self._ask(number, tools=tools)
 
         await asyncio.gather(*(one(number) for number in range(requests)))
 
-    def _params(self, number: int, *, tools: bool) -> NeMoGymResponseCreateParamsNonStreaming:
-        fields: dict[str, Any] = {"tools": [CALCULATOR], "tool_choice": "required"} if tools else {}
-        return NeMoGymResponseCreateParamsNonStreaming(
-            input=[{"role": "user", "content": question(number)}],
-            max_output_tokens=self.tokens,
-            temperature=0.7,
-            metadata={"extra_body": f'{{"seed": {number}}}'},
-            **fields,
-        )
+    async def _ask(self, number: int, *, tools: bool) -> None:
+        body: dict[str, Any] = {"input": [question(number)], "max_output_tokens": self._tokens, "temperature": 0.7}
+        body["metadata"] = {"extra_body": json.dumps({"seed": number, "ignore_eos": True})}
+        if tools:
+            offered = {"name": CALCULATOR.name, "description": CALCULATOR.description, "parameters": PARAMETERS}
+            body |= {"tools": [{"type": "function", **offered}], "tool_choice": "required"}
+        reply = await self._client.post(server_name="policy_model", url_path="/v1/responses", json=body)
+        answer = await reply.json()
+        assert answer["usage"]["output_tokens"] == self._tokens, answer
 
-
-def engine_count() -> int:
-    from responses_api_models.local_model.cores import usable_cores  # noqa: PLC0415
-
-    return usable_cores()
-
-
-def cpu_of(work: Callable[[], Any]) -> float:
-    before = time.process_time()
-    work()
-    return time.process_time() - before
-
-
-async def worst_delay(work: Any) -> list[float]:
-    """How late a 5 ms timer of the same event loop fires while the work is done."""
-    delays: list[float] = []
-    task = asyncio.ensure_future(work)
-    while not task.done():
+    async def call_tool(self) -> float:
+        """How long another server takes to answer, in milliseconds."""
         start = time.perf_counter()
-        await asyncio.sleep(0.005)
-        delays.append((time.perf_counter() - start - 0.005) * 1000)
-    await task
-    return sorted(delays)
+        reply = await self._client.post(
+            server_name="calculator", url_path="/calculator", json={"expression": "3 * (4 + 5)"}
+        )
+        assert "27" in await reply.text()
+        return (time.perf_counter() - start) * 1000
+
+
+def memory_mb() -> float:
+    """What this process occupies; the weights, which every engine maps, are there once."""
+    others, path = 0, ""
+    weights: dict[str, int] = {}
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            path = words[5] if len(words) > 5 else ""
+        elif words[0] == "Rss:" and path.endswith(".gguf"):
+            weights[path] = max(weights.get(path, 0), int(words[1]))
+        elif words[0] == "Rss:":
+            others += int(words[1])
+    return (others + sum(weights.values())) / 1024
+
+
+def show(what: str, value: str, goal: str = "") -> None:
+    print(f"{what:<44}{value:>24}   {goal}", flush=True)
+
+
+async def other_servers(served: Served, *, tools: bool, requests: int) -> list[float]:
+    """How long the calculator takes for an answer while the model generates."""
+    found: list[float] = []
+    generating = asyncio.create_task(served.run(requests, tools=tools))
+    while not generating.done():
+        found.append(await served.call_tool())
+        await asyncio.sleep(PAUSE_S)
+    await generating
+    return sorted(found)
+
+
+async def compare_cpu(served: Served, direct: Direct, options: argparse.Namespace, *, tools: bool) -> None:
+    ratios: list[float] = []
+    for number in range(options.rounds + 1):
+        with measured() as ours:
+            await served.run(options.requests, tools=tools)
+        with measured() as theirs:
+            await asyncio.to_thread(direct.run, options.requests, tools=tools)
+        if number:  # the first round fills the caches of prompts
+            ratios.append(ours.seconds / theirs.seconds)
+    spread = f"{statistics.median(ratios):.3f}  ({min(ratios):.2f} to {max(ratios):.2f})"
+    show(f"CPU beside xllamacpp alone, {'tool calls' if tools else 'text'}", spread, "at most 1.10")
 
 
 async def main() -> None:
@@ -131,37 +171,23 @@ async def main() -> None:
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
+    model = await ensure_weights(SMOLLM2, cache_folder(os.environ))
 
-    served = Served(options.tokens)
-    path = await served.server._find_model()
-    start, cpu = time.perf_counter(), time.process_time()
-    await served.server._model.pool.load()
-    print(f"load: {time.perf_counter() - start:.2f} s wall, {time.process_time() - cpu:.2f} s CPU")
-    await served.run(PARALLEL, tools=False)
-    print(f"memory with {PARALLEL} slots: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
-
-    direct = await asyncio.to_thread(Direct, path, options.tokens)
-    for tools in (False, True):
-        ratios = []
-        for number in range(options.rounds + 1):
-            ours = time.process_time()
-            await served.run(options.requests, tools=tools)
-            ours = time.process_time() - ours
-            theirs = await asyncio.to_thread(cpu_of, lambda: direct.run(options.requests, tools=tools))  # noqa: B023
-            if number:  # the first round fills the caches of prompts
-                ratios.append(ours / theirs)
-                print(f"  {'tools' if tools else 'text '}: direct {theirs:.2f} s CPU, served {ours:.2f} s CPU")
-        print(f"CPU of served over direct, {'tools' if tools else 'text'}: {statistics.median(ratios):.3f} (median)")
-    delays = await worst_delay(served.run(options.requests, tools=True))
-    print(
-        f"event loop while generating: timer late by {delays[len(delays) // 2]:.1f} ms (median), "
-        f"{delays[int(len(delays) * 0.99)]:.1f} ms (99 %), {delays[-1]:.1f} ms (worst)"
-    )
-
-
-def read_only_check() -> None:
-    """Keep the import of what both sides must share."""
-    assert read_wish
+    async with host_gym(parse_config([f"+config_paths=[{CONFIGS}]"]).config) as gym:
+        before = memory_mb()
+        started = time.perf_counter()
+        await Served(gym, tokens=1).run(1, tools=False)
+        show("load and a first token", f"{time.perf_counter() - started:.2f} s", "under 3 s")
+        served = Served(gym, options.tokens)
+        await served.run(2 * SLOTS, tools=False)
+        show(f"memory with {SLOTS} slots", f"{memory_mb():.0f} MB", f"under 600 MB; {before:.0f} MB before loading")
+        for tools in (False, True):
+            times = await other_servers(served, tools=tools, requests=options.requests)
+            spread = f"{times[len(times) // 2]:.1f}, {times[int(len(times) * 0.99)]:.1f}, {times[-1]:.1f} ms"
+            show("another server's answer meanwhile", spread, "median, 99 %, worst; under 50 ms")
+        direct = await asyncio.to_thread(Direct, model, options.tokens)
+        for tools in (False, True):
+            await compare_cpu(served, direct, options, tools=tools)
 
 
 if __name__ == "__main__":

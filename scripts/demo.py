@@ -22,8 +22,14 @@ from nemo_gym.view.transcript import render_transcript
 MODEL: Final = "responses_api_models/local_model/configs/local_model.yaml"
 OUTPUT: Final = Path("results/demo/rollouts.jsonl")
 WIDTH: Final = 100
+INTRODUCTION: Final = """\
+A small language model inside this process takes five arithmetic tasks, each four times; it can call
+a calculator. Every attempt is scored, 1 for the right number and 0 for all else, and saved."""
 NEXT: Final = """\
 source .venv/bin/activate
+
+# look at the rollouts in your browser
+ng_viewer +jsonl_fpath=results/demo/rollouts.jsonl
 
 # another environment
 ng eval run --resources-server format_following --model-type local_model --num-repeats 4 --max-output-tokens 100 \\
@@ -40,14 +46,14 @@ Record = dict[str, Any]
 def main(arguments: Sequence[str]) -> int:
     """Run the demonstration and return the exit code of the collection."""
     command = collection(*arguments)
-    console.emit(f"{heading('This runs')}\n{shown(command)}\n")
+    console.emit(f"{INTRODUCTION}\n\n{heading('This runs')}\n{shown(command)}\n")
     code = run_command(command)
     if code not in {Exit.OK, ExitCode.FAILURES}:
         return code
     records = [json.loads(line) for line in OUTPUT.read_text("utf-8").splitlines()]
     if records:
-        console.emit(f"\n{heading('Rewards of each task')}\n{rewards_by_task(records)}")
-        console.emit(f"\n{heading('One of them')}\n{render_transcript(worth_reading(records), width=WIDTH)}")
+        console.emit(f"\n{heading('Rewards of each task, one for each attempt')}\n{rewards_by_task(records)}")
+        console.emit(f"\n{heading('One rollout')}\n{render_transcript(worth_reading(records), width=WIDTH)}")
     console.emit(f"\n{heading('What to type next')}\n{NEXT}")
     return code
 

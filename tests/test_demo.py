@@ -58,6 +58,10 @@ def test_it_collects_five_tasks_four_times_and_shows_what_there_is(tmp_path: Pat
     assert "results/demo/rollouts.jsonl" in done.stderr
     # Once more: what is there does not stand in the way.
     assert run_demo(tmp_path, policy).returncode == 0
+    viewer = next(line for line in demo.NEXT.splitlines() if line.startswith("ng_viewer"))
+    command = [sys.executable, "-m", "nemo_gym.cli", *shlex.split(viewer.removeprefix("ng_")), "+export_html=page.html"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert "What is 95% of 200?" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_the_command_that_it_shows_is_the_one_in_the_readme() -> None:

@@ -4,7 +4,6 @@ The weights are fetched once; the model is loaded by the first request. Everythi
 protocols, tools, sampling parameters, log-probabilities, and the true tokens for training.
 """
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -58,6 +57,7 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
     threads: int | None = Field(default=None, ge=1)
     max_parallel_tool_calls: int = Field(default=1, ge=1)
     return_token_id_information: bool = False
+    on_policy_correction: bool = True
     extra_body: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -78,6 +78,7 @@ class LocalModel(SimpleResponsesAPIModel):
             EnginePool(self._find_model, self._plan),
             token_ids=config.return_token_id_information,
             max_calls=config.max_parallel_tool_calls,
+            carries_tokens=config.on_policy_correction,
         )
         self._converter = ResponsesConverter(return_token_id_information=config.return_token_id_information)
         name = Path(config.model_path).stem if config.model_path else Path(SMOLLM2.file_name).stem
@@ -94,8 +95,11 @@ class LocalModel(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses API request."""
         wants_logprobs = LOGPROBS in (body.include or ())
+        others = [name for name in body.include or () if name != LOGPROBS]
         try:
-            chat = self._converter.responses_to_chat_completion_create_params(body)
+            chat = self._converter.responses_to_chat_completion_create_params(
+                body.model_copy(update={"include": others}) if wants_logprobs else body
+            )
         except UnsupportedContentError as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         chat.logprobs = chat.logprobs or wants_logprobs
@@ -124,7 +128,7 @@ class LocalModel(SimpleResponsesAPIModel):
         # A download belongs to the start: a mistake ends it before any rollout has begun.
         await self._find_model()
         yield
-        await asyncio.to_thread(self._model.pool.close)
+        await self._model.pool.close()
 
     async def _find_model(self) -> Path:
         if self.config.model_path:

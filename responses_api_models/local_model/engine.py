@@ -5,6 +5,7 @@ waiting for a socket never blocks the event loop, and closing one ends a generat
 port is guarded by a key that only this process knows.
 """
 
+import asyncio
 import contextlib
 import http.client
 import importlib
@@ -13,8 +14,7 @@ import os
 import secrets
 import sys
 import weakref
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +30,6 @@ SMALL_MODEL_BYTES: Final = 1_000_000_000
 # Every engine keeps its own view of the weights; two fit into the memory that a small machine can spare.
 MAX_SMALL_ENGINES: Final = 2
 BATCH: Final = 128
-REMEMBERED: Final = 8
 GGUF_MAGIC: Final = b"GGUF"
 
 
@@ -76,23 +75,38 @@ class Engine:
     key: str = field(repr=False)
     context: int  # of one slot
     eos_token: str
-    free: int
-    recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED), repr=False)
-
-    def shared(self, tokens: Sequence[int]) -> int:
-        """How much of a prompt the engine has seen lately, and need not read again."""
-        return max((common_prefix(tokens, seen) for seen in self.recent), default=0)
+    slots: int
+    end: Callable[[], object] = field(default=lambda: None, repr=False)
+    _asking: set[aiohttp.ClientSession] = field(default_factory=set, repr=False)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """The engine's answer; a request that is cancelled stops the engine's work on it."""
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=None)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(self.url + path, data=orjson.dumps(body), headers=headers) as response,
-        ):
-            content = await response.read()
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                self._listed(session),
+                session.post(self.url + path, data=orjson.dumps(body), headers=headers) as response,
+            ):
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise EngineError(503, f"the engine has ended ({error})") from error
         return _read_answer(response.status, content)
+
+    async def close(self) -> None:
+        """End the engine. It would wait for ever for a request that somebody waits for, so those are dropped first."""
+        for session in list(self._asking):
+            await session.close()
+        await asyncio.to_thread(self.end)
+
+    @contextlib.asynccontextmanager
+    async def _listed(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
+        self._asking.add(session)
+        try:
+            yield
+        finally:
+            self._asking.discard(session)
 
 
 def _read_answer(status: int, content: bytes) -> Any:
@@ -138,11 +152,11 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
         key=key,
         context=properties["default_generation_settings"]["n_ctx"],
         eos_token=properties["eos_token"],
-        free=plan.slots,
+        slots=plan.slots,
     )
-    # Ended with its last user, at the latest at exit; left to chance, its threads would outlive the interpreter.
+    # Ended at exit at the latest; left to chance, its threads would outlive the interpreter.
     holder = [server]
-    weakref.finalize(engine, holder.clear)
+    engine.end = weakref.finalize(engine, holder.clear)
     return engine
 
 

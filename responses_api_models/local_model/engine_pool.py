@@ -55,9 +55,11 @@ class EnginePool:
             self._engines, self._slots = engines, Slots(engines)
         logger.info("loaded %s in %.1f s: %s", model.name, time.perf_counter() - started, plans)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all engines; another request would start them anew."""
-        self._engines = []
+        ended, self._engines = self._engines, []
+        for engine in ended:
+            await engine.close()
 
     async def context(self) -> int:
         """How many tokens a conversation may have."""
@@ -94,15 +96,14 @@ class EnginePool:
         """Let the model write. After a text that ends in ``returns_after`` the conversation is expected to go on."""
         await self._any()
         slots, tokens, returns = self._slots, prompt, False
-        engine = await slots.take(prompt)
+        slot = await slots.take(prompt)
         try:
             body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
-            answer = await engine.post("/completion", body)
+            answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
             tokens = prompt + answer["tokens"]
             returns = bool(returns_after) and answer["content"].endswith(returns_after)
         finally:
-            engine.recent.append(tokens)
-            slots.give_back(engine, tokens, returns=returns)
+            slots.give_back(slot, tokens, returns=returns)
         return Generation(
             text=answer["content"],
             tokens=answer["tokens"],

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from nemo_gym.conversion.token_prefix import PrefixMismatchError, splice_prefix
 from responses_api_models.local_model.completions import Outcome, Tokens
 from responses_api_models.local_model.engine_pool import EnginePool, Generation
 from responses_api_models.local_model.grammar import SchemaError
-from responses_api_models.local_model.options import SEEDS, RequestError, Wish, text_grammar
+from responses_api_models.local_model.options import SEEDS, RequestError, Wish
 from responses_api_models.local_model.prompting import plain_messages
-from responses_api_models.local_model.token_scores import align, continue_prompt
-from responses_api_models.local_model.toolbox import CLOSE, Answer, Choice, read_answer, tool_grammar
+from responses_api_models.local_model.token_scores import align
+from responses_api_models.local_model.toolbox import CLOSE, Answer, Choice, answer_grammar, read_answer
 from responses_api_models.local_model.worked_examples import Tool
 
 logger = logging.getLogger(__name__)
@@ -24,9 +25,10 @@ CANDIDATES: Final = (64, 1_000_000)
 class ToolCallingModel:
     """A model that was never taught to call tools, and does so all the same."""
 
-    def __init__(self, pool: EnginePool, *, token_ids: bool, max_calls: int) -> None:
+    def __init__(self, pool: EnginePool, *, token_ids: bool, max_calls: int, carries_tokens: bool = True) -> None:
         self.pool = pool
         self._token_ids = token_ids
+        self._carries_tokens = token_ids and carries_tokens
         self._max_calls = max_calls
 
     async def answer(self, wish: Wish) -> list[Outcome]:
@@ -50,29 +52,30 @@ class ToolCallingModel:
         return [await self._one(wish, prompt, _with_seed(options, number)) for number in range(wish.answers)]
 
     def _grammar(self, wish: Wish) -> str | None:
-        if not wish.tools:
-            return text_grammar(wish.schema)
-        key = json.dumps([(tool.name, tool.description, tool.parameters) for tool in wish.tools])
+        # A model that sees calls writes calls, also when it may not; then the grammar keeps it from that.
+        if not wish.tools and wish.schema is None and not any(m.get("tool_calls") for m in wish.messages):
+            return None
+        tools = json.dumps([(tool.name, tool.description, tool.parameters) for tool in wish.tools])
         try:
-            return _compiled(key, wish.choice, self._max_calls)
+            return _compiled(tools, json.dumps(wish.schema), wish.choice, 1 if wish.one_call else self._max_calls)
         except SchemaError as error:
-            raise RequestError(f"tool parameters: {error}") from error
+            raise RequestError(str(error)) from error
 
     async def _prompt(self, wish: Wish) -> list[int]:
         whole = await self.pool.prompt(plain_messages(wish.messages, wish.tools), wish.template_options)
         carrying = [n for n, message in enumerate(wish.messages) if message.get("generation_token_ids") is not None]
-        if not self._token_ids or not carrying:
+        if not self._carries_tokens or not carrying:
             return whole
         last: Mapping[str, Any] = wish.messages[carrying[-1]]
         known = plain_messages(wish.messages, wish.tools, count=carrying[-1] + 1)
         prefix = await self.pool.prompt(known, wish.template_options, answer_follows=False)
         eos = await self.pool.eos_token()
-        turns = 0 if eos is None else prefix.count(eos)
         carried = [*last["prompt_token_ids"], *last["generation_token_ids"]]
-        continued = continue_prompt(carried, whole, turns, eos)
-        if continued is None:
-            logger.warning("this model's template does not mark the end of a turn: earlier turns are tokenized anew")
-        return continued or whole
+        try:
+            return splice_prefix(whole, prefix, carried, -1 if eos is None else eos)
+        except PrefixMismatchError as error:
+            logger.warning("earlier turns are tokenized anew: %s", error)
+            return whole
 
     def _scores_wanted(self, wish: Wish) -> int:
         if wish.top_logprobs is None:
@@ -130,5 +133,6 @@ def _with_seed(options: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(tools: str, choice: Choice, max_calls: int) -> str:
-    return tool_grammar([Tool(*fields) for fields in json.loads(tools)], mode=choice, max_calls=max_calls)
+def _compiled(tools: str, schema: str, choice: Choice, max_calls: int) -> str:
+    offered = [Tool(*fields) for fields in json.loads(tools)]
+    return answer_grammar(offered, mode=choice, max_calls=max_calls, schema=json.loads(schema))

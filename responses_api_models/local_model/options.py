@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
-from responses_api_models.local_model.grammar import SchemaError, schema_grammar
 from responses_api_models.local_model.toolbox import Choice
 from responses_api_models.local_model.worked_examples import Tool
 
@@ -36,6 +35,7 @@ class Wish:
     messages: Sequence[Mapping[str, Any]]
     tools: tuple[Tool, ...]  # those that are offered
     choice: Choice
+    one_call: bool  # and not several at once
     max_tokens: int | None
     answers: int
     top_logprobs: int | None  # None: no log-probabilities at all
@@ -50,17 +50,18 @@ def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Map
     extra = {**defaults, **_json_object(metadata, "extra_body")}
     extra = {SYNONYMS.get(name, name): value for name, value in extra.items()}
     tools, choice = _offered(body)
-    max_tokens = next((n for n in (body.max_completion_tokens, body.max_tokens) if n is not None), None)
-    if max_tokens is None:
-        max_tokens = extra.get("max_tokens")
+    limits = (body.max_completion_tokens, body.max_tokens, extra.get("max_tokens"))
+    max_tokens = next((limit for limit in limits if limit is not None), None)
     if not body.messages:
         raise RequestError("there are no messages")
-    if max_tokens is not None and max_tokens < 1:
-        raise RequestError("max_tokens must be at least 1")
+    _check_count("max_tokens", max_tokens, 1)
+    _check_count("n", body.n, 1)
+    _check_count("top_logprobs", body.top_logprobs, 0)
     return Wish(
         messages=body.messages,
         tools=tuple(tools),
         choice=choice,
+        one_call=body.parallel_tool_calls is False,
         max_tokens=max_tokens,
         answers=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs or body.top_logprobs else None,
@@ -68,6 +69,11 @@ def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Map
         schema=_wanted_schema(body.response_format),
         template_options=_json_object(metadata, "chat_template_kwargs"),
     )
+
+
+def _check_count(name: str, count: Any, least: int) -> None:
+    if count is not None and not (isinstance(count, int) and count >= least):
+        raise RequestError(f"{name} must be a whole number and at least {least}, not {count!r}")
 
 
 def _json_object(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
@@ -102,14 +108,6 @@ def _wanted_schema(response_format: Mapping[str, Any] | None) -> Any:
     if kind != "text":
         raise RequestError(f"there is no response format {kind!r}")
     return None
-
-
-def text_grammar(schema: Any) -> str | None:
-    """The grammar of a text that must be JSON, or None where it is free."""
-    try:
-        return None if schema is None else schema_grammar(schema)
-    except SchemaError as error:
-        raise RequestError(f"response format: {error}") from error
 
 
 def _offered(body: NeMoGymChatCompletionCreateParamsNonStreaming) -> tuple[list[Tool], Choice]:

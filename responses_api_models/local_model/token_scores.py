@@ -40,22 +40,3 @@ def _can_begin(tokens: Sequence[int], start: int, score: Mapping[str, Any] | Non
     if any(byte > 127 for byte in score["bytes"]):
         return score["id"] in tokens[start : start + len(score["bytes"])]
     return start < len(tokens) and tokens[start] == score["id"]
-
-
-def continue_prompt(
-    carried: Sequence[int], whole: Sequence[int], finished_turns: int, eos: int | None
-) -> list[int] | None:
-    """The true tokens so far, followed by what is new in the conversation.
-
-    ``whole`` is the conversation templated anew and ``finished_turns`` the number of ``eos`` tokens in the part of it
-    that ``carried`` stands for. Text does not always become the tokens again that it came from, so that part is taken
-    from what was really read and written. None: the template does not show where the part ends.
-    """
-    if eos is None or finished_turns == 0:
-        return None
-    ends = [position for position, token in enumerate(whole) if token == eos]
-    if len(ends) < finished_turns:
-        return None
-    # An answer that was cut off has no end of its own.
-    ending = [] if carried and carried[-1] == eos else [eos]
-    return [*carried, *ending, *whole[ends[finished_turns - 1] + 1 :]]

@@ -29,6 +29,7 @@ OPEN_RESULT: Final = "<tool_response>"
 CLOSE_RESULT: Final = "</tool_response>"
 # Text never contains this, or a model that has seen results would make up its own.
 RESERVED: Final = "<tool"
+NO_ARGUMENTS: Final = {"type": "object", "additionalProperties": False}
 INTRODUCTION: Final = "You can call tools. To call one, answer with"
 
 Choice = Literal["auto", "required"]
@@ -57,7 +58,7 @@ def describe_tools(tools: Sequence[Tool]) -> str:
 
 
 def _describe(tool: Tool) -> str:
-    line = f"{tool.name}{_describe_parameters(tool.parameters)}"
+    line = f"{tool.name}{_describe_parameters(tool.readable)}"
     return f"{line}: {' '.join(tool.description.split())}" if tool.description else line
 
 
@@ -74,9 +75,11 @@ def describe_type(schema: Any, depth: int = 0) -> str:
         return "any"
     if "const" in schema or "enum" in schema:
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema.get("enum", [schema.get("const")]))
-    for combined in ("anyOf", "oneOf"):
+    for combined in ("anyOf", "oneOf", "allOf"):
         if combined in schema:
-            return " | ".join(dict.fromkeys(describe_type(part, depth + 1) for part in schema[combined]))
+            return (" & " if combined == "allOf" else " | ").join(
+                dict.fromkeys(describe_type(part, depth + 1) for part in schema[combined])
+            )
     kind = schema.get("type", "object" if "properties" in schema else "any")
     if kind == "array":
         return f"{describe_type(schema.get('items'), depth + 1)}[]"
@@ -95,25 +98,33 @@ def write_result(output: str) -> str:
     return f"{OPEN_RESULT}{output}{CLOSE_RESULT}"
 
 
-def tool_grammar(tools: Sequence[Tool], *, mode: Choice, max_calls: int = 1) -> str:
-    """The grammar of answers: calls of these tools, or (``auto``) also text."""
+def answer_grammar(tools: Sequence[Tool], *, mode: Choice = "auto", max_calls: int = 1, schema: Any = None) -> str:
+    """The grammar of answers: calls of these tools, or (``auto``) also text, which is JSON if it has a schema."""
     builder = GrammarBuilder()
-    calls = [_call(builder, tool) for tool in tools]
-    call = builder.define(sequence(OPEN, choice(calls), CLOSE))
-    several = sequence(call, Repeat(sequence("\n", call), 0, max_calls - 1)) if max_calls > 1 else call
-    if mode == "auto":
-        text = _text_without(builder, RESERVED)
-        root = choice([text, sequence(optional(text), several)])
+    calls = _calls(builder, tools, max_calls)
+    if mode == "required":
+        root = calls
+    elif schema is not None:
+        root = choice([builder.add_schema(schema, "response format"), calls])
     else:
-        root = several
+        text = _text_without(builder, RESERVED)
+        root = choice([text, sequence(optional(text), calls)])
     try:
         return builder.text(root)
     except EmptyGrammarError:
-        raise SchemaError("tools", "no arguments fit the parameters of any of these tools") from None
+        what = "tools" if mode == "required" else "response format"
+        raise SchemaError(what, "nothing fits what is asked for") from None
+
+
+def _calls(builder: GrammarBuilder, tools: Sequence[Tool], max_calls: int) -> Node:
+    call = builder.define(sequence(OPEN, choice(_call(builder, tool) for tool in tools), CLOSE))
+    return sequence(call, Repeat(sequence("\n", call), 0, max_calls - 1)) if max_calls > 1 else call
 
 
 def _call(builder: GrammarBuilder, tool: Tool) -> Node:
-    schema = tool.parameters or {"type": "object", "properties": {}}
+    schema = tool.parameters or NO_ARGUMENTS
+    if schema.get("properties") == {} and not schema.keys() - {"type", "properties", "required", "title"}:
+        schema = NO_ARGUMENTS  # any object would fit, but whoever lists no arguments means none
     if not ({"type", "$ref", "allOf", "anyOf", "oneOf"} & schema.keys()):
         schema = {"type": "object", **schema}
     arguments = builder.add_schema(schema, tool.name)

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from responses_api_models.local_model.grammar.algebra import Document
+from responses_api_models.local_model.grammar.values import admits, bounds_of
+
 # With fewer, or with questions that differ more from what people ask, the smallest models rarely call anything.
 EXAMPLES: Final = 4
 QUESTIONS: Final = (
@@ -22,7 +25,20 @@ QUESTIONS: Final = (
 BARE_QUESTIONS: Final = ("{description}", "What is the {name}?", "How about the {name}?", "I need the {name}.")
 RESULTS: Final = (42, 17, 5, 230)
 QUOTED_EXAMPLE: Final = re.compile(r"(?:for example|for instance|e\.g\.|such as)[,:]?\s+(.+?)[.)]?$", re.IGNORECASE)
+# Different in every example, or the model would learn one answer by heart instead of copying from the question.
+WORDS: Final = ("Paris", "garden", "Anna", "blue", "winter", "music", "river", "bread")
 MAX_DEPTH: Final = 4
+# A schema inside another is two levels down: below ``properties`` and below its name.
+MAX_LEVELS: Final = 2 * MAX_DEPTH
+FORMATS: Final = {
+    "date": "2024-05-17",
+    "time": "09:30:00Z",
+    "date-time": "2024-05-17T09:30:00Z",
+    "email": "ann@example.org",
+    "uri": "https://example.org",
+    "ipv4": "192.0.2.1",
+    "uuid": "3f2b8c1e-5d47-4a90-8b6f-0c9d2e71a5b4",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,12 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
+
+    @property
+    def readable(self) -> Mapping[str, Any]:
+        """The parameters with what is referred to in the place of the references."""
+        parameters: Mapping[str, Any] = _inlined(self.parameters, Document(self.parameters))
+        return parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +67,24 @@ class WorkedExample:
     answer: str
 
 
+def _inlined(schema: Any, document: Document, level: int = 0) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(item, document, level) for item in schema]
+    if not isinstance(schema, Mapping) or level > MAX_LEVELS:
+        return schema
+    if "$ref" in schema:
+        target = document.resolve(schema["$ref"], schema["$ref"])
+        return _inlined(target, document, level + 1)
+    return {name: _inlined(inner, document, level + 1) for name, inner in schema.items() if name != "$defs"}
+
+
 def worked_examples(tools: Sequence[Tool], count: int = EXAMPLES) -> list[WorkedExample]:
     """A few examples, of as many tools as possible."""
     return [_example(tool, number) for number, tool in enumerate(itertools.islice(itertools.cycle(tools), count))]
 
 
 def _example(tool: Tool, number: int) -> WorkedExample:
-    arguments = example_value(tool.parameters, "", number)
+    arguments = example_value(tool.readable, "", number)
     if not isinstance(arguments, dict):
         arguments = {}
     values = ", ".join(_spoken(arguments))
@@ -78,8 +111,9 @@ def _spoken(value: Any) -> Iterator[str]:
 
 def example_value(schema: Any, name: str, number: int = 0, depth: int = 0) -> Any:
     """A value such as the schema means: one that it names, or the simplest one of its type."""
+    word = WORDS[(number + len(name)) % len(WORDS)]
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
-        return name or "value"
+        return word
     named = list(_named_values(schema))
     if named:
         return named[number % len(named)]
@@ -87,14 +121,28 @@ def example_value(schema: Any, name: str, number: int = 0, depth: int = 0) -> An
         if schema.get(combined):
             return example_value(schema[combined][0], name, number, depth + 1)
     kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), "null")
-    if kind == "object":
-        return _example_object(schema, number, depth)
-    if kind == "array":
-        return [example_value(schema["items"], name, number, depth + 1)] if schema.get("items") else []
-    simple = {"boolean": True, "null": None, "string": name or "value"}
-    return simple[kind] if kind in simple else max(number + 1, int(schema.get("minimum", 0)))
+    match next((one for one in kind if one != "null"), "null") if isinstance(kind, list) else kind:
+        case "object":
+            value: Any = _example_object(schema, number, depth)
+        case "array":
+            value = [example_value(schema["items"], name, number, depth + 1)] if schema.get("items") else []
+        case "integer" | "number":
+            value = _example_number(schema, number)
+        case "boolean":
+            value = True
+        case "null":
+            value = None
+        case _:
+            value = FORMATS.get(schema.get("format", ""), word)
+    return value
+
+
+def _example_number(schema: Mapping[str, Any], number: int) -> float:
+    bounds, step = bounds_of(schema), schema.get("multipleOf", 1)
+    guesses = [step * (number + 1), *(limit for limit in bounds.whole() if limit is not None)]
+    if bounds.low is not None and bounds.high is not None:
+        guesses.append(float(bounds.low + bounds.high) / 2)
+    return next((guess for guess in guesses if admits({**schema, "type": ["number"]}, guess)), guesses[0])
 
 
 def _example_object(schema: Mapping[str, Any], number: int, depth: int) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
-import jsonschema
+import openai
 import pytest
 from fastapi.testclient import TestClient
 
@@ -13,35 +12,12 @@ from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.model_errors import ModelCallError
 from nemo_gym.servers.webapp import build_app
 from responses_api_models.local_model.app import LocalModel
-from responses_api_models.local_model.tests.conftest import build_model
-
-CALCULATOR = {
-    "type": "function",
-    "name": "calculator",
-    "description": "Evaluates an arithmetic expression exactly.",
-    "parameters": {
-        "type": "object",
-        "properties": {"expression": {"type": "string", "description": "for example 3 * (4 + 5)", "maxLength": 30}},
-        "required": ["expression"],
-        "additionalProperties": False,
-    },
-}
-QUESTION = {"role": "user", "content": "What is 55 plus 31?"}
-
-
-def seeded(seed: int, **more: Any) -> dict[str, str]:
-    return {"extra_body": json.dumps({"seed": seed, **more})}
-
-
-async def ask(model: LocalModel, question: Any = "Say hi.", **options: Any) -> NeMoGymResponse:
-    options = {"max_output_tokens": 24, "temperature": 0.0, **options}
-    return await model.responses(NeMoGymResponseCreateParamsNonStreaming(input=question, **options))
+from responses_api_models.local_model.tests.conftest import CALCULATOR, QUESTION, ask, build_model, seeded
 
 
 async def test_an_answer_has_text_and_counts(model: LocalModel) -> None:
@@ -82,6 +58,13 @@ async def test_instructions_reach_the_model(model: LocalModel) -> None:
     assert (await ask(model)).output_text != (await ask(model, instructions="You are a pirate.")).output_text
 
 
+async def test_log_probabilities_can_be_included(model: LocalModel, caplog: pytest.LogCaptureFixture) -> None:
+    response = await ask(model, include=["message.output_text.logprobs"])
+    [part] = response.output[0].content  # type: ignore[union-attr]
+    assert len(part.logprobs) > 2  # type: ignore[union-attr,arg-type]
+    assert not caplog.records
+
+
 async def test_log_probabilities_are_those_of_the_text(model: LocalModel) -> None:
     response = await ask(model, top_logprobs=2)
     [part] = response.output[0].content  # type: ignore[union-attr]
@@ -98,86 +81,6 @@ async def test_a_context_that_is_exceeded_gives_an_empty_incomplete_answer(model
     assert response.usage is not None
     assert response.usage.input_tokens > 2000
     assert response.usage.output_tokens == 0
-
-
-async def test_a_text_can_be_held_to_a_schema(model: LocalModel) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "maximum": 120}},
-        "required": ["name", "age"],
-    }
-    wanted = {"format": {"type": "json_schema", "name": "person", "schema": schema}}
-    response = await ask(model, "Bob is 5 years old.", text=wanted, max_output_tokens=60)
-    jsonschema.validate(json.loads(response.output_text), schema)
-
-
-async def test_a_tool_is_called_and_its_result_told(model: LocalModel) -> None:
-    first = await ask(model, [QUESTION], tools=[CALCULATOR], max_output_tokens=60)
-    [call] = first.output
-    assert call.type == "function_call"
-    assert json.loads(call.arguments) == {"expression": "55 + 31"}
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"result": "86"}'}
-    second = await ask(model, [QUESTION, call, result], tools=[CALCULATOR], max_output_tokens=60)
-    assert "86" in second.output_text
-    assert second.usage is not None
-    assert second.usage.input_tokens_details.cached_tokens > 100
-
-
-async def test_tool_choice_is_obeyed(model: LocalModel) -> None:
-    story = "Tell me a story."
-    for choice in ("required", {"type": "function", "name": "calculator"}):
-        response = await ask(model, story, tools=[CALCULATOR], tool_choice=choice, max_output_tokens=80)
-        assert [item.type for item in response.output] == ["function_call"]
-    response = await ask(model, QUESTION["content"], tools=[CALCULATOR], tool_choice="none")
-    assert [item.type for item in response.output] == ["message"]
-
-
-async def test_a_call_that_is_cut_off_is_no_call(model: LocalModel) -> None:
-    response = await ask(model, [QUESTION], tools=[CALCULATOR], tool_choice="required", max_output_tokens=8)
-    assert [item.type for item in response.output] == ["message"]
-    assert response.output_text == ""
-    assert response.incomplete_details is not None
-
-
-WILD = [
-    {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 17}}, "required": ["n"]},
-    {
-        "type": "object",
-        "properties": {"x": {"type": "number", "exclusiveMinimum": -1, "maximum": 1}},
-        "required": ["x"],
-    },
-    {
-        "type": "object",
-        "properties": {"code": {"type": "string", "pattern": r"^[A-Z]{2}-\d{3}$"}},
-        "required": ["code"],
-    },
-    {"type": "object", "properties": {"when": {"type": "string", "format": "date"}, "ok": {"type": "boolean"}}},
-    {
-        "type": "object",
-        "properties": {
-            "tags": {"type": "array", "items": {"enum": ["red", "grün", '"blue"']}, "minItems": 1, "maxItems": 3},
-            "where": {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"]},
-        },
-        "required": ["tags", "where"],
-    },
-    {
-        "type": "object",
-        "propertyNames": {"pattern": "^[a-z]{1,4}$"},
-        "additionalProperties": {"type": "integer", "multipleOf": 5, "maximum": 100},
-        "maxProperties": 2,
-    },
-]
-
-
-@pytest.mark.parametrize("schema", WILD, ids=json.dumps)
-async def test_the_wildest_guesses_fit_the_schema(model: LocalModel, schema: dict[str, Any]) -> None:
-    wanted = {"format": {"type": "json_schema", "name": "wild", "schema": schema}}
-    wild: dict[str, Any] = {"text": wanted, "temperature": 3.0, "max_output_tokens": 50}
-    answers = [ask(model, "Act.", metadata=seeded(seed, top_k=0, top_p=1, min_p=0), **wild) for seed in range(4)]
-    finished = [answer for answer in await asyncio.gather(*answers) if answer.status == "completed"]
-    assert finished
-    for answer in finished:
-        jsonschema.validate(json.loads(answer.output_text), schema)
 
 
 async def test_chat_completions_are_answered_too(model: LocalModel) -> None:
@@ -273,11 +176,38 @@ async def test_a_model_path_that_leads_nowhere_is_found_out_at_the_start(tmp_pat
             pass
 
 
+async def test_a_damaged_model_is_named_in_the_answer(torn: Path) -> None:
+    server = build_model(model_path=str(torn))
+    with pytest.raises(ModelCallError, match="it is damaged") as caught:
+        await ask(server)
+    assert (caught.value.status, caught.value.hint[:20]) == (400, "fetch the file again")
+
+
 async def test_a_model_path_may_name_any_gguf_file(weights: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").symlink_to(weights)
     server = build_model(model_path=str(tmp_path / "mine.gguf"), n_parallel=1, n_ctx=512)
     assert (await ask(server, max_output_tokens=2)).model == "mine"
-    server._model.pool.close()
+    await server._model.pool.close()
+
+
+async def test_the_official_client_finds_both_protocols(weights: Path) -> None:
+    settings = "responses_api_models/local_model/configs/local_model.yaml"
+    config = parse_config([f"+config_paths=[{settings}]"]).config
+    async with host_gym(config) as gym:
+        [instance] = gym.instances
+        url = f"http://{instance.host}:{instance.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+            response = await client.responses.create(model="any", input="Say hi.", max_output_tokens=4)
+            completion = await client.chat.completions.create(
+                model="any", messages=[{"role": "user", "content": "Say hi."}], max_tokens=4, logprobs=True
+            )
+    assert response.output_text
+    assert response.usage is not None
+    assert response.usage.output_tokens == 4
+    [choice] = completion.choices
+    assert choice.finish_reason == "length"
+    assert choice.logprobs is not None
+    assert len(choice.logprobs.content or []) == 4
 
 
 async def test_a_whole_rollout_runs_in_this_process(weights: Path) -> None:

@@ -1,5 +1,6 @@
 """Engines are planned for the machine, refuse what is no model, and end when their process does."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ import pytest
 from nemo_gym.errors import ConfigError
 from responses_api_models.local_model.cores import read_quota, usable_cores
 from responses_api_models.local_model.engine import (
+    EngineError,
     EnginePlan,
     check_model,
     plan_engines,
     require_xllamacpp,
     start_engine,
 )
+from responses_api_models.local_model.engine_pool import EnginePool
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
 
@@ -64,10 +67,9 @@ def test_what_is_no_model_is_named(tmp_path: Path) -> None:
         check_model(tmp_path / "model.safetensors")
 
 
-def test_a_damaged_model_is_named(weights: Path, tmp_path: Path) -> None:
-    (tmp_path / "torn.gguf").write_bytes(weights.read_bytes()[:5_000_000])
+def test_a_damaged_model_is_named(torn: Path) -> None:
     with pytest.raises(ConfigError, match=r"torn\.gguf can't be loaded: it is damaged"):
-        start_engine(tmp_path / "torn.gguf", EnginePlan(1, 512, 1))
+        start_engine(torn, EnginePlan(1, 512, 1))
 
 
 def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +77,25 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="xllamacpp") as caught:
         require_xllamacpp()
     assert caught.value.hint == "pip install 'rollout-gym[local]'"
+
+
+async def test_a_pool_that_is_closed_ends_its_engines_and_can_start_anew(weights: Path) -> None:
+    async def model() -> Path:
+        return weights
+
+    pool = EnginePool(model, lambda _: [EnginePlan(1, 512, 1)])
+    await pool.load()
+    engine = await pool._any()
+    prompt = await pool.tokenize("Hello")
+    generating = asyncio.create_task(pool.generate(prompt, {"n_predict": 400, "ignore_eos": True}))
+    await asyncio.sleep(0.2)
+    await pool.close()
+    with pytest.raises(EngineError, match="has ended"):
+        await generating
+    with pytest.raises(EngineError, match="has ended"):
+        await engine.post("/tokenize", {"content": "Hello"})
+    assert await pool.tokenize("Hello") == prompt
+    await pool.close()
 
 
 def run(program: str, weights: Path) -> "subprocess.Popen[str]":

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
-from responses_api_models.local_model.options import RequestError, Wish, read_wish, text_grammar
+from responses_api_models.local_model.options import RequestError, Wish, read_wish
 
 
 def function(name: str) -> dict[str, Any]:
@@ -77,6 +77,9 @@ def test_tool_choice_says_what_is_offered(choice: Any, offered: list[str], mode:
         ({"metadata": {"chat_template_kwargs": "[1]"}}, "metadata.chat_template_kwargs"),
         ({"messages": []}, "no messages"),
         ({"max_tokens": 0}, "at least 1"),
+        ({"metadata": {"extra_body": '{"max_tokens": "many"}'}}, "not 'many'"),
+        ({"n": 0}, "n must be"),
+        ({"top_logprobs": -1}, "top_logprobs must be"),
         ({"response_format": {"type": "poem"}}, "'poem'"),
     ],
 )
@@ -86,12 +89,15 @@ def test_mistakes_are_named(options: dict[str, Any], reason: str) -> None:
 
 
 def test_a_text_may_have_to_be_json() -> None:
-    assert text_grammar(read().schema) is None
-    assert text_grammar(read(response_format={"type": "json_object"}).schema)
+    assert read().schema is None
+    assert read(response_format={"type": "json_object"}).schema == {"type": "object"}
     schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
-    assert text_grammar(read(response_format=schema).schema)
-    with pytest.raises(RequestError, match="response format: "):
-        text_grammar({"not": {}})
+    assert read(response_format=schema).schema == {"type": "integer"}
+
+
+def test_a_request_may_want_one_call_at_a_time() -> None:
+    assert read(tools=[function("a")], parallel_tool_calls=False).one_call
+    assert not read(tools=[function("a")]).one_call
 
 
 def test_log_probabilities_are_given_when_asked_for() -> None:

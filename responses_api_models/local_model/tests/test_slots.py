@@ -1,24 +1,32 @@
-"""Slots are given out in order, to the engine that knows the prompt, and kept for those who come back."""
+"""Slots go to those whom they know, in order else, and are kept for those who come back."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from responses_api_models.local_model.engine import Engine, common_prefix
-from responses_api_models.local_model.slots import HOLD_S, Slots
+from responses_api_models.local_model.slots import HOLD_S, PATIENCE, Slots
 
 
-def engine(free: int = 1) -> Engine:
-    return Engine(url="", key="", context=100, eos_token="", free=free)
+def engine(slots: int = 1) -> Engine:
+    return Engine(url="", key="", context=100, eos_token="", slots=slots)
+
+
+async def is_free(slots: Slots) -> bool:
+    """Whether one more gets a slot at once."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(slots.take([0]), timeout=0.01)
+        return True
+    return False
 
 
 PROMPT = list(range(100))
 
 
 async def test_waiting_requests_are_served_in_order() -> None:
-    only = engine()
-    slots = Slots([only])
-    await slots.take(PROMPT)
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
     order: list[int] = []
 
     async def wait(number: int) -> None:
@@ -32,39 +40,95 @@ async def test_waiting_requests_are_served_in_order() -> None:
     slots.give_back(only, PROMPT, returns=False)
     await asyncio.gather(*tasks)
     assert order == [0, 1, 2, 3, 4]
-    assert only.free == 1
+    assert await is_free(slots)
 
 
-async def test_a_prompt_goes_to_the_engine_that_knows_it() -> None:
-    first, second = engine(2), engine(1)
-    second.recent.append(PROMPT)
-    slots = Slots([first, second])
-    assert await slots.take([*PROMPT, 1]) is second
-    assert await slots.take([*PROMPT, 1]) is first
+async def test_a_prompt_goes_to_the_slot_that_knows_it() -> None:
+    slots = Slots([engine(2), engine(1)])
+    taken = [await slots.take([number] * 100) for number in range(3)]
+    for number, slot in enumerate(taken):
+        slots.give_back(slot, [number] * 100, returns=False)
+    assert await slots.take([*[1] * 100, 7]) is taken[1]
+    assert await slots.take([*[2] * 100, 7]) is taken[2]
 
 
 async def test_a_prompt_that_nobody_knows_goes_to_the_idlest_engine() -> None:
-    first, second = engine(1), engine(2)
-    assert await Slots([first, second]).take(PROMPT) is second
+    second = engine(2)
+    slots = Slots([engine(1), second])
+    assert (await slots.take(PROMPT)).engine is second
+
+
+async def test_a_free_slot_goes_to_the_one_it_knows_best() -> None:
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
+    other, repeat = asyncio.create_task(slots.take([7] * 100)), asyncio.create_task(slots.take(PROMPT))
+    await asyncio.sleep(0)
+    slots.give_back(only, [*PROMPT, 1, 2, 3], returns=False)
+    assert await repeat is only
+    assert not other.done()
+    slots.give_back(only, PROMPT, returns=False)
+    assert await other is only
+
+
+async def test_a_prompt_that_is_read_elsewhere_is_left_for_there() -> None:
+    slots = Slots([engine(2)])
+    first, second = await slots.take([1] * 100), await slots.take([2] * 100)
+    repeat, other = asyncio.create_task(slots.take([1] * 100)), asyncio.create_task(slots.take([3] * 100))
+    await asyncio.sleep(0)
+    slots.give_back(second, [2] * 100, returns=False)
+    assert await other is second
+    assert not repeat.done()
+    slots.give_back(first, [1] * 100, returns=False)
+    assert await repeat is first
+
+
+async def test_nobody_is_passed_over_for_ever() -> None:
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
+    other = asyncio.create_task(slots.take([7] * 100))
+    await asyncio.sleep(0)
+    for _ in range(PATIENCE):
+        repeat = asyncio.create_task(slots.take(PROMPT))
+        await asyncio.sleep(0)
+        slots.give_back(only, PROMPT, returns=False)
+        await repeat
+    late = asyncio.create_task(slots.take(PROMPT))
+    await asyncio.sleep(0)
+    slots.give_back(only, PROMPT, returns=False)
+    assert await other is only
+    late.cancel()
 
 
 async def test_a_conversation_that_returns_at_once_goes_before_those_who_wait() -> None:
-    only = engine()
-    slots = Slots([only])
-    await slots.take(PROMPT)
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
     other = asyncio.create_task(slots.take([7]))
     await asyncio.sleep(0)
-    slots.give_back(only, [*PROMPT, 1], returns=True)
-    assert await slots.take([*PROMPT, 1, 2, 3]) is only
+    slots.give_back(only, [*PROMPT, 1, 2], returns=True)
+    # What it wrote has become other tokens, as text that is tokenized again may.
+    assert await slots.take([*PROMPT, 12, 3]) is only
     assert not other.done()
     slots.give_back(only, [*PROMPT, 1, 2, 3], returns=False)
     assert await other is only
 
 
+async def test_another_repeat_does_not_take_what_is_kept_for_a_conversation() -> None:
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
+    repeat = asyncio.create_task(slots.take(PROMPT))
+    await asyncio.sleep(0)
+    slots.give_back(only, [*PROMPT, 1], returns=True)
+    another = asyncio.create_task(slots.take(PROMPT))
+    assert await slots.take([*PROMPT, 1, 2]) is only
+    assert not repeat.done()
+    assert not another.done()
+    another.cancel()
+    repeat.cancel()
+
+
 async def test_a_slot_is_kept_for_a_moment_only() -> None:
-    only = engine()
-    slots = Slots([only])
-    await slots.take(PROMPT)
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
     other = asyncio.create_task(slots.take([7]))
     await asyncio.sleep(0)
     slots.give_back(only, PROMPT, returns=True)
@@ -72,29 +136,27 @@ async def test_a_slot_is_kept_for_a_moment_only() -> None:
 
 
 async def test_whoever_gives_up_waiting_takes_nothing_away() -> None:
-    only = engine()
-    slots = Slots([only])
-    await slots.take(PROMPT)
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
     tired, patient = asyncio.create_task(slots.take([1])), asyncio.create_task(slots.take([2]))
     await asyncio.sleep(0)
     tired.cancel()
     slots.give_back(only, PROMPT, returns=False)
     assert await patient is only
     slots.give_back(only, [2], returns=False)
-    assert only.free == 1
+    assert await is_free(slots)
 
 
 async def test_a_slot_given_in_the_moment_of_giving_up_is_passed_on() -> None:
-    only = engine()
-    slots = Slots([only])
-    await slots.take(PROMPT)
+    slots = Slots([engine()])
+    only = await slots.take(PROMPT)
     tired = asyncio.create_task(slots.take([1]))
     await asyncio.sleep(0)
     slots.give_back(only, PROMPT, returns=False)
     tired.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tired
-    assert only.free == 1
+    assert await is_free(slots)
 
 
 def test_common_prefixes_are_found() -> None:

@@ -1,0 +1,192 @@
+"""A model that says what another one said: records every exchange with it, and replays them without it.
+
+    record    pass every request on, and write down what was answered, also failures
+    replay    answer from the recording, byte for byte; a request that is not in it is an error that names the nearest
+    lenient   answer from the recording, and pass on (and record) what is not in it
+
+Each rollout gets the answers that it got when they were recorded, in that order, however many run at once.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, Self
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.config_types import ModelServerRef
+from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.servers.cached_calls import launch_path
+from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.rollout_scope import Occurrences, current_scope
+from nemo_gym.servers.wire import encode_json
+from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
+from responses_api_models.replay_model.recording import Answer, Asked, Recorder, Recording
+from responses_api_models.replay_model.upstream import EndpointSettings, Forwarded, Source, source_of
+
+RESPONSES: Final = "/v1/responses"
+CHAT: Final = "/v1/chat/completions"
+COMPARED: Final = 200  # requests among which the nearest is looked for
+HINT: Final = "record it (mode: record or lenient), or make the run as it was recorded: same tasks, settings and agent"
+
+
+class ReplayModelConfig(BaseResponsesAPIModelConfig):
+    """Which recording, what to do with it, and whom to ask."""
+
+    recording: str
+    mode: Literal["record", "replay", "lenient"] = "replay"
+    upstream: ModelServerRef | EndpointSettings | None = Field(default=None)
+
+    @model_validator(mode="after")
+    def _needs_upstream(self) -> Self:
+        if self.mode != "replay" and self.upstream is None:
+            raise ValueError(f"mode {self.mode} needs an upstream to ask")
+        return self
+
+
+class AnyRequest(BaseModel):
+    """A request that is passed on or looked up as it came: whoever answers it checks it."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ReplayModel(SimpleResponsesAPIModel):
+    """A model server in front of another, or in its place."""
+
+    config: ReplayModelConfig
+    # What a cache answers would be missing in the recording.
+    uses_cache: ClassVar[bool] = False
+
+    _recorder: Recorder | None = PrivateAttr(default=None)
+    _recording: Recording | None = PrivateAttr(default=None)
+    _source: Source | None = PrivateAttr(default=None)
+    _address: ModelAddress = PrivateAttr()
+    _asked: Occurrences = PrivateAttr(default_factory=Occurrences)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Open the recording."""
+        super().model_post_init(context)
+        path = launch_path(self.config.recording, "recording")
+        self._address = ModelAddress(f"recording {path.name}", "replay")
+        self._source = source_of(self.config.upstream, self.server_client)
+        try:
+            if self.config.mode != "replay":
+                self._recorder = Recorder(path)
+            if self.config.mode != "record":
+                self._recording = Recording(path)
+        except OSError as error:
+            raise _unusable(path, error) from error
+
+    def setup_webserver(self) -> FastAPI:
+        """Build the app; a request that is not recorded is answered as a failed model call."""
+        app = super().setup_webserver()
+        app.add_exception_handler(ModelCallError, _answer_model_error)
+        return app
+
+    def responses_handler(self) -> Callable[..., Any]:
+        """What answers ``/v1/responses``: bytes for bytes."""
+        return self.relay_responses
+
+    def chat_completions_handler(self) -> Callable[..., Any]:
+        """What answers ``/v1/chat/completions``: bytes for bytes."""
+        return self.relay_chat_completions
+
+    async def relay_responses(self, request: Request, body: AnyRequest = Body()) -> Response:  # noqa: ARG002 - JSON
+        """Answer a Responses API request."""
+        return _response(await self._answer(RESPONSES, await request.body(), request.cookies))
+
+    async def relay_chat_completions(self, request: Request, body: AnyRequest = Body()) -> Response:  # noqa: ARG002
+        """Answer a Chat Completions request."""
+        return _response(await self._answer(CHAT, await request.body(), request.cookies))
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        """The same for those who have the parameters at hand."""
+        return NeMoGymResponse.model_validate_json(await self._good_answer(RESPONSES, body))
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        """The same for those who have the parameters at hand."""
+        return NeMoGymChatCompletion.model_validate_json(await self._good_answer(CHAT, body))
+
+    async def _good_answer(self, path: str, body: BaseModel) -> bytes:
+        answer = (await self._answer(path, encode_json(body), {})).answer
+        if answer.status != 200:
+            raise self._address.refusal(answer.status, answer.headers, answer.body)
+        return answer.body
+
+    async def _answer(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
+        text, scope = canonical(body), current_scope()
+        asked = Asked(key_of(path, text), path, text, scope)
+        if self._recording is not None:
+            place = self._recording.find(asked.key, scope, self._asked.next(scope, asked.key))
+            if place is not None:
+                return Forwarded(self._recording.answer(place))
+        if self._source is None or self._recorder is None:
+            raise self._unknown(asked)
+        forwarded = await self._source.ask(path, body, cookies)
+        self._record(asked, forwarded.answer)
+        return forwarded
+
+    def _record(self, asked: Asked, answer: Answer) -> None:
+        assert self._recorder is not None
+        try:
+            place = self._recorder.append(asked, answer)
+        except OSError as error:
+            reason = f"the exchange can't be recorded: {error.strerror or error}"
+            raise self._address.error(ModelErrorKind.MODEL_ERROR, reason, hint="make room on the disk") from error
+        if self._recording is not None:
+            self._recording.add(asked.key, asked.scope[:3] if asked.scope is not None else None, place)
+
+    def _unknown(self, asked: Asked) -> ModelCallError:
+        assert self._recording is not None
+        if self._recording.is_known(asked.key):
+            reason = "this rollout has asked for this more often than when it was recorded"
+            return self._address.error(ModelErrorKind.REJECTED, reason, hint=HINT)
+        return self._address.error(ModelErrorKind.REJECTED, f"not recorded: {self._nearest(asked)}", hint=HINT)
+
+    def _nearest(self, asked: Asked) -> str:
+        assert self._recording is not None
+        found = [
+            (likeness(text, asked.text), scope, text)
+            for scope, place in self._recording.requests(asked.scope, COMPARED)
+            if (text := self._recording.text(place)) is not None
+        ]
+        if not found:
+            return "the recording is empty"
+        _, scope, text = max(found, key=lambda one: one[0])
+        whose = f"of task {scope[0]} rollout {scope[1]}" if scope else "of nobody in particular"
+        return f"the nearest recorded request ({whose}) differs {first_difference(text, asked.text)}"
+
+
+def _response(forwarded: Forwarded) -> Response:
+    answer = forwarded.answer
+    response = Response(answer.body, answer.status, dict(answer.headers), media_type="application/json")
+    for name, cookie in forwarded.cookies.items():
+        response.set_cookie(name, getattr(cookie, "value", cookie))
+    return response
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    missing = isinstance(error, FileNotFoundError)
+    return ConfigError(
+        f"recording: {path} can't be opened: {error.strerror or error}",
+        hint="record one first, with mode: record" if missing else "choose another file, or correct its permissions",
+    )
+
+
+async def _answer_model_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ModelCallError)
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
+
+
+if __name__ == "__main__":
+    ReplayModel.run_webserver()

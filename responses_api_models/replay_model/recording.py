@@ -1,0 +1,225 @@
+"""The recording: a file with one exchange a line, which only grows.
+
+    {"key": …, "path": "/v1/responses", "scope": [task, rollout, attempt], "base": …, "head": 812, "tail": 95,
+     "request": "what is new", "status": 200, "answer": "the body, character by character"}
+
+A request of a later turn repeats most of the one before it, so only what lies between their common start (``head``)
+and their common end (``tail``) is written; ``base`` is the key of that earlier request. A line is written in one piece
+while nobody else writes. What a crash tore off stays where it is, as a line that nobody can read; everybody else's
+lines are whole. Several processes may record to one file.
+"""
+
+import base64
+import fcntl
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from nemo_gym.servers.rollout_scope import RolloutScope
+from responses_api_models.replay_model.matching import common_end, common_start
+
+REMEMBERED: Final = 4096  # attempts whose last request is at hand
+WORTHWHILE: Final = 64  # characters in common
+
+Scope = tuple[int, int, int]  # task, rollout, attempt
+
+
+class Place(NamedTuple):
+    """Where a line is."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request was answered with."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: its key, its path, its one text, and who asked."""
+
+    key: str
+    path: str
+    text: str
+    scope: RolloutScope | None
+
+
+class Recorder:
+    """Appends exchanges to a recording."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._recent: OrderedDict[str | None, Asked] = OrderedDict()
+        self._whole: Asked | None = None  # the last request that was written in full
+        with _locked(self._descriptor):
+            self._end_torn_line()
+
+    def append(self, asked: Asked, answer: Answer) -> Place:
+        """Write an exchange, all of it or nothing."""
+        line = orjson.dumps(self._shortened(asked) | _encoded(answer)) + b"\n"
+        with _locked(self._descriptor):
+            offset = os.fstat(self._descriptor).st_size
+            try:
+                rest = line
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except BaseException:
+                os.ftruncate(self._descriptor, offset)
+                raise
+        self._remember(asked)
+        return Place(offset, len(line))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def _shortened(self, asked: Asked) -> dict[str, Any]:
+        scope = list(asked.scope[:3]) if asked.scope is not None else None
+        line = {"key": asked.key, "path": asked.path, "scope": scope}
+        base = self._recent.get(_run(asked), self._whole)
+        if base is not None:
+            head = common_start(base.text, asked.text)
+            tail = common_end(base.text[head:], asked.text[head:])
+            if head + tail > max(WORTHWHILE, len(asked.text) // 2) and base.key != asked.key:
+                new = asked.text[head : len(asked.text) - tail]
+                return line | {"base": base.key, "head": head, "tail": tail, "request": new}
+        self._whole = asked
+        return line | {"request": asked.text}
+
+    def _remember(self, asked: Asked) -> None:
+        self._recent[_run(asked)] = asked
+        self._recent.move_to_end(_run(asked))
+        if len(self._recent) > REMEMBERED:
+            self._recent.popitem(last=False)
+
+    def _end_torn_line(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")
+
+
+class Recording:
+    """What was recorded: where the answers are. The answers themselves stay in the file until they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._places: dict[str, list[tuple[Scope | None, Place]]] = {}
+        self._own: dict[tuple[str, int, int], list[tuple[int, Place]]] = {}
+        self.unreadable = 0
+        offset = 0
+        with path.open("rb") as lines:
+            for line in lines:
+                self._add_line(line, Place(offset, len(line)))
+                offset += len(line)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._places.values()))
+
+    def add(self, key: str, scope: Scope | None, place: Place) -> None:
+        """Know of a line that was written meanwhile."""
+        self._places.setdefault(key, []).append((scope, place))
+        if scope is not None:
+            self._own.setdefault((key, *scope[:2]), []).append((scope[2], place))
+
+    def is_known(self, key: str) -> bool:
+        """Whether this was ever asked."""
+        return key in self._places
+
+    def find(self, key: str, scope: RolloutScope | None, number: int) -> Place | None:
+        """The answer for an attempt that asks this for the ``number``-th time, counted from 0.
+
+        An attempt that was recorded gets what it got then. Otherwise the rollout's answers count in the order in which
+        they came. A rollout that was not recorded gets those of others, each rollout beginning with another one.
+        """
+        others = self._places.get(key)
+        if not others:
+            return None
+        own = self._own.get((key, scope.task, scope.rollout)) if scope is not None else None
+        if scope is None or not own:
+            return others[((scope.rollout if scope is not None else 0) + number) % len(others)][1]
+        exact = [place for attempt, place in own if attempt == scope.attempt] or [place for _, place in own]
+        return exact[number] if number < len(exact) else None
+
+    def answer(self, place: Place) -> Answer:
+        """The answer on a line."""
+        line = self._line(place)
+        body = line["answer"].encode() if "answer" in line else base64.b64decode(line["answer_base64"])
+        return Answer(line["status"], body, line.get("headers", {}))
+
+    def text(self, place: Place) -> str | None:
+        """The one text of the request on a line; None if a line that it builds on is missing."""
+        line, pieces = self._line(place), list[dict[str, Any]]()
+        while line.get("base") is not None:
+            pieces.append(line)
+            bases = self._places.get(line["base"])
+            if not bases or len(pieces) > REMEMBERED:
+                return None
+            line = self._line(bases[0][1])
+        text: str = line["request"]
+        for piece in reversed(pieces):
+            text = text[: piece["head"]] + piece["request"] + text[len(text) - piece["tail"] :]
+        return text
+
+    def requests(self, scope: RolloutScope | None, most: int) -> Iterator[tuple[Scope | None, Place]]:
+        """One line for each request: first those of the same rollout, then of the same task, then the others."""
+
+        def distance(who: Scope | None) -> int:
+            if who is None or scope is None or who[0] != scope.task:
+                return 2
+            return int(who[1] != scope.rollout)
+
+        nearest = (min(places, key=lambda one: distance(one[0])) for places in self._places.values())
+        yield from sorted(nearest, key=lambda one: (distance(one[0]), one[1]))[:most]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def _add_line(self, text: bytes, place: Place) -> None:
+        try:
+            line = orjson.loads(text)
+            key, scope, _ = line["key"], line["scope"], line["status"]
+        except (ValueError, KeyError, TypeError):
+            self.unreadable += bool(text.strip())
+            return
+        self.add(key, (scope[0], scope[1], scope[2]) if scope else None, place)
+
+    def _line(self, place: Place) -> dict[str, Any]:
+        line: dict[str, Any] = orjson.loads(os.pread(self._descriptor, place.length, place.offset))
+        return line
+
+
+def _run(asked: Asked) -> str | None:
+    return asked.scope.run if asked.scope is not None else None
+
+
+def _encoded(answer: Answer) -> dict[str, Any]:
+    line: dict[str, Any] = {"status": answer.status}
+    if answer.headers:
+        line["headers"] = dict(answer.headers)
+    try:
+        return line | {"answer": answer.body.decode()}
+    except UnicodeDecodeError:
+        return line | {"answer_base64": base64.b64encode(answer.body).decode()}
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

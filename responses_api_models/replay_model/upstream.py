@@ -1,0 +1,101 @@
+"""Whom a replay model asks: another model server of the Gym, or an endpoint. Both answer with bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import orjson
+from pydantic import BaseModel, Field
+
+from nemo_gym.config_types import ModelServerRef
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
+from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers import http_errors
+from nemo_gym.servers.endpoint import Endpoint, Upstream
+from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.model_errors import ModelAddress, ModelCallError
+from responses_api_models.replay_model.recording import Answer
+
+# What an error answer says beside its body.
+TELLING: Final = (FAILURE_CLASS_HEADER, "Retry-After")
+
+
+class EndpointSettings(BaseModel):
+    """An OpenAI-compatible endpoint."""
+
+    base_url: str
+    api_key: str = Field(repr=False)
+    model: str | None = None
+    default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    max_concurrent_requests: int | None = Field(default=None, ge=1)
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    connect_timeout_s: float = Field(default=30.0, gt=0)
+    max_retries: int = Field(default=8, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """An answer from upstream, and the cookies to send along with the next request."""
+
+    answer: Answer
+    cookies: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Whoever is asked."""
+
+    async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
+        """Pass a request on; a failure is an answer, too."""
+        ...
+
+
+class ServerSource:
+    """A model server of the same Gym."""
+
+    def __init__(self, client: ServerClient, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._address = ModelAddress(f"server {name}", name)
+
+    async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
+        """Pass a request on."""
+        try:
+            reply = await self._client.post(server_name=self._name, url_path=path, json=body, cookies=cookies)
+        except http_errors.RequestFailedError as error:
+            return _failed(self._address.no_answer(error))
+        told = {name: reply.headers[name] for name in TELLING if name in reply.headers}
+        return Forwarded(Answer(reply.status, await reply.read(), told), reply.cookies)
+
+
+class EndpointSource:
+    """An endpoint outside."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        endpoint = Endpoint(
+            **settings.model_dump(exclude={"model", "max_concurrent_requests"}),
+        )
+        secrets = [settings.api_key, *settings.default_headers.values()]
+        address = ModelAddress(shown(settings.base_url), settings.model or "any", secrets=secrets)
+        self._model = settings.model
+        self._upstream = Upstream(endpoint, address, max_concurrent_requests=settings.max_concurrent_requests)
+
+    async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:  # noqa: ARG002 - ours alone
+        """Pass a request on, with the model's name if one is configured."""
+        if self._model is not None:
+            body = orjson.dumps(orjson.loads(body) | {"model": self._model})
+        try:
+            content = await self._upstream.post(path.removeprefix("/v1"), body)
+        except ModelCallError as error:
+            return _failed(error)
+        return Forwarded(Answer(200, content))
+
+
+def _failed(error: ModelCallError) -> Forwarded:
+    return Forwarded(Answer(error.status, orjson.dumps(error.body()), error.headers()))
+
+
+def source_of(upstream: ModelServerRef | EndpointSettings | None, client: ServerClient) -> Source | None:
+    """Whom the settings mean."""
+    if upstream is None:
+        return None
+    return ServerSource(client, upstream.name) if isinstance(upstream, ModelServerRef) else EndpointSource(upstream)

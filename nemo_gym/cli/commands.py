@@ -11,6 +11,7 @@ from typing import Final
 from nemo_gym.cli import selectors
 from nemo_gym.cli.command import PREFIXES, ROOTS, Command
 from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, chooses, flag, number
+from nemo_gym.cli.reverify_command import REVERIFY
 
 ENTRY_POINT: Final = "nemo_gym.cli.main:main"
 GROUPS: Final = {
@@ -40,6 +41,7 @@ _PROFILE: Final = (
     "ng_reward_profile +materialized_inputs_jsonl_fpath=results/rollouts_materialized_inputs.jsonl"
     " +rollouts_jsonl_fpath=results/rollouts.jsonl"
 )
+_VIEW: Final = "ng_viewer +jsonl_fpath=results/rollouts.jsonl"
 _PREPARE: Final = (
     f'ng_prepare_data "+config_paths=[{_EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
 )
@@ -185,6 +187,7 @@ COMMANDS: Final = (
             flag("--no-serve", sets="serve", constant="false"),
         ),
     ),
+    REVERIFY,
     Command(
         name="compare",
         path="eval compare",
@@ -206,6 +209,18 @@ COMMANDS: Final = (
             flag("--inputs", sets="materialized_inputs_jsonl_fpath"),
             flag("--rollouts", sets="rollouts_jsonl_fpath"),
         ),
+    ),
+    Command(
+        name="viewer",
+        path="eval view",
+        function="nemo_gym.cli.viewing:viewer",
+        parameters="nemo_gym.cli.viewing:ViewerConfig",
+        summary="Look at rollouts in a browser, also while they are collected; search, filter, compare, share.",
+        examples=(
+            f"{_VIEW} +export_html=results/rollouts.html",
+            f"{_VIEW} +export_html=all.html '+filter=\"reward > 0\"'",
+        ),
+        flags=(VERBOSE, flag("--input", "-i", sets="jsonl_fpath"), flag("--tui", sets="tui", constant="true")),
     ),
     Command(
         name="prepare_data",

@@ -1,0 +1,111 @@
+"""``ng_viewer``: look at rollouts in a browser, in a terminal, or in a file to send to somebody."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, Field
+
+from nemo_gym.cli import console
+from nemo_gym.cli.loop import cancelled_by_signals, run_async
+from nemo_gym.cli.outcome import Exit
+from nemo_gym.cli.settings import read_parameters
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.filters import parse_filter
+from nemo_gym.view.export_html import export_html
+from nemo_gym.view.files import split_patterns
+from nemo_gym.view.library import Library
+from nemo_gym.view.selection import Query, select
+from nemo_gym.view.serve import Address, serving
+
+
+class ViewerConfig(BaseModel):
+    """Parameters of ``ng_viewer``."""
+
+    jsonl_fpath: str | list[str] = Field(
+        description="Rollout file, pattern (`'results/*.jsonl'`), or several of them, separated by commas."
+    )
+    server_host: str = Field(default="127.0.0.1", description="Address to listen on; beyond this machine with a token.")
+    server_port: int = Field(default=7860, ge=0, le=65535, description="Port; if it is taken, the next free one.")
+    export_html: str | None = Field(default=None, description="Write one self-contained page there instead.")
+    filter: str = Field(default="", description="What to export, or to show first: `reward < 0.5 and tool_calls > 3`.")
+    max_export_mb: float = Field(default=50.0, gt=0, description="Largest page that is written.")
+    tui: bool = Field(default=False, description="Show the rollouts in the terminal instead.")
+
+
+def viewer(overrides: Sequence[str]) -> int:
+    """Serve the page until Ctrl-C, write it to a file, or show the rollouts in the terminal."""
+    config = read_parameters(ViewerConfig, overrides)
+    parse_filter(config.filter)  # a slip is told before anything is read
+    if config.tui and find_spec("textual") is None:
+        raise ConfigError("the terminal viewer needs Textual", hint="pip install 'rollout-gym[tui]'")
+    with Library(split_patterns(config.jsonl_fpath), cache=cache_folder()) as library:
+        if config.export_html is not None:
+            return _export(library, config)
+        if config.tui:
+            return _terminal(library, config)
+        return run_async(_serve(library, config))
+
+
+def cache_folder() -> Path:
+    """Where indexes go whose files lie in folders that cannot be written to."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "rollout-gym" / "view"
+
+
+async def _serve(library: Library, config: ViewerConfig) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    with library.following(), cancelled_by_signals(task, announcement="stopping"):
+        async with serving(library, config.server_host, config.server_port) as address:
+            console.emit(_link(address, config.filter))
+            with contextlib.suppress(asyncio.CancelledError):
+                await _say_what_is_indexed(library)
+                await asyncio.Event().wait()
+    return Exit.OK
+
+
+def _link(address: Address, filter_text: str) -> str:
+    """The address with the filter that was asked for."""
+    sign = "&" if "?" in address.url else "?"
+    return address.url + (f"{sign}{urlencode({'filter': filter_text})}" if filter_text else "")
+
+
+async def _say_what_is_indexed(library: Library) -> None:
+    """Tell the terminal when everything can be seen."""
+    await asyncio.to_thread(library.caught_up.wait)
+    rollouts = sum(run.rollouts.state.rows for run in library.runs)
+    failures = sum(run.failures.state.rows for run in library.runs if run.failures)
+    console.note(f"{rollouts} rollouts, {failures} failures; Ctrl-C ends the viewer")
+
+
+def _export(library: Library, config: ViewerConfig) -> int:
+    assert config.export_html is not None
+    library.index_columns()
+    for run in library.runs:
+        run.plan.refresh()
+    snapshot = library.snapshot()
+    written = export_html(
+        select(snapshot, Query(filter=config.filter)),
+        Path(config.export_html),
+        title=library.title,
+        limit_mb=config.max_export_mb,
+        whole=not config.filter.strip(),
+    )
+    console.note(f"{written.rollouts} rollouts, {written.bytes / 1e6:.1f} MB")
+    console.emit(config.export_html)
+    return Exit.OK
+
+
+def _terminal(library: Library, config: ViewerConfig) -> int:
+    from nemo_gym.view.tui import ViewerApp  # noqa: PLC0415 - Textual is an extra
+
+    console.note(f"reading {library.title}")
+    library.index_columns()
+    with library.following():
+        ViewerApp(library, config.filter).run()
+    return Exit.OK

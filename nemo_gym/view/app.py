@@ -1,0 +1,192 @@
+"""The viewer's JSON API and its page. Only the files of the library can be read, nothing can be changed.
+
+Handlers are plain functions that run in threads: they wait for SQLite and the disk, never for the network.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.filters import FilterError
+from nemo_gym.view import groups as grouping
+from nemo_gym.view.comparing import compare_rollouts, compare_runs
+from nemo_gym.view.guard import Guard
+from nemo_gym.view.library import Library, Snapshot
+from nemo_gym.view.overview import at_present, overview
+from nemo_gym.view.rollout import rollout
+from nemo_gym.view.rows import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
+from nemo_gym.view.selection import Query, Selection, Selections
+
+STATIC: Final = Path(__file__).parent / "static"
+MOST_ROWS: Final = 1_000  # in one answer
+_ATTEMPTS: Final = 3  # a file that is replaced while it is read
+
+Handler = Callable[[Snapshot, Request], Any]
+
+
+class Api:
+    """The routes under ``/api``; each is a function of a snapshot and the request."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._selections = Selections()
+        self._overviews: dict[tuple[int, int, Query], dict[str, Any]] = {}
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        handlers: dict[str, Handler] = {
+            "/state": self.state,
+            "/columns": self.columns,
+            "/rollouts": self.rollouts,
+            "/groups": self.groups,
+            "/rollout/{id}": self.rollout,
+            "/rollout/{id}/raw": self.raw,
+            "/overview": self.overview,
+            "/scatter": self.scatter,
+            "/compare": self.compare,
+            "/compare_runs": self.compare_runs,
+        }
+        return [Route(path, partial(self._answer, handler)) for path, handler in handlers.items()]
+
+    async def _answer(self, handler: Handler, request: Request) -> Response:
+        try:
+            return await run_in_threadpool(self._attempt, handler, request)
+        except FilterError as error:
+            return _error(400, error, position=error.position)
+        except ConfigError as error:
+            return _error(400, error)
+
+    def _attempt(self, handler: Handler, request: Request) -> Response:
+        for _ in range(_ATTEMPTS):
+            try:
+                body = handler(self._library.snapshot(), request)
+            except UNAVAILABLE:
+                continue
+            return body if isinstance(body, Response) else _json(body)
+        raise HTTPException(503, "the file is being replaced: try again")
+
+    # ---- handlers ------------------------------------------------------------------------------------------------
+
+    def state(self, snapshot: Snapshot, request: Request) -> Response:
+        """What files there are and how far they are indexed; 304 if that is what the reader knows."""
+        files = [run.state() for run in snapshot.runs]
+        body = to_bytes({"version": snapshot.version, "files": files, "title": self._library.title})
+        tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"ETag": tag})
+        return Response(body, media_type="application/json", headers={"ETag": tag})
+
+    def columns(self, snapshot: Snapshot, _: Request) -> Any:
+        """What can be filtered and sorted by."""
+        return {"columns": [fact.described() for fact in snapshot.columns.values()]}
+
+    def rollouts(self, snapshot: Snapshot, request: Request) -> Any:
+        """A part of the table."""
+        selection, (start, stop) = self._selected(snapshot, request), _window(request)
+        columns = known_columns(snapshot, request.query_params.get("columns", ""))
+        rows = table_rows(selection, start, stop, columns, request.query_params.get("search", ""))
+        return {"version": snapshot.version, "total": len(selection), "offset": start, "rows": rows}
+
+    def groups(self, snapshot: Snapshot, request: Request) -> Any:
+        """A part of the groups."""
+        selection, (start, stop) = self._selected(snapshot, request, sort=""), _window(request)
+        by, sort = request.query_params.get("by", "task"), request.query_params.get("sort") or "key"
+        return grouping.groups(selection, by=by, sort=sort, start=start, stop=stop)
+
+    def rollout(self, snapshot: Snapshot, request: Request) -> Any:
+        """One rollout."""
+        return rollout(self._selected(snapshot, request), _code(snapshot, request.path_params["id"]))
+
+    def raw(self, snapshot: Snapshot, request: Request) -> Response:
+        """The line as it is in the file."""
+        _, _, line = line_of(snapshot, _code(snapshot, request.path_params["id"]))
+        return Response(bytes(line), media_type="application/json")
+
+    def overview(self, snapshot: Snapshot, request: Request) -> Any:
+        """The numbers of the first page."""
+        query = _query(request)._replace(sort="")
+        whole = not query.filter.strip() and not query.search.strip()
+        key = (snapshot.version, snapshot.searchable if query.search else 0, query)
+        if key not in self._overviews:
+            found = overview(self._selections.get(snapshot, query), whole=whole)
+            self._overviews = {**dict(list(self._overviews.items())[-8:]), key: found}
+        numbers = self._overviews[key]
+        return numbers | at_present(snapshot.runs, numbers, whole=whole)
+
+    def scatter(self, snapshot: Snapshot, request: Request) -> Any:
+        """Two columns against each other."""
+        names = (request.query_params.get(axis) or default for axis, default in (("x", "tokens"), ("y", "reward")))
+        return scatter(self._selected(snapshot, request, sort=""), *names)
+
+    def compare(self, snapshot: Snapshot, request: Request) -> Any:
+        """Two rollouts."""
+        codes = [_code(snapshot, request.query_params.get(name, "")) for name in "ab"]
+        return compare_rollouts(self._selected(snapshot, request), *codes)
+
+    def compare_runs(self, snapshot: Snapshot, request: Request) -> Any:
+        """Two files."""
+        (start, stop), numbers = _window(request), (_integer(request, name, default=-1) for name in "ab")
+        sort = request.query_params.get("sort") or "change"
+        return compare_runs(snapshot, *numbers, sort=sort, start=start, stop=stop)
+
+    def _selected(self, snapshot: Snapshot, request: Request, sort: str | None = None) -> Selection:
+        query = _query(request)
+        return self._selections.get(snapshot, query if sort is None else query._replace(sort=sort))
+
+
+def build_app(library: Library, *, token: str | None, hosts: frozenset[str], static: Path = STATIC) -> ASGIApp:
+    """The whole application. With a token every request needs it; requests must be for one of the hosts."""
+    page = StaticFiles(directory=static, html=True, check_dir=False)
+    routes = [Mount("/api", routes=Api(library).routes()), Mount("/", page)]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+    return Guard(app, token=token, hosts=hosts)
+
+
+def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, ConfigError(error.detail))
+
+
+def _query(request: Request) -> Query:
+    values = request.query_params
+    return Query(values.get("filter", ""), values.get("search", ""), values.get("sort", ""))
+
+
+def _window(request: Request) -> tuple[int, int]:
+    start = _integer(request, "offset", default=0)
+    return start, start + min(_integer(request, "limit", default=100), MOST_ROWS)
+
+
+def _integer(request: Request, name: str, *, default: int) -> int:
+    text = request.query_params.get(name) or str(default)
+    if not (text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 16):
+        raise ConfigError(f"{name} must be a whole number", hint=f"{name}=0")
+    return max(int(text), min(0, default))
+
+
+def _code(snapshot: Snapshot, rollout: str) -> int:
+    code = code_of(snapshot, rollout)
+    if code is None:
+        raise HTTPException(404, f"no rollout {rollout!r}")
+    return code
+
+
+def _json(value: Any) -> Response:
+    return Response(to_bytes(value), media_type="application/json")
+
+
+def _error(status: int, error: ConfigError, **more: Any) -> Response:
+    body = {"error": str(error), "hint": error.hint, **more}
+    return Response(to_bytes(body), status_code=status, media_type="application/json")

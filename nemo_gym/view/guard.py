@@ -1,0 +1,123 @@
+"""What stands between the viewer and a hostile network: host names, a token, and headers that keep a page in its place.
+
+Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So requests
+must name a host that is ours (a stranger's name that resolves to this machine does not count), a viewer that listens
+beyond this machine wants a token, and every answer forbids the browser all but our own files.
+"""
+
+import hmac
+import ipaddress
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+ANY_ADDRESS: Final = "<address>"  # in hosts: whatever is an IP address, which no name server can point elsewhere
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+COOKIE: Final = "rollout_gym_viewer"
+
+
+class Guard:
+    """Lets through what is allowed, and puts the headers on every answer."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers["Cache-Control"] = "no-store" if scope["path"].startswith("/api") else "no-cache"
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not is_allowed(host, self._hosts):
+            return _refused(421, f"this viewer does not answer to the name {host!r}", "open the address it printed")
+        return self._token_refusal(scope, headers) if self._token else None
+
+    def _token_refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        assert self._token
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = dict(query).get("token")
+        if given is not None and _same(given, self._token):
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
+            answer.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="strict", path="/")
+            return answer
+        if _same(_cookie(headers, _cookie_name(scope)), self._token):
+            return None
+        return _refused(401, "this viewer wants its token", "open the whole address that it printed, ?token=… included")
+
+
+def is_allowed(host: str, hosts: frozenset[str]) -> bool:
+    """Whether a Host header, with or without its port, is one of ours."""
+    name = host.lower()
+    bare = name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
+    if name in hosts or bare in hosts:
+        return True
+    return ANY_ADDRESS in hosts and _is_address(bare)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on cannot be reached from elsewhere."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _cookie_name(scope: Scope) -> str:
+    """Cookies know no ports, and there may be several viewers on a machine."""
+    return f"{COOKIE}_{scope['server'][1]}"
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _refused(status: int, error: str, hint: str) -> Response:
+    return JSONResponse({"error": error, "hint": hint}, status_code=status)

@@ -1,0 +1,268 @@
+"""The rollout files that a viewer shows, kept up to date while they grow.
+
+A library has runs; a run is a rollout file with the files beside it, which are found by themselves: failures are rows
+as well, the plan says how many rollouts there will be. One thread follows all of them; readers take a ``Snapshot``,
+which does not change under their hands (but for what can be searched).
+"""
+
+import itertools
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Self
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.filters_fields import FIXED, NUMBERS, PREVIEWS
+from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.view.files import check_files, display_names, find_files
+from nemo_gym.view.index_columns import ColumnFacts
+from nemo_gym.view.index_reader import StaleIndexError
+from nemo_gym.view.plan import Plan, is_held
+from nemo_gym.view.source import Part, Source
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.5
+_LOOK_S: Final = 5.0  # for files that were not there before
+_ASKED_FOR: Final = ("task", "rollout", "reward", "failure", "agent")  # columns of overview, groups and neighbours
+_LIVE_S: Final = 10.0  # a file that grew within this time is being written
+
+
+class Run:
+    """A rollout file and what lies beside it."""
+
+    def __init__(self, path: Path, number: int, cache: Path) -> None:
+        self.path = path
+        self.number = number
+        self.name = path.name
+        self.files = RunFiles.of(path)
+        self._cache = cache
+        self.rollouts = Source(path, run=number, kind="rollouts", cache=cache)
+        self.failures: Source | None = None
+        self.plan = Plan(self.files.plan)
+        self.find_failures()
+
+    @property
+    def sources(self) -> list[Source]:
+        """The files with rows."""
+        return [self.rollouts, self.failures] if self.failures else [self.rollouts]
+
+    def find_failures(self) -> None:
+        """Failures may come later than rollouts."""
+        path = self.files.failures
+        if self.failures is None and path.is_file() and path.stat().st_size:
+            self.failures = Source(path, run=self.number, kind="failures", cache=self._cache)
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody is writing it: a collector says so, of other programs only the result is seen."""
+        try:
+            recent = time.time() - self.path.stat().st_mtime < _LIVE_S
+        except OSError:
+            recent = False
+        return recent or is_held(self.files.lock)
+
+    def state(self) -> dict[str, Any]:
+        """For the page."""
+        rollouts, failures = self.rollouts, self.failures
+        return {
+            "id": self.number,
+            "path": str(self.path),
+            "name": self.name,
+            "rollouts": rollouts.state.rows,
+            "failures": failures.state.rows if failures else 0,
+            "bytes": rollouts.bytes,
+            "indexed_bytes": rollouts.state.position,
+            "searchable": rollouts.state.text_rows,
+            "planned": self.plan.count,
+            "live": self.live,
+            "unreadable": sum(source.state.unreadable for source in self.sources),
+        }
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that is indexed at one moment."""
+
+    version: int
+    runs: tuple[Run, ...]
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def columns(self) -> dict[str, ColumnFacts]:
+        """All columns by name: the fixed ones first, then those of the records as they were met."""
+        text = {"agent", "failure", "file", *PREVIEWS}
+        merged = {
+            name: ColumnFacts(name, name, text=name in text, number=name not in text)
+            for name in (*NUMBERS, *sorted(FIXED - set(NUMBERS)))
+        }
+        for fact in (fact for part in self.parts for fact in part.facts):
+            known = merged.setdefault(fact.name, ColumnFacts.new(fact.name, fact.field))
+            if known.distinct is None and known.known == 0 and fact.name not in {"file", *PREVIEWS}:
+                known.distinct = []
+            known.merge(fact)
+        merged["file"].distinct = [run.name for run in self.runs] if len(self.runs) <= 20 else None
+        return merged
+
+    @property
+    def searchable(self) -> int:
+        """How many rows can be searched by now: the one thing that grows under the reader's hands."""
+        return sum(part.source.state.text_rows for part in self.parts)
+
+    def part(self, run: int, kind: str) -> tuple[int, Part] | None:
+        """The part of a run, with its number."""
+        wanted = (run, kind)
+        found = (i for i, part in enumerate(self.parts) if (part.source.run, part.source.kind) == wanted)
+        place = next(found, None)
+        return None if place is None else (place, self.parts[place])
+
+
+class Library:
+    """Opens the files and keeps their indexes up to date."""
+
+    def __init__(self, patterns: Sequence[str], *, cache: Path) -> None:
+        self._patterns = list(patterns)
+        self._cache = cache
+        self._versions = itertools.count(int(time.time()))
+        self._stop = threading.Event()
+        self.caught_up = threading.Event()  # all columns there are can be seen, or nobody follows any more
+        self._text_grew = False
+        self._complaints: set[str] = set()
+        self.runs: list[Run] = []
+        self._add(check_files(self._patterns))
+        self._snapshot = self._taken()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all indexes."""
+        for source in self._sources():
+            source.close()
+
+    @property
+    def title(self) -> str:
+        """What is shown."""
+        first = self.runs[0].name
+        return first if len(self.runs) == 1 else f"{first} and {len(self.runs) - 1} more"
+
+    def snapshot(self) -> Snapshot:
+        """What there is now."""
+        return self._snapshot
+
+    # ---- keeping up ----------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Index a little more of every file; text only once all columns are there. False if there is nothing to do."""
+        for run in self.runs:
+            run.find_failures()
+        if self._step():
+            self._snapshot = self._taken()
+            return True
+        if not self.caught_up.is_set():
+            self.caught_up.set()
+            self._warm_up()
+        planned = [run.plan.refresh() for run in self.runs]
+        texts = [source.refresh(text=True) for source in self._sources()]
+        # Rows stay the same while they become searchable, so that is told only once all of them are.
+        if any(planned) or (self._text_grew and not any(texts)):
+            self._snapshot = self._taken()
+        self._text_grew = any(texts)
+        return any(planned) or any(texts)
+
+    def _step(self) -> bool:
+        """Index more columns: of every file what was added, but one large file after the other."""
+        moved = False
+        for source in self._sources():
+            if source.refresh():
+                moved = True
+                if source.state.position < source.bytes:
+                    break
+        return moved
+
+    def index_columns(self) -> None:
+        """Index the columns of everything there is, now."""
+        for source in self._sources():
+            while source.refresh():
+                pass
+        self._snapshot = self._taken()
+
+    def index_all(self) -> None:
+        """Index everything there is, now."""
+        while self.refresh():
+            pass
+
+    @contextmanager
+    def following(self, poll_s: float = _POLL_S) -> Iterator[None]:
+        """Keep up with the files while the context lasts."""
+        self._stop.clear()
+        thread = threading.Thread(target=self._follow, args=(poll_s,), name="index", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+            self.caught_up.set()
+
+    def _follow(self, poll_s: float) -> None:
+        looked = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                busy = self.refresh()
+            except StaleIndexError:  # another viewer has begun it anew
+                busy = True
+            except (OSError, sqlite3.Error, ConfigError) as error:  # a full disk, a file system that went away
+                busy = False
+                self._complain(f"the index is not up to date: {error}")
+            if time.monotonic() - looked > _LOOK_S:
+                self.look_for_files()
+                looked = time.monotonic()
+            if not busy:
+                self._warm_up()
+                self._stop.wait(poll_s)
+
+    def _warm_up(self) -> None:
+        """Load the columns that nearly every question needs before somebody asks."""
+        with suppress(StaleIndexError, sqlite3.Error):
+            for part in self._snapshot.parts:
+                for name in _ASKED_FOR:
+                    part.values(name)
+
+    def _complain(self, trouble: str) -> None:
+        """Say it once: it is met again at every look."""
+        if trouble not in self._complaints:
+            self._complaints.add(trouble)
+            logger.warning("%s", trouble)
+
+    def look_for_files(self) -> None:
+        """Add files that match by now."""
+        self._add(find_files(self._patterns))
+
+    def _add(self, paths: Sequence[Path]) -> None:
+        known = {run.path for run in self.runs}
+        new = [path for path in paths if path not in known and path.is_file()]
+        for path in new:
+            try:
+                self.runs.append(Run(path, len(self.runs), self._cache))
+            except (OSError, ConfigError) as error:
+                if not self.runs:
+                    raise
+                self._complain(f"{path} is not shown: {error}")
+        for run, name in zip(self.runs, display_names([run.path for run in self.runs]), strict=True):
+            run.name = name
+
+    def _sources(self) -> list[Source]:
+        return [source for run in self.runs for source in run.sources]
+
+    def _taken(self) -> Snapshot:
+        return Snapshot(next(self._versions), tuple(self.runs), tuple(source.part() for source in self._sources()))

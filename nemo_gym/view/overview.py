@@ -1,0 +1,180 @@
+"""The numbers of the first page. Every one of them is made by ``nemo_gym.metrics``; this module only arranges them."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from nemo_gym.metrics.coverage import Coverage, coverage, distinct
+from nemo_gym.metrics.difficulty import solve_rates
+from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.intervals import mean_intervals
+from nemo_gym.metrics.pass_at_k import pass_at_k
+from nemo_gym.metrics.statistics import overall
+from nemo_gym.metrics.table import Floats, Keys, RolloutTable
+from nemo_gym.schemas.rows import RolloutKey
+from nemo_gym.view.library import Run
+from nemo_gym.view.selection import Selection
+from nemo_gym.view.tables import Scored, is_failure, scored
+
+_BINS: Final = 20
+_RATE_BINS: Final = 10
+_MOST_REPEATS: Final = 1024  # of a task; beyond, pass@k says nothing
+_MOST_AGENTS: Final = 50
+_LARGEST_METRICS: Final = 64 << 20  # bytes of a metrics file
+
+
+def overview(selection: Selection, *, whole: bool) -> dict[str, Any]:
+    """What depends on the rollouts alone. ``whole``: nothing was filtered, so that the plan applies."""
+    found = scored(selection)
+    table = found.table()
+    runs = selection.snapshot.runs
+    known = _coverage(runs, selection, found) if whole else None
+    return {
+        "version": selection.snapshot.version,
+        "rollouts": len(selection),
+        "completed": len(found),
+        "failed": dict(known.failed) if known else _failures(selection),
+        "planned": known.planned if known else None,
+        "completed_of_plan": known.completed if known else None,
+        "coverage": known.percent / 100 if known else None,
+        **_mean(table),
+        "histogram": _histogram(found.rewards),
+        "pass_at_k": _pass_at_k(found),
+        "solve_rates": _binned(solve_rates(table).rate, _RATE_BINS, (0.0, 1.0)),
+        "agents": _agents(found),
+    }
+
+
+def at_present(runs: tuple[Run, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
+    """What changes while the rollouts stay the same: the pace, and what the metrics file says."""
+    if not whole:
+        return {"progress": None, "metrics": None}
+    return {"progress": _progress(runs, numbers["completed_of_plan"], numbers["planned"]), "metrics": _metrics(runs)}
+
+
+def _mean(table: RolloutTable) -> dict[str, Any]:
+    mean = overall(table).get(f"mean/{REWARD}")
+    intervals = mean_intervals(table.metrics(), table.task_starts())
+    interval = intervals.get(REWARD)
+    return {"mean_reward": mean, "interval": [interval.low, interval.high] if interval else None}
+
+
+def _agents(found: Scored) -> list[dict[str, Any]]:
+    codes, names = found.agents.codes, found.agents.vocabulary
+    if codes is None:
+        return [{"agent": None, "rollouts": len(found), **_mean(found.table())}] if len(found) else []
+    counted = np.bincount(codes + 1, minlength=len(names) + 1)
+    entries = []
+    for code in np.argsort(-counted, kind="stable")[:_MOST_AGENTS].tolist():
+        if counted[code]:
+            mine = found.take(codes == code - 1)
+            name = names[code - 1] if code else None
+            entries.append({"agent": name, "rollouts": int(counted[code]), **_mean(mine.table())})
+    return sorted(entries, key=lambda entry: (entry["agent"] is None, entry["agent"]))
+
+
+def _histogram(rewards: Floats) -> dict[str, Any]:
+    finite = rewards[np.isfinite(rewards)]
+    if not len(finite):
+        return {"edges": [], "counts": []}
+    low, high = float(finite.min()), float(finite.max())
+    return _binned(finite, _BINS, (0.0, 1.0) if low >= 0 and high <= 1 else (low, high))
+
+
+def _binned(values: Floats, bins: int, limits: tuple[float, float]) -> dict[str, Any]:
+    counts, edges = np.histogram(values, bins=bins, range=limits)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def _pass_at_k(found: Scored) -> list[dict[str, Any]]:
+    starts = found.table().task_starts()
+    sizes = np.diff(np.r_[starts, len(found)])
+    widest = int(sizes.max(initial=0))
+    if not widest or widest > _MOST_REPEATS:
+        return []
+    scores = np.full((len(starts), widest), np.nan)
+    task = np.repeat(np.arange(len(starts)), sizes)
+    scores[task, np.arange(len(found)) - np.repeat(starts, sizes)] = found.rewards
+    values = enumerate(pass_at_k(scores), 1)
+    return [{"k": k, "value": value} for k, value in values if value is not None and math.isfinite(value)]
+
+
+# ---- plan and progress -----------------------------------------------------------------------------------------------
+def _failures(selection: Selection) -> dict[str, int]:
+    failed = selection.values("failure")
+    if failed.codes is None:
+        return {}
+    counted = Counter(failed.codes[is_failure(selection) & (failed.codes >= 0)].tolist())
+    return {failed.vocabulary[code]: count for code, count in sorted(counted.items())}
+
+
+def _coverage(runs: tuple[Run, ...], selection: Selection, found: Scored) -> Coverage | None:
+    """How much of the plans is done; None if a run has no plan."""
+    total = Coverage(0, 0, {})
+    for run in runs:
+        if run.plan.keys is None:
+            return None
+        mine = found.run == run.number
+        done = distinct(Keys(found.task[mine], found.rollout[mine]))
+        part = coverage(run.plan.keys, done, _failed_keys(selection, run))
+        failed = Counter(total.failed) + Counter(part.failed)
+        total = Coverage(total.planned + part.planned, total.completed + part.completed, dict(sorted(failed.items())))
+    return total
+
+
+def _failed_keys(selection: Selection, run: Run) -> list[tuple[RolloutKey, str]]:
+    place = selection.snapshot.part(run.number, "failures")
+    if place is None:
+        return []
+    part = place[1]
+    task, rollout, kind = part.values("task").numbers, part.values("rollout").numbers, part.values("failure")
+    if kind.codes is None:
+        return []
+    return [
+        (RolloutKey(int(key), int(repeat)), kind.vocabulary[code])
+        for key, repeat, code in zip(task.tolist(), rollout.tolist(), kind.codes.tolist(), strict=True)
+        if code >= 0 and not math.isnan(repeat)
+    ]
+
+
+def _progress(runs: tuple[Run, ...], done: int | None, planned: int | None) -> dict[str, Any] | None:
+    if done is None or planned is None or not any(run.live for run in runs):
+        return None
+    rate = sum(run.rollouts.rate for run in runs)
+    left = max(0, planned - done)
+    return {"rate_per_s": rate, "eta_s": left / rate if rate > 0 else None, "done": done, "planned": planned}
+
+
+# ---- the metrics file ------------------------------------------------------------------------------------------------
+def _metrics(runs: tuple[Run, ...]) -> Any:
+    """What the metrics file of a run says about its agents, without the long list of tasks."""
+    if len(runs) != 1:
+        return None
+    path = runs[0].files.metrics
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _read_metrics(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read_metrics(path: Path, _changed: int, size: int) -> Any:
+    """Read once for each time that it is written."""
+    try:
+        entries = orjson.loads(path.read_bytes()) if size <= _LARGEST_METRICS else None
+    except (OSError, ValueError):
+        return None
+    if not isinstance(entries, list):
+        return None
+    return [
+        {name: value for name, value in entry.items() if name != "group_level_metrics"}
+        for entry in entries
+        if isinstance(entry, Mapping)
+    ]

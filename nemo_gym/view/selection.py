@@ -1,0 +1,169 @@
+"""Which rollouts, in which order: a filter, a search and a sort become row numbers.
+
+A row of a snapshot is one number: the part in the upper bits, the row within it in the lower ones.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from nemo_gym.config.suggest import did_you_mean
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.filters import Filter, parse_filter
+from nemo_gym.metrics.table import Floats, Ints
+from nemo_gym.view.library import Snapshot
+from nemo_gym.view.searching import to_match
+from nemo_gym.view.source import Part
+from nemo_gym.view.values import Values
+
+_SHIFT: Final = 40
+_KEPT: Final = 16
+
+
+class Query(NamedTuple):
+    """What a reader asked for, as typed."""
+
+    filter: str = ""
+    search: str = ""
+    sort: str = ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows of a snapshot in order."""
+
+    snapshot: Snapshot
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def values(self, name: str) -> Values:
+        """A column of these rows, in their order."""
+        return gather(self.snapshot, self.rows, name)
+
+
+class Selections:
+    """Answers queries, and remembers the last answers: a reader who scrolls asks the same one again."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int, Query], Selection] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, snapshot: Snapshot, query: Query) -> Selection:
+        """The rows that a query asks for."""
+        key = (snapshot.version, snapshot.searchable if query.search else 0, query)
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        selection = select(snapshot, query)
+        with self._lock:
+            self._known[key] = selection
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return selection
+
+
+def select(snapshot: Snapshot, query: Query) -> Selection:
+    """Look for the rows."""
+    wanted = parse_filter(query.filter, snapshot.columns)
+    keys = parse_sort(query.sort, snapshot)
+    match = to_match(query.search)
+    found = [_encoded(number, _rows(snapshot, part, wanted, match)) for number, part in enumerate(snapshot.parts)]
+    rows = np.concatenate(found) if found else np.zeros(0, np.int64)
+    return Selection(snapshot, rows[_order(snapshot, rows, keys)] if keys else rows)
+
+
+def _rows(snapshot: Snapshot, part: Part, wanted: Filter, match: str | None) -> Ints:
+    rows: Ints | None = None
+    if wanted:
+        name = snapshot.runs[part.source.run].name
+        rows = part.matching(wanted.sql(part.sql_columns(name, wanted.columns)))
+    if match is not None:
+        found = np.sort(part.containing(match))
+        rows = found if rows is None else np.intersect1d(rows, found, assume_unique=True)
+    return np.arange(1, len(part) + 1) if rows is None else rows
+
+
+def _encoded(part: int, rows: Ints) -> Ints:
+    return rows | (part << _SHIFT)
+
+
+def encode(part: int, row: int) -> int:
+    """A row of a part as a row of the snapshot."""
+    return part << _SHIFT | row
+
+
+def decode(code: int) -> tuple[int, int]:
+    """The part, and the row in it."""
+    return code >> _SHIFT, code & ((1 << _SHIFT) - 1)
+
+
+def gather(snapshot: Snapshot, rows: Ints, name: str) -> Values:
+    """A column of some rows of several parts."""
+    if len(snapshot.parts) == 1 and name != "file":
+        return snapshot.parts[0].values(name).take(rows - 1)
+    owner = rows >> _SHIFT
+    numbers, codes = np.full(len(rows), np.nan), np.full(len(rows), -1, np.int32)
+    vocabulary: dict[str, int] = {}
+    for number, part in enumerate(snapshot.parts):
+        mine = np.flatnonzero(owner == number)
+        if not len(mine):
+            continue
+        if name == "file":
+            values = Values.constant(len(part), snapshot.runs[part.source.run].name)
+        else:
+            values = part.values(name)
+        values = values.take((rows[mine] & ((1 << _SHIFT) - 1)) - 1)
+        numbers[mine] = values.numbers
+        if values.codes is not None:
+            shared = [vocabulary.setdefault(text, len(vocabulary)) for text in values.vocabulary]
+            codes[mine] = np.array([*shared, -1], np.int32)[values.codes]  # the last one is for -1
+    return Values(numbers, codes if vocabulary else None, list(vocabulary))
+
+
+# ---- sorting ---------------------------------------------------------------------------------------------------------
+class SortKey(NamedTuple):
+    """A column to sort by."""
+
+    name: str
+    descending: bool
+
+
+def parse_sort(text: str, snapshot: Snapshot) -> list[SortKey]:
+    """``reward,-tokens``: by reward, then by tokens from high to low."""
+    keys = [SortKey(part.removeprefix("-"), part.startswith("-")) for part in map(str.strip, text.split(",")) if part]
+    for key in keys:
+        if key.name not in snapshot.columns:
+            hint = did_you_mean(key.name, snapshot.columns, available="columns are")
+            raise ConfigError(f"can't sort by '{key.name}': no such column", hint=hint)
+    return keys
+
+
+def _order(snapshot: Snapshot, rows: Ints, keys: Sequence[SortKey]) -> Ints:
+    arrays: list[Floats] = []
+    for key in reversed(keys):  # the last array decides first
+        arrays += sort_arrays(gather(snapshot, rows, key.name), descending=key.descending)
+    if len(arrays) == 1:
+        return np.argsort(arrays[0], kind="stable")
+    return np.lexsort(arrays)
+
+
+def sort_arrays(values: Values, *, descending: bool) -> list[Floats]:
+    """Arrays for lexsort, the decisive one last: numbers before texts, and what is missing always last."""
+    sign = -1.0 if descending else 1.0
+    if values.codes is None:
+        return [sign * values.numbers]  # NaN comes last
+    places = np.argsort(np.array(values.vocabulary, dtype=object), kind="stable")
+    rank = np.empty(len(places) + 1)
+    rank[places] = np.arange(len(places))
+    rank[-1] = np.nan
+    texts = rank[values.codes]
+    is_text = values.codes >= 0
+    kind = np.where(is_text, sign, np.where(np.isnan(values.numbers), np.nan, 0.0))
+    return [sign * np.where(is_text, texts, values.numbers), kind]

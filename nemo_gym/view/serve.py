@@ -1,0 +1,72 @@
+"""Serves a library on a port: the address people open, and who may."""
+
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.servers.listen import bind, listening
+from nemo_gym.view.app import build_app
+from nemo_gym.view.guard import ANY_ADDRESS, LOOPBACK, is_loopback
+from nemo_gym.view.library import Library
+
+_PORTS_TRIED: Final = 100
+_LAST_PORT: Final = 65_535
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not used
+
+
+class Address(NamedTuple):
+    """Where a viewer can be opened."""
+
+    host: str
+    port: int
+    token: str | None
+
+    @property
+    def url(self) -> str:
+        """To be opened in a browser."""
+        host = socket.gethostname() if self.host in _EVERYWHERE else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+
+@asynccontextmanager
+async def serving(library: Library, host: str, port: int) -> AsyncIterator[Address]:
+    """Serve while the context lasts, on the port or the next free one. Beyond this machine only with a token."""
+    listener = bind_free(host, port)
+    bound = int(listener.getsockname()[1])
+    token = None if is_loopback(host) else secrets.token_urlsafe(18)
+    app = build_app(library, token=token, hosts=host_names(host))
+    async with listening({bound: app}, [listener]):
+        yield Address(host, bound, token)
+
+
+def bind_free(host: str, port: int) -> socket.socket:
+    """A socket on the port or, if somebody has it, on the next free one."""
+    _check(host)
+    error = ConfigError(f"port {port} is none", hint="+server_port=<0 to 65535>")
+    for candidate in range(port, min(port + _PORTS_TRIED, _LAST_PORT + 1)):
+        try:
+            return bind(host, candidate, owner="the viewer")
+        except ConfigError as found:
+            error = found
+    raise error
+
+
+def host_names(host: str) -> frozenset[str]:
+    """What requests may call us: names of this machine, and addresses if it can be reached by them."""
+    if is_loopback(host):
+        return LOOPBACK | {host}
+    return LOOPBACK | {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower(), ANY_ADDRESS}
+
+
+def _check(host: str) -> None:
+    """A host that is none of ours is no matter of ports."""
+    try:
+        socket.getaddrinfo(host or None, None)
+        bind(host, 0, owner="the viewer").close()
+    except (OSError, ConfigError) as error:
+        reason = str(error) if isinstance(error, ConfigError) else f"can't listen on {host!r}: {error.strerror}"
+        raise ConfigError(reason, hint="+server_host=127.0.0.1, or an address of this machine") from None

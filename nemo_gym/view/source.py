@@ -1,0 +1,153 @@
+"""One JSONL file with its index: the writer that keeps it up to date, and what can be asked about it."""
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from nemo_gym.export.filters_fields import FIXED, PREVIEWS
+from nemo_gym.export.filters_sql import Columns, Sql
+from nemo_gym.metrics.table import Ints
+from nemo_gym.view.index_columns import ColumnFacts
+from nemo_gym.view.index_reader import IndexReader, Place, StaleIndexError
+from nemo_gym.view.index_store import State, open_index
+from nemo_gym.view.index_writer import IndexWriter
+from nemo_gym.view.values import ColumnCache, Values
+
+Kind = Literal["rollouts", "failures"]
+_SORTED_BY: Final = 60  # characters of a preview
+_RECENT_S: Final = 60.0
+
+
+class Source:
+    """A file that grows. ``refresh`` belongs to one thread; everything else may be called from any."""
+
+    def __init__(self, path: Path, *, run: int, kind: Kind, cache: Path) -> None:
+        self.path = path
+        self.run = run
+        self.kind: Kind = kind
+        place = open_index(path, cache)
+        self._writer = IndexWriter(path, place)
+        self.reader = IndexReader(place)
+        self._caches: dict[int, ColumnCache] = {}
+        self._growth: deque[tuple[float, int]] = deque()
+        self.state = self._writer.state
+        self.bytes = self.state.position
+
+    def close(self) -> None:
+        """Close the index."""
+        self._writer.close()
+        self.reader.close()
+
+    def refresh(self, *, text: bool = False) -> bool:
+        """Index a little more, columns or text; True if there was anything to do."""
+        moved = self._writer.step_text() if text else self._writer.step()
+        self.bytes = self._writer.size
+        self.state = self._writer.state
+        if moved and self.state.position >= self.bytes:
+            self._note_growth()
+        return moved
+
+    def _note_growth(self) -> None:
+        """Remember when how many rows were there; what was there when the viewer started is no growth."""
+        if self._growth and self._growth[-1][1] > self.state.rows:
+            self._growth.clear()
+        self._growth.append((time.monotonic(), self.state.rows))
+        while len(self._growth) > 2 and self._growth[1][0] < time.monotonic() - _RECENT_S:
+            self._growth.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Rows per second lately."""
+        if len(self._growth) < 2:
+            return 0.0
+        first, rows = self._growth[0]
+        return (self.state.rows - rows) / (time.monotonic() - first)
+
+    def part(self) -> "Part":
+        """What is indexed now."""
+        state = self.state
+        cache = self._caches.get(state.generation)
+        if cache is None:
+            self._caches = {state.generation: (cache := ColumnCache(partial(self._load, state.generation)))}
+        return Part(self, state, cache, self.reader.columns(state.generation))
+
+    def _load(self, generation: int, name: str, rows: range) -> list[Any]:
+        if name in PREVIEWS:
+            return self.reader.values(generation, f"substr({name}, 1, {_SORTED_BY})", "previews", rows)
+        return self.reader.values(generation, name, "rollouts", rows)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source at one moment."""
+
+    source: Source
+    state: State
+    cache: ColumnCache
+    facts: list[ColumnFacts]
+    fields: dict[str, str] = field(init=False)  # column -> what it is called in the database
+
+    def __post_init__(self) -> None:
+        fields = {name: name for name in FIXED if name not in {"file", "bytes"}}
+        fields |= {fact.name: fact.field for fact in self.facts}
+        object.__setattr__(self, "fields", fields)
+
+    def __len__(self) -> int:
+        return self.state.rows
+
+    def values(self, name: str) -> Values:
+        """A column over all rows."""
+        column = self.fields.get(name)
+        return Values.missing(len(self)) if column is None else self.cache.get(column, len(self))
+
+    def sql_columns(self, file: str, names: list[str]) -> Columns:
+        """What these columns are in the database."""
+        return {name: self._sql(name, file) for name in names}
+
+    def _sql(self, name: str, file: str) -> Sql:
+        if name == "file":
+            return Sql("?", (file,))
+        if name in PREVIEWS:
+            return Sql(f"(SELECT {name} FROM previews WHERE previews.row = rollouts.row)")  # noqa: S608 - our names
+        return Sql(self.fields.get(name, "NULL"))
+
+    def matching(self, condition: Sql) -> Ints:
+        """The rows that meet a condition."""
+        return self.source.reader.matching(self.state.generation, len(self), condition)
+
+    def containing(self, match: str) -> Ints:
+        """The rows that have these words."""
+        return self.source.reader.containing(self.state.generation, len(self), match)
+
+    def rows(self, rows: list[int], names: list[str]) -> dict[int, dict[str, Any]]:
+        """Some columns of some rows, as they were in the record."""
+        known = [name for name in names if name in self.fields]
+        booleans = {fact.name for fact in self.facts if fact.boolean and not fact.number and not fact.text}
+        found = self.source.reader.rows(self.state.generation, rows, [self.fields[name] for name in known] or ["row"])
+        return {
+            row: dict.fromkeys(names)
+            | {
+                name: bool(value) if name in booleans and value is not None else value
+                for name, value in zip(known, values, strict=False)
+            }
+            for row, values in found.items()
+        }
+
+    def place(self, row: int) -> Place | None:
+        """Where a row is in the file."""
+        return self.source.reader.place(self.state.generation, row) if 0 < row <= len(self) else None
+
+    def line(self, place: Place) -> bytes:
+        """The bytes of a row."""
+        try:
+            with self.source.path.open("rb") as file:
+                data = os.pread(file.fileno(), place.length, place.offset)
+        except FileNotFoundError:
+            raise StaleIndexError from None
+        if len(data) < place.length:
+            raise StaleIndexError
+        return data

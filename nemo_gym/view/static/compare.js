@@ -1,0 +1,295 @@
+/* Two rollouts side by side up to and beyond their first difference; two runs paired by task. */
+
+import { html, useAnswer, useMemo, useState } from "./dom.js";
+import { clean, formatCount, formatField, formatNumber, formatScore } from "./format.js";
+import { entriesOf, factsOf, fieldsOf, givenOf, outputOf, textOfEntry, wholeText } from "./record.js";
+import { goTo, placeUrl } from "./place.js";
+import { Choice, Notice, Reward, RewardChips, Select, Trouble } from "./ui.js";
+import { Step } from "./transcript.js";
+import { useGrowingList } from "./groups.js";
+
+const RUN_PAGE = 100;
+const ORDER_OF_CHANGE = [
+  ["change", "worst first"],
+  ["-change", "best first"],
+];
+
+export function Compare({ source, place, files }) {
+  if (place.a && place.b) return html`<${ComparePair} source=${source} place=${place} />`;
+  if (files.length > 1) return html`<${CompareRuns} source=${source} place=${place} files=${files} />`;
+  return html`<main class="page">
+    <${Notice} title="Nothing to compare yet">
+      Open a rollout of a task that was taken more than once and choose <b>Compare</b>, or press <kbd>c</kbd> there.
+      Given two files, this page pairs them by task.
+    <//>
+  </main>`;
+}
+
+function ComparePair({ source, place }) {
+  const { value, error } = useAnswer((signal) => source.compare(place.a, place.b, signal), [place.a, place.b]);
+  if (error) return html`<main class="page"><${Trouble} error=${error} /></main>`;
+  if (!value || value.a.id !== place.a || value.b.id !== place.b)
+    return html`<main class="page" aria-busy="true"></main>`;
+  return html`<${Pair} key=${`${place.a}|${place.b}`} answer=${value} />`;
+}
+
+function Pair({ answer }) {
+  const { a, b } = answer;
+  const at = answer.first_difference?.item ?? null;
+  const left = useMemo(() => entriesOf(outputOf(a.record), true), [a]);
+  const right = useMemo(() => entriesOf(outputOf(b.record), true), [b]);
+  const same = equalEntries(left, right, at);
+  const [open, setOpen] = useState(at === null || same < 3);
+  const marks = differingParts(left[same], right[same]);
+  return html`<main class="page compare">
+    <div class="pair heads">
+      <${PairHead} detail=${a} other=${b} side="a" /><${PairHead} detail=${b} other=${a} side="b" />
+    </div>
+    <${FieldsOfPair} a=${a.record} b=${b.record} />
+    <${SamePrompt} record=${a.record} />
+    <div class="pairs">
+      ${
+        same > 0 &&
+        at !== null &&
+        html`<button class="hidden-steps" aria-expanded=${open} onClick=${() => setOpen(!open)}>
+          ${open ? "Hide" : "Show"} ${formatCount(same, "equal step")}
+        </button>`
+      }
+      ${
+        open &&
+        left
+          .slice(0, same)
+          .map(
+            (entry, index) =>
+              html`<div key=${entry.key} class="pair same">
+                <${Side} entries=${[entry]} side="a" eager=${index < 12} /><${Side}
+                  entries=${[right[index]]}
+                  side="b"
+                  eager=${index < 12}
+                />
+              </div>`,
+          )
+      }
+      <div class=${`rule difference ${at === null ? "none" : ""}`} id="first-difference">
+        <span>${at === null ? "no difference" : "first difference"}</span>
+      </div>
+      ${
+        at !== null &&
+        html`<div class="pair">
+          <${Side} entries=${left.slice(same)} mark=${marks.left} side="a" eager=${true} /><${Side}
+            entries=${right.slice(same)}
+            mark=${marks.right}
+            side="b"
+            eager=${true}
+          />
+        </div>`
+      }
+    </div>
+  </main>`;
+}
+
+/** How many entries come before the one that holds the differing item. */
+function equalEntries(left, right, at) {
+  if (at === null) return Math.min(left.length, right.length);
+  let same = 0;
+  while (same < left.length && same < right.length && lastItem(left[same]) < at && lastItem(right[same]) < at)
+    same += 1;
+  return same;
+}
+
+/** The position of the last item that an entry stands for: a call shows its result as well. */
+function lastItem(entry) {
+  return entry.result?.index ?? entry.index;
+}
+
+/** Where two entries of one kind differ, as `[from, to]` in the text of each; nothing where the texts are equal. */
+function differingParts(one, other) {
+  if (!one || !other || one.kind !== other.kind) return {};
+  const [left, right] = [wholeText(one), wholeText(other)];
+  if (left === right) return {};
+  const shorter = Math.min(left.length, right.length);
+  let from = 0;
+  while (from < shorter && left[from] === right[from]) from += 1;
+  let tail = 0;
+  while (tail < shorter - from && left[left.length - 1 - tail] === right[right.length - 1 - tail]) tail += 1;
+  return { left: [from, left.length - tail], right: [from, right.length - tail] };
+}
+
+function Side({ entries, mark, side, eager }) {
+  const settings = { markdown: true, open: false };
+  return html`<div class=${`side ${side}`}>
+    ${entries.map(
+      (entry, index) =>
+        html`<${Step}
+          key=${entry.key}
+          entry=${entry}
+          settings=${settings}
+          mark=${index === 0 ? mark : undefined}
+          eager=${eager && index < 12}
+          id=${`${side}-${entry.key}`}
+        />`,
+    )}
+    ${!entries.length && html`<p class="quiet pad">ended before</p>`}
+  </div>`;
+}
+
+function PairHead({ detail, other, side }) {
+  const { record } = detail;
+  const swap = (chip) => placeUrl(side === "a" ? { a: chip.id, b: other.id } : { a: other.id, b: chip.id });
+  return html`<header class="pair-head">
+    <div class="title">
+      <${Reward} value=${record.reward} failure=${record._ng_failure_class} size="large" />
+      <div>
+        <h1>
+          <a href=${placeUrl({ rollout: detail.id, a: null, b: null })}
+            >Task ${record._ng_task_index ?? "–"}${" "}<span class="quiet">
+              · rollout ${record._ng_rollout_index ?? "–"}</span
+            ></a
+          >
+        </h1>
+        <p class="quiet">${clean(record.agent_ref?.name ?? "")}</p>
+      </div>
+    </div>
+    ${detail.group?.length > 1 && html`<${RewardChips} rollouts=${detail.group} current=${detail.id} hrefOf=${swap} />`}
+  </header>`;
+}
+
+function FieldsOfPair({ a, b }) {
+  const read = (record) => new Map([...fieldsOf(record).short, ...factsOf(record)]);
+  const [left, right] = [read(a), read(b)];
+  const names = [...new Set([...left.keys(), ...right.keys()])].filter((name) => left.get(name) !== right.get(name));
+  if (!names.length) return null;
+  return html`<table class="plain-table differing">
+    <tbody>
+      ${names.map(
+        (name) =>
+          html`<tr key=${name}>
+            <td>${formatField(name, left.get(name))}</td>
+            <th>${clean(name)}</th>
+            <td>${formatField(name, right.get(name))}</td>
+          </tr>`,
+      )}
+    </tbody>
+  </table>`;
+}
+
+function SamePrompt({ record }) {
+  const [open, setOpen] = useState(false);
+  const entries = useMemo(() => entriesOf(givenOf(record), false), [record]);
+  if (!entries.length) return null;
+  const last = textOfEntry(entries.findLast((entry) => entry.role === "user") ?? entries.at(-1));
+  return html`<div class="same-prompt">
+    <button aria-expanded=${open} onClick=${() => setOpen(!open)}>
+      <span class=${`tree-arrow ${open ? "open" : ""}`}></span
+      ><span class="field-name">prompt</span>${!open && html`<span class="preview">${clean(last.slice(0, 200))}</span>`}
+    </button>
+    ${
+      open &&
+      entries.map(
+        (entry) =>
+          html`<${Step} key=${entry.key} entry=${entry} settings=${{ markdown: true, open: false }} eager=${true} />`,
+      )
+    }
+  </div>`;
+}
+
+function CompareRuns({ source, place, files }) {
+  const ids = files.map((file) => String(file.id));
+  const a = ids.includes(place.run_a) ? place.run_a : ids[0];
+  const b = ids.includes(place.run_b) ? place.run_b : ids.find((id) => id !== a);
+  const sort = place.order === "-change" ? "-change" : "change";
+  const list = useGrowingList(
+    async (offset, signal) => {
+      const answer = await source.compareRuns({ a, b, sort, offset, limit: RUN_PAGE }, signal);
+      return { ...answer, entries: answer.tasks };
+    },
+    [a, b, sort],
+  );
+  const options = files.map((file) => [String(file.id), clean(file.name)]);
+  return html`<main class="page compare-runs">
+    <div class="table-bar">
+      <${Select}
+        label="from"
+        value=${a}
+        options=${options}
+        onChange=${(id) => goTo({ run_a: id }, { replace: true })}
+      />
+      <${Select} label="to" value=${b} options=${options} onChange=${(id) => goTo({ run_b: id }, { replace: true })} />
+      <span class="stretch"></span>
+      <${Choice}
+        label="order"
+        value=${sort}
+        options=${ORDER_OF_CHANGE}
+        onChange=${(order) => goTo({ order }, { replace: true })}
+      />
+    </div>
+    ${list.error && html`<${Trouble} error=${list.error} />`}
+    ${list.answer && html`<${RunSummary} answer=${list.answer} />`}
+    ${list.total === 0 && html`<${Notice} title="No task in both">The two files have no scored task in common.<//>`}
+    <ol class="run-list">
+      ${list.entries.map((task) => html`<${RunTask} key=${task.key} task=${task} />`)}
+    </ol>
+    <div ref=${list.end}></div>
+  </main>`;
+}
+
+function RunSummary({ answer }) {
+  const { difference, interval, better, worse, same } = answer;
+  const all = better + worse + same || 1;
+  return html`<div class="figures">
+    <div class="figure main-figure">
+      <span class="name">Change of the mean</span><span class="number">${signed(difference)}</span
+      ><span class="detail"
+        >${interval ? `${signed(interval[0])} to ${signed(interval[1])}, 95 % interval` : "no interval"}</span
+      >
+    </div>
+    <div class="figure wide-figure">
+      <span class="name">Tasks</span>
+      <span class="split" aria-hidden="true"
+        ><span class="worse" style=${{ flexGrow: worse / all }}></span
+        ><span class="same" style=${{ flexGrow: same / all }}></span
+        ><span class="better" style=${{ flexGrow: better / all }}></span
+      ></span>
+      <span class="detail"
+        ><b>${formatNumber(worse)}</b> worse · <b>${formatNumber(same)}</b> the same ·
+        <b>${formatNumber(better)}</b> better</span
+      >
+    </div>
+  </div>`;
+}
+
+function signed(value) {
+  if (typeof value !== "number") return "–";
+  return `${value > 0 ? "+" : value < 0 ? "−" : "±"}${formatScore(Math.abs(value), 3)}`;
+}
+
+function RunTask({ task }) {
+  const pair =
+    task.a?.length && task.b?.length
+      ? placeUrl({ view: "compare", a: idOf(task.a[0]), b: idOf(task.b[0]), rollout: null })
+      : null;
+  const width = `${Math.min(Math.abs(task.change), 1) * 50}%`;
+  return html`<li class="run-task">
+    <${pair ? "a" : "span"} class="run-link" href=${pair ?? undefined}>
+      <span class="run-name">task ${task.key}</span>
+      <span class="run-means"
+        ><${Reward} value=${task.a_mean} mean=${true} /><span class="quiet">→</span
+        ><${Reward} value=${task.b_mean} mean=${true}
+      /></span>
+      <span class="run-change"
+        ><span
+          class=${task.change < 0 ? "worse" : "better"}
+          style=${{ width, [task.change < 0 ? "right" : "left"]: "50%" }}
+        ></span
+      ></span>
+      <span class=${`run-number ${task.change < 0 ? "bad" : task.change > 0 ? "good" : "quiet"}`}
+        >${signed(task.change)}</span
+      >
+      <span class="run-question">${clean(task.question ?? "")}</span>
+    <//>
+  </li>`;
+}
+
+function idOf(rollout) {
+  return typeof rollout === "string" ? rollout : rollout.id;
+}

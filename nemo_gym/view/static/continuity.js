@@ -1,0 +1,48 @@
+/* Token ids of a rollout: segments in order, and whether each call's context continues what was there before. */
+
+import { outputOf } from "./record.js";
+
+/** For each model call that recorded ids: what was new in its context, what it sampled, and how sure it was. */
+export function segmentsOf(record) {
+  const segments = [];
+  let seen = [];
+  outputOf(record).forEach((item, index) => {
+    if (!Array.isArray(item?.generation_token_ids)) return;
+    const prompt = item.prompt_token_ids ?? [];
+    let same = 0;
+    while (same < seen.length && prompt[same] === seen[same]) same += 1;
+    const whole = same === seen.length;
+    segments.push({
+      index,
+      context: prompt.slice(same),
+      ids: item.generation_token_ids,
+      logProbs: item.generation_log_probs ?? [],
+      texts: tokenTexts(item),
+      breakAt: whole ? null : same,
+      before: seen.length,
+    });
+    seen = [...prompt, ...item.generation_token_ids];
+  });
+  return segments;
+}
+
+/** The check of the trainer: null where no ids were recorded. */
+export function continuityOf(record) {
+  const segments = segmentsOf(record);
+  if (!segments.length) return null;
+  const breaks = segments
+    .filter((segment) => segment.breakAt !== null)
+    .map((segment) => ({
+      item: segment.index,
+      token: segment.breakAt,
+      reason: `the context differs from the ${segment.before} tokens before it`,
+    }));
+  return { ok: !breaks.length, breaks };
+}
+
+/** The text of each sampled token, where the answer recorded it as well and the two agree in number. */
+function tokenTexts(item) {
+  const recorded = (Array.isArray(item.content) ? item.content : []).flatMap((part) => part?.logprobs ?? []);
+  if (recorded.length !== item.generation_token_ids.length) return null;
+  return recorded.map((entry) => String(entry?.token ?? ""));
+}

@@ -1,0 +1,65 @@
+/* The vendored component library under the names that all other modules use, and the few hooks of our own. */
+
+export const { h, render, Component } = globalThis.preact;
+export const { useState, useEffect, useLayoutEffect, useMemo, useRef, useCallback } = globalThis.preactHooks;
+export const html = globalThis.htm.bind(h);
+
+/** The answer of an asynchronous call; the last good one stays visible while the next is under way. */
+export function useAnswer(load, inputs) {
+  const [answer, setAnswer] = useState({ value: null, error: null, loading: true });
+  useEffect(() => {
+    const stop = new AbortController();
+    setAnswer((last) => ({ ...last, loading: true }));
+    load(stop.signal).then(
+      (value) => !stop.signal.aborted && setAnswer({ value, error: null, loading: false }),
+      (error) => !stop.signal.aborted && setAnswer((last) => ({ ...last, error, loading: false })),
+    );
+    return () => stop.abort();
+  }, inputs);
+  return answer;
+}
+
+/** The size of an element, kept current. */
+export function useSize(ref) {
+  const [size, setSize] = useState({ width: 0, height: 0 });
+  useLayoutEffect(() => {
+    const measure = () => setSize({ width: ref.current.clientWidth, height: ref.current.clientHeight });
+    const observer = new ResizeObserver(measure);
+    observer.observe(ref.current);
+    measure();
+    return () => observer.disconnect();
+  }, []);
+  return size;
+}
+
+/** Whether a media query holds. */
+export function useMedia(query) {
+  const list = useMemo(() => matchMedia(query), [query]);
+  const [matches, setMatches] = useState(list.matches);
+  useEffect(() => {
+    const update = () => setMatches(list.matches);
+    list.addEventListener("change", update);
+    return () => list.removeEventListener("change", update);
+  }, [list]);
+  return matches;
+}
+
+/** Draws its children only once they come near the window; until then a space of about their height. */
+export function Lazy({ height, eager, children }) {
+  const [near, setNear] = useState(Boolean(eager));
+  const ref = useRef();
+  useEffect(() => {
+    if (near) return undefined;
+    if (eager) {
+      setNear(true);
+      return undefined;
+    }
+    const watcher = new IntersectionObserver(
+      (entries) => entries.some((entry) => entry.isIntersecting) && setNear(true),
+      { rootMargin: "900px 0px" },
+    );
+    watcher.observe(ref.current);
+    return () => watcher.disconnect();
+  }, [near, eager]);
+  return near ? children : html`<div ref=${ref} class="lazy" style=${{ height: `${height}px` }}></div>`;
+}

@@ -1,0 +1,70 @@
+/* Numbers and times as text. What is missing is a dash, never "null". */
+
+export const DASH = "–";
+const integers = new Intl.NumberFormat("en-US");
+// Characters with which a text could reverse what follows it, or that have no shape of their own.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Text as it may be shown: line ends made one kind, unseen control characters replaced. */
+export function clean(text) {
+  return String(text).replaceAll("\r\n", "\n").replace(UNSEEN, "\ufffd");
+}
+
+export function formatNumber(value, digits = 3) {
+  if (typeof value === "boolean") return value ? "true" : "false";
+  if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
+  if (Number.isInteger(value)) return integers.format(value);
+  const size = Math.abs(value);
+  if (size >= 10000) return integers.format(Math.round(value));
+  if (size < 0.001) return value.toExponential(1);
+  return String(Number(value.toPrecision(size < 1 ? digits : digits + 1)));
+}
+
+/** A mean or a reward: always the same number of places, so that columns line up. */
+export function formatScore(value, places = 2) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
+  return Math.abs(value) >= 1000 ? formatNumber(value) : value.toFixed(places);
+}
+
+export function formatReward(value) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
+  if (Number.isInteger(value)) return integers.format(value);
+  return Math.abs(value) >= 100 ? formatNumber(value) : value.toFixed(2);
+}
+
+export function formatPercent(value) {
+  if (typeof value !== "number") return DASH;
+  const percent = value * 100;
+  return `${percent > 0 && percent < 10 ? percent.toFixed(1) : Math.round(percent)} %`;
+}
+
+export function formatDuration(seconds) {
+  if (typeof seconds !== "number" || !Number.isFinite(seconds)) return DASH;
+  if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.95 ? 2 : 1)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+function formatBytes(bytes) {
+  if (typeof bytes !== "number") return DASH;
+  if (bytes < 1000) return `${bytes} B`;
+  const units = ["kB", "MB", "GB", "TB"];
+  const step = Math.min(Math.floor(Math.log10(bytes) / 3), units.length);
+  const value = bytes / 1000 ** step;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[step - 1]}`;
+}
+
+export function formatCount(count, noun) {
+  return `${integers.format(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** A value of the table or of the verification, in its column's manner. */
+export function formatField(name, value) {
+  if (value === null || value === undefined) return DASH;
+  if (name === "bytes") return formatBytes(value);
+  if (name === "duration" || name.endsWith("_duration_s")) return formatDuration(value);
+  if (typeof value === "number" || typeof value === "boolean") return formatNumber(value);
+  return clean(typeof value === "string" ? value : JSON.stringify(value));
+}

@@ -1,0 +1,84 @@
+/* The page's only access to data: a server, or what was embedded in an exported page. Both answer the same calls. */
+
+import { EmbeddedSource } from "./embedded.js";
+
+/** The server's refusal: what is wrong, what to do, and for filters at which character. */
+class SourceError extends Error {
+  constructor(message, { hint = null, position = null, status = 0 } = {}) {
+    super(message);
+    Object.assign(this, { hint, position, status });
+  }
+}
+
+class HttpSource {
+  constructor() {
+    this.live = true;
+    this.etag = null;
+  }
+
+  async get(path, parameters = {}, signal = undefined, headers = {}) {
+    const query = new URLSearchParams();
+    for (const [name, value] of Object.entries(parameters)) {
+      if (value !== "" && value !== null && value !== undefined) query.set(name, value);
+    }
+    const text = String(query);
+    let answer;
+    try {
+      answer = await fetch(`api/${path}${text ? `?${text}` : ""}`, { signal, headers, cache: "no-store" });
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      throw new SourceError("the viewer's server does not answer", { hint: "is ng_viewer still running?" });
+    }
+    if (answer.status === 304) return null;
+    if (!answer.ok) throw await refusal(answer);
+    this.etag = path === "state" ? answer.headers.get("etag") : this.etag;
+    return answer.json();
+  }
+
+  /** Null when nothing changed since the last call. */
+  state(signal) {
+    return this.get("state", {}, signal, this.etag ? { "If-None-Match": this.etag } : {});
+  }
+
+  columns(signal) {
+    return this.get("columns", {}, signal).then((answer) => answer.columns);
+  }
+
+  rollouts(query, signal) {
+    return this.get("rollouts", query, signal);
+  }
+
+  groups(query, signal) {
+    return this.get("groups", query, signal);
+  }
+
+  rollout(id, selection, signal) {
+    return this.get(`rollout/${encodeURIComponent(id)}`, selection, signal);
+  }
+
+  overview(selection, signal) {
+    return this.get("overview", { filter: selection.filter, search: selection.search }, signal);
+  }
+
+  scatter({ x, y, filter, search }, signal) {
+    return this.get("scatter", { x, y, filter, search }, signal);
+  }
+
+  compare(a, b, signal) {
+    return this.get("compare", { a, b }, signal);
+  }
+
+  compareRuns(query, signal) {
+    return this.get("compare_runs", query, signal);
+  }
+}
+
+async function refusal(answer) {
+  const said = await answer.json().catch(() => ({}));
+  return new SourceError(said.error ?? `the server answered ${answer.status}`, { ...said, status: answer.status });
+}
+
+export function openSource() {
+  const embedded = document.getElementById("rollout-gym-data");
+  return embedded ? new EmbeddedSource(JSON.parse(embedded.textContent)) : new HttpSource();
+}

@@ -1,0 +1,9 @@
+/* Runs before the first paint: the reader's choice of light or dark, if there is one, over the system's. */
+(() => {
+  try {
+    const theme = localStorage.getItem("rollout-gym-theme");
+    if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  } catch {
+    // Storage may be off for pages opened from disk; the system's choice holds then.
+  }
+})();

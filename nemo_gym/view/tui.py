@@ -1,0 +1,247 @@
+"""Rollouts in a terminal: a table, a filter, the transcript. Needs Textual, an extra, so it is imported only when used.
+
+Only the rows that were scrolled to are loaded. New rows do not move the table under the reader's hands: the last line
+says how many there are, and ``r`` shows them.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Input, Static
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.view.index_reader import StaleIndexError
+from nemo_gym.view.library import Library
+from nemo_gym.view.rows import id_of, line_of, read_record, read_rows
+from nemo_gym.view.selection import Query, Selection, select
+from nemo_gym.view.tables import is_failure
+from nemo_gym.view.transcript import render_transcript
+
+COLUMNS: Final = ("task", "rollout", "agent", "reward", "failure", "turns", "tool_calls", "tokens", "question")
+SORTS: Final = ("", "reward", "-reward", "-tokens", "-turns", "task")
+_WINDOW: Final = 200  # rows that are loaded at a time
+_WIDEST: Final = 60
+_LOOK_S: Final = 1.0
+
+
+class TranscriptScreen(Screen[None]):
+    """One rollout. ``step`` moves to another one and returns its record, or None if there is none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "app.pop_screen", "back"),
+        Binding("j,right", "move(1)", "next"),
+        Binding("k,left", "move(-1)", "previous"),
+        Binding("f", "next_failure", "next failure"),
+    ]
+
+    def __init__(self, show: Callable[[int | None], str | None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def compose(self) -> ComposeResult:
+        """Lay out."""
+        with VerticalScroll():
+            yield Static(id="transcript", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Show the rollout that was chosen."""
+        self._update(0)
+
+    def action_move(self, step: int) -> None:
+        """Go to a neighbour."""
+        self._update(step)
+
+    def action_next_failure(self) -> None:
+        """Go to the next one that went wrong."""
+        self._update(None)
+
+    def _update(self, step: int | None) -> None:
+        text = self._show(step)
+        if text is not None:
+            self.query_one("#transcript", Static).update(Text(text))
+            self.query_one(VerticalScroll).scroll_home(animate=False)
+
+
+class ViewerApp(App[None]):
+    """The table, from which rollouts are opened."""
+
+    CSS = """
+    #status { height: 1; color: $text-muted; }
+    #status.error { color: $error; }
+    DataTable { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter"),
+        Binding("j", "down", "next", show=False),
+        Binding("k", "up", "previous", show=False),
+        Binding("f", "next_failure", "next failure"),
+        Binding("s", "sort", "sort"),
+        Binding("r", "reload", "show new"),
+        Binding("escape", "table", "table", show=False),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, library: Library, filter_text: str = "") -> None:
+        super().__init__()
+        self._library = library
+        self._query = Query(filter=filter_text)
+        self._selection: Selection = select(library.snapshot(), self._query)  # a wrong filter ends the command here
+        self._loaded = 0
+
+    def compose(self) -> ComposeResult:
+        """Lay out."""
+        yield Input(value=self._query.filter, placeholder="filter: reward < 0.5 and tool_calls > 3", id="filter")
+        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Static(id="status", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Show the first rows."""
+        self._table.add_columns(*COLUMNS)
+        self._fill()
+        self._table.focus()
+        self.set_interval(_LOOK_S, self._look)
+
+    @property
+    def _table(self) -> DataTable[Text]:
+        return self.screen_stack[0].query_one(DataTable)
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    def _select(self, query: Query) -> None:
+        """Show what a query asks for; a mistake is told and changes nothing."""
+        try:
+            self._selection = select(self._library.snapshot(), query)
+        except ConfigError as error:
+            self._say(f"{error}{f' — {error.hint}' if error.hint else ''}", error=True)
+            return
+        except StaleIndexError:
+            return
+        self._query = query
+        self._fill()
+        self._table.focus()
+
+    def _fill(self) -> None:
+        self._table.clear()
+        self._loaded = 0
+        self._load_more()
+        self._tell()
+
+    def _load_more(self) -> None:
+        codes = self._selection.rows[self._loaded : self._loaded + _WINDOW].tolist()
+        try:
+            rows = read_rows(self._selection.snapshot, codes, COLUMNS)
+        except StaleIndexError:
+            self._say("the file was replaced: r shows the new one", error=True)
+            return
+        for row in rows:
+            self._table.add_row(*(_cell(row[name]) for name in COLUMNS))
+        self._loaded += len(rows)
+
+    @on(DataTable.RowHighlighted)
+    def _near_the_end(self, event: DataTable.RowHighlighted) -> None:
+        if event.cursor_row >= self._loaded - _WINDOW // 4 and self._loaded < len(self._selection):
+            self._load_more()
+
+    def _go_to(self, place: int) -> None:
+        while self._loaded <= place < len(self._selection):
+            self._load_more()
+        self._table.move_cursor(row=place)
+
+    # ---- what keys do --------------------------------------------------------------------------------------------
+
+    @on(Input.Submitted)
+    def _filtered(self, event: Input.Submitted) -> None:
+        self._select(self._query._replace(filter=event.value))
+
+    @on(DataTable.RowSelected)
+    def _chosen(self) -> None:
+        if len(self._selection):
+            self.push_screen(TranscriptScreen(self._shown))
+
+    def _shown(self, step: int | None) -> str | None:
+        """The rollout so many rows on (None: the next that went wrong) as text; None if there is none."""
+        place = self._next_failure() if step is None else self._table.cursor_row + step
+        if place is None or not 0 <= place < len(self._selection):
+            return None
+        self._go_to(place)
+        code = int(self._selection.rows[place])
+        try:
+            record = read_record(line_of(self._selection.snapshot, code)[2])
+        except StaleIndexError:
+            return "the file was replaced: go back, r shows the new one"
+        title = f"{id_of(self._selection.snapshot, code)} · {place + 1} of {len(self._selection)}"
+        return f"{title}\n\n{render_transcript(record, width=max(40, self.size.width - 4))}"
+
+    def _next_failure(self) -> int | None:
+        wrong = is_failure(self._selection) | (self._selection.values("reward").numbers <= 0)
+        places = wrong.nonzero()[0]
+        later = places[places > self._table.cursor_row]
+        return int(later[0]) if len(later) else None
+
+    def action_filter(self) -> None:
+        """Type a filter."""
+        self.query_one("#filter", Input).focus()
+
+    def action_table(self) -> None:
+        """Back to the rows."""
+        self._table.focus()
+
+    def action_down(self) -> None:
+        """One row on."""
+        self._table.action_cursor_down()
+
+    def action_up(self) -> None:
+        """One row back."""
+        self._table.action_cursor_up()
+
+    def action_next_failure(self) -> None:
+        """To the next row that went wrong."""
+        place = self._next_failure()
+        if place is not None:
+            self._go_to(place)
+
+    def action_sort(self) -> None:
+        """Sort by the next of a few columns."""
+        following = SORTS[(SORTS.index(self._query.sort) + 1) % len(SORTS)]
+        self._select(self._query._replace(sort=following))
+
+    def action_reload(self) -> None:
+        """Show what was added since."""
+        place = self._table.cursor_row
+        self._select(self._query)
+        self._go_to(min(place, len(self._selection) - 1))
+
+    # ---- the last line -------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        status = self.screen_stack[0].query("#status") if self.screen_stack else ()
+        if any(not line.has_class("error") for line in status):  # a mistake stays until it is corrected
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say what is shown, and whether there is more by now."""
+        snapshot = self._library.snapshot()
+        new = sum(map(len, snapshot.parts)) - sum(map(len, self._selection.snapshot.parts))
+        order = f" by {self._query.sort}" if self._query.sort else ""
+        more = f" · {new} new, r shows them" if new else ""
+        self._say(f"{self._library.title}: {len(self._selection)} rows{order}{more}")
+
+    def _say(self, text: str, *, error: bool = False) -> None:
+        status = self.screen_stack[0].query_one("#status", Static)
+        status.update(Text(text))
+        status.set_class(error, "error")
+
+
+def _cell(value: Any) -> Text:
+    if isinstance(value, float):
+        return Text(f"{value:g}")
+    text = "" if value is None else str(value)[:_WIDEST]
+    return Text("".join(sign if sign.isprintable() else " " for sign in text))

@@ -1,0 +1,156 @@
+"""Overview, table and groups in a real browser."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Ask = Callable[[str, str], Any]
+
+
+def rows(page: Any) -> int:
+    """How many rollouts the table says there are, once it has settled."""
+    page.wait("document.querySelector('.grid, .notice') !== null && document.querySelector('.grid.stale') === null")
+    return int(page.wait("document.querySelector('.table-bar .count').innerText").split()[0].replace(",", ""))
+
+
+def test_the_overview_shows_the_numbers_of_the_server(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(one_run)
+    page.see("Mean reward")
+    told = ask(one_run, "overview")
+    figures = page.texts(".figure")
+    assert f"{told['mean_reward']:.3f}" in figures[0]
+    assert f"{told['interval'][0]:.3f} to {told['interval'][1]:.3f}" in figures[0]
+    assert f"{told['pass_at_k'][0]['value']:.3f}" in figures[1]
+    assert "43" in figures[2]
+    assert "of 60 planned" in figures[2]
+    assert figures[3].split()[:2] == ["Failed", "5"]
+    page.wait("document.querySelector('.chart canvas') !== null", "the scatter plot")
+    assert page.count(".bars li") == len(told["failed"])
+
+
+def test_a_bar_of_the_histogram_leads_to_its_rollouts(page: Any, one_run: str) -> None:
+    page.go(one_run)
+    page.wait("document.querySelectorAll('.bin.pick').length > 1")
+    page.click(".bin.pick rect.bar")
+    page.wait("document.querySelectorAll('a.row').length > 0")
+    assert "view=table&filter=reward >= 0 and reward < 0.05" in page.place()
+    assert {text.split()[0] for text in page.texts("a.row")} == {"0"}
+
+
+def test_the_axes_of_the_scatter_plot_are_the_readers_choice(page: Any, one_run: str) -> None:
+    page.go(one_run)
+    page.see("Reward against tokens")
+    page.evaluate(
+        "((box) => { box.value = 'turns'; box.dispatchEvent(new Event('change', {bubbles: true})); })"
+        "(document.querySelector('.aside select'))"
+    )
+    page.see("Reward against turns")
+    assert "x=turns" in page.place()
+
+
+def test_a_failure_class_leads_to_its_rollouts(page: Any, one_run: str) -> None:
+    page.go(one_run)
+    page.click(".bars a")
+    page.wait("document.querySelectorAll('a.row').length > 0")
+    assert 'failure == "' in page.place()
+    assert all("failed" in text for text in page.texts("a.row"))
+
+
+def test_a_filter_narrows_the_table_and_stays_in_the_address(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(f"{one_run}#view=table")
+    assert rows(page) == 48
+    page.fill("#filter-box", "reward == 1 and tool_calls > 1")
+    page.wait("location.hash.includes('filter')")
+    expected = ask(one_run, "rollouts?filter=reward%20%3D%3D%201%20and%20tool_calls%20%3E%201")["total"]
+    page.wait(f"document.querySelector('.table-bar .count').innerText.startsWith('{expected} ')")
+    address = page.evaluate("location.href")
+    page.go(address)
+    assert rows(page) == expected
+    assert page.evaluate("document.querySelector('#filter-box').value") == "reward == 1 and tool_calls > 1"
+
+
+def test_a_filter_that_cannot_be_read_says_where_and_changes_nothing(page: Any, one_run: str) -> None:
+    page.go(f"{one_run}#view=table")
+    assert rows(page) == 48
+    page.fill("#filter-box", "reward < and task")
+    page.wait("document.querySelector('.filter-problem') !== null")
+    assert page.text(".filter-problem mark") == "a"
+    assert page.evaluate("document.querySelector('#filter-box').getAttribute('aria-invalid')") == "true"
+    assert rows(page) == 48
+    assert "filter" not in page.place()
+    page.fill("#filter-box", "")
+    page.wait("document.querySelector('.filter-problem') === null")
+
+
+def test_a_search_finds_words_of_prompts_and_tool_output_and_marks_them(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(f"{one_run}#view=table")
+    assert rows(page) == 48
+    page.fill("#search-box", "rectangle diag")
+    page.wait("document.querySelectorAll('a.row mark').length > 0", "marked words")
+    assert rows(page) == ask(one_run, "rollouts?search=rectangle+diag")["total"]
+    assert page.text("a.row mark").lower() == "rectangle"
+    assert "search=rectangle diag" in page.place()
+
+
+def test_a_click_on_a_column_sorts_by_it_a_second_turns_it_a_third_lets_go(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(f"{one_run}#view=table")
+    assert rows(page) == 48
+    for expected in ("-tokens", "tokens", None):
+        page.click(".head button", "tokens")
+        wanted = f"sort={expected}" if expected else "view=table"
+        page.wait(f"location.hash.endsWith({json.dumps(wanted)})")
+        rows(page)
+        first = ask(one_run, f"rollouts?limit=1&sort={expected or ''}")["rows"][0]["id"]
+        page.wait(f"document.querySelector('a.row').dataset.id === {json.dumps(first)}")
+
+
+def test_columns_are_chosen_and_kept_in_the_address(page: Any, one_run: str) -> None:
+    page.go(f"{one_run}#view=table")
+    assert rows(page) == 48
+    page.click(".popover-frame > button")
+    page.click(".popover label", "expected_answer")
+    page.wait(
+        "[...document.querySelectorAll('.head .cell')].some((cell) => cell.innerText.includes('expected answer'))"
+    )
+    assert "expected_answer" in page.place()
+    page.press("Escape")
+    page.wait("document.querySelector('.popover') === null")
+
+
+def test_of_many_rows_only_those_in_sight_are_asked_for(page: Any, serve: Any, make: Any, tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    with path.open("w") as file:
+        file.writelines(
+            f'{{"_ng_task_index": {n}, "_ng_rollout_index": 0, "reward": {n % 2}}}\n' for n in range(20_000)
+        )
+    address = serve(path)
+    page.go(f"{address}#view=table")
+    page.wait("document.querySelector('.count').innerText === '20,000 rollouts'")
+    assert page.count("a.row") < 100
+    page.forget()
+    page.evaluate("(() => { const grid = document.querySelector('.grid'); grid.scrollTop = grid.scrollHeight; })()")
+    page.wait("[...document.querySelectorAll('a.row')].some((row) => row.getAttribute('aria-rowindex') === '20001')")
+    assert sum("api/rollouts" in url for url in page.requests) <= 3
+
+
+def test_groups_show_the_repeats_of_a_task_side_by_side(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(f"{one_run}#view=groups")
+    page.wait("document.querySelectorAll('.group-list .group').length === 12")
+    group = ask(one_run, "groups?by=task&limit=1")["groups"][0]
+    assert page.count(".group-list .group:first-child .chip") == group["count"] == 4
+    page.click(".group-list .chip")
+    page.see("Task 0", "h1")
+
+
+@pytest.mark.parametrize(
+    ("by", "name"), [("Agent", "word_problems_agent"), ("Failure", "completed"), ("File", "baseline")]
+)
+def test_groups_by_other_things(page: Any, one_run: str, by: str, name: str) -> None:
+    page.go(f"{one_run}#view=groups")
+    page.click(".choice button", by)
+    page.see(name, ".group-list")
+    page.click(".group-list .group-name", name)
+    page.wait("document.querySelectorAll('a.row').length > 0")

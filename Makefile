@@ -9,11 +9,11 @@ LOWEST_TESTS := tests/config tests/schemas tests/servers/test_direct.py tests/se
   tests/servers/test_differential.py responses_api_agents resources_servers
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo docs test check format lowest bench clean
+.PHONY: help demo test check format lowest bench bench-all clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(DEV): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,9 +30,6 @@ demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key need
 
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
-
-docs: $(DEV) ## run every command and snippet of the documents
-	RUN_DOCUMENTS=1 $(BIN)/python -m pytest -q -n 2 tests/test_documentation.py
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff format .
@@ -53,6 +50,14 @@ lowest: ## run the tests on the lowest supported versions of the dependencies
 
 bench: $(DEV) ## measure our cost beside a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench.py
+	$(BIN)/python benchmarks_perf/bench_models.py
+	$(BIN)/python benchmarks_perf/bench_metrics.py
+
+bench-all: bench ## all other measurements, too: scale, concurrency, viewer, embedded model (half an hour)
+	$(BIN)/python benchmarks_perf/bench_scale.py
+	$(BIN)/python benchmarks_perf/bench_concurrency.py
+	$(BIN)/python benchmarks_perf/bench_viewer.py
+	$(BIN)/python benchmarks_perf/bench_local_model.py
 
 clean: ## remove everything the targets made
 	rm -rf $(VENV) .venv-lowest .mypy_cache .pytest_cache .ruff_cache build dist

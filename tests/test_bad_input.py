@@ -327,6 +327,16 @@ def test_a_server_whose_module_can_not_be_imported(desk: Desk, command: str, cod
     )
 
 
+def test_a_server_process_whose_module_can_not_be_imported(desk: Desk) -> None:
+    config, agent, *files = write_environment("unimportable", "import a_package_that_nobody_has\n")
+    apart = "++mine.resources_servers.unimportable.isolation=process"
+    ran = desk.type("ng_collect_rollouts", config, agent, *files, apart)
+    assert ran.code == 1
+    assert "error: Process `mine` finished unexpectedly with exit code 1" in ran.err
+    assert "ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in ran.err
+    assert "hint: all servers were stopped; what was saved before is intact; correct the cause" in ran.err
+
+
 def test_a_setting_that_does_not_fit_its_server(desk: Desk) -> None:
     ran = desk.type(*COLLECT, f"{MODEL}.request_timeout_s=soon", f"{MODEL}.openai_api_key=[{KEY}]")
     expect(

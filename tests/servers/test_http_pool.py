@@ -258,8 +258,9 @@ async def test_a_connection_that_does_not_come_about_is_named_as_that() -> None:
             filler.setblocking(False)
             filler.connect_ex(address)
         timeout = aiohttp.ClientTimeout(total=30, sock_connect=0.05)
-        with pytest.raises(RequestTimeoutError, match=r"no connection within 0\.05 s"):
+        with pytest.raises(RequestTimeoutError, match=r"no connection within 0\.05 s") as error:
             await request("POST", f"http://127.0.0.1:{address[1]}/", timeout=timeout, retries=ONCE)
+        assert isinstance(error.value.__cause__, aiohttp.ConnectionTimeoutError)
         await close_http_client()
         for filler in fillers:
             filler.close()
@@ -387,8 +388,9 @@ async def test_nothing_can_end_a_line(bad: str) -> None:
             await request("POST", server.url, cookies={"a": bad})
         by_either: list[dict[str, Any]] = [{}, {"allow_redirects": False}]
         for options in by_either:
-            with pytest.raises(RequestFailedError, match="not a valid address"):
+            with pytest.raises(RequestFailedError, match="not a valid address") as error:
                 await request("POST", server.url + bad, **options)
+            assert isinstance(error.value.__cause__, aiohttp.InvalidURL)
         assert server.heads == []
 
 
@@ -436,6 +438,7 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(error) for error in found] == [RequestFailedError] * 3
         assert all("the client was closed" in str(error) for error in found)
+        assert all(isinstance(error.__cause__, aiohttp.ClientConnectionError) for error in found)
         await until(lambda: server.lost == 3)
     gc.collect()
 

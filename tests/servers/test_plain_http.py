@@ -1,5 +1,6 @@
 """The plain client against aiohttp: the same bytes from the server give the same answer or the same error."""
 
+import errno
 import gzip
 import zlib
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.servers.http import request
+from nemo_gym.servers.http import close_http_client, request
 from nemo_gym.servers.http_answer import AnswerReader, RawAnswer
 from nemo_gym.servers.http_errors import BadAnswerError, RequestFailedError
 from nemo_gym.servers.plain_http import PlainReply
@@ -159,6 +160,37 @@ async def test_broken_answers_are_the_errors_of_aiohttp(script: bytes) -> None:
         plain = await outcome(server.url)
         assert issubclass(plain[0], RequestFailedError)
         assert plain == await outcome(server.url, **BY_AIOHTTP)
+
+
+@pytest.mark.parametrize("options", [{}, BY_AIOHTTP], ids=["plain", "by aiohttp"])
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("nothing", aiohttp.ServerDisconnectedError),
+        ("half a body", aiohttp.ClientPayloadError),
+        ("not gzip", aiohttp.ClientPayloadError),
+        ("another protocol", aiohttp.ClientError),
+    ],
+)
+async def test_the_cause_of_a_failure_is_an_error_of_aiohttp(
+    name: str, cause: type[Exception], options: dict[str, Any]
+) -> None:
+    async with playing(answers(BROKEN[name], hang_up=True)) as server:
+        with pytest.raises(aiohttp.ClientConnectionError) as error:
+            await request("POST", server.url, data=b"{}", retries=ONCE, **options)
+        assert isinstance(error.value, RequestFailedError)
+        assert isinstance(error.value.__cause__, cause)
+
+
+@pytest.mark.parametrize("options", [{}, BY_AIOHTTP], ids=["plain", "by aiohttp"])
+async def test_the_cause_of_a_refused_connection_is_that_of_the_system(options: dict[str, Any]) -> None:
+    async with playing(answers(reply())) as server:
+        url = server.url
+    with pytest.raises(RequestFailedError, match="cannot connect: Connection refused") as error:
+        await request("POST", url, retries=ONCE, **options)
+    await close_http_client()
+    assert isinstance(error.value.__cause__, aiohttp.ClientOSError)
+    assert error.value.__cause__.errno == errno.ECONNREFUSED
 
 
 async def test_a_packed_answer_that_is_cut_is_an_error() -> None:

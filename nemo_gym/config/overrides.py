@@ -1,4 +1,4 @@
-"""Command-line overrides, in Hydra's grammar and read by Hydra's parser (or as it would), as plain nested data.
+"""Command-line overrides, in Hydra's grammar and read by Hydra's parser, as plain nested data.
 
 ``+key=value`` adds, ``++key=value`` adds or replaces, ``key=value`` replaces what the same command line added. All of
 them are relative to the command line alone: what files say is merged under the result later. Nothing is written to
@@ -6,17 +6,14 @@ disk.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from nemo_gym.config.keys import CONFIG_PATHS, DELETE_KEY
-from nemo_gym.config.plain_overrides import PlainOverride, plain_override
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError, MalformedConfigPathsError
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override as HydraOverride
-
-    Override: TypeAlias = HydraOverride | PlainOverride
+    from hydra.core.override_parser.types import Override
 
 _GRAMMAR: Final = "write '+key=value' to add a key or '++key=value' to add or replace it"
 
@@ -35,17 +32,14 @@ def parse_overrides(arguments: Iterable[str]) -> dict[Any, Any]:
 
 
 def _parse(arguments: list[str]) -> list["Override"]:
-    plain = [override for argument in arguments if (override := plain_override(argument)) is not None]
-    return list(plain) if len(plain) == len(arguments) else _parse_by_hydra(arguments)
-
-
-def _parse_by_hydra(arguments: list[str]) -> list["Override"]:
-    # Importing Hydra is dear and most command lines do not need it.
+    if not arguments:
+        return []
+    # Importing Hydra is dear and most processes of a run get no command line.
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
 
     parser = OverridesParser.create()
-    parsed: list[Override] = []
+    parsed = []
     for index, argument in enumerate(arguments):
         try:
             parsed.append(parser.parse_override(argument))

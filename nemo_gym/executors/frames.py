@@ -119,7 +119,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     head: dict[str, Any] = {"number": number, "kind": type(outcome).__name__, "seconds": outcome.seconds}
     match outcome:
         case Completed(reward=reward):
-            head["reward"], head["usage"] = reward, outcome.usage
+            head["reward"], head["usage"] = reward, outcome.usage and list(outcome.usage)
         case Failed(failure=failure):
             head["failure"] = asdict(failure)
         case Vanished(kind=kind):

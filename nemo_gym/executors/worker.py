@@ -5,6 +5,7 @@ closes the socket or dies, and leaves Ctrl-C to the collector, which lets runnin
 """
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -19,6 +20,8 @@ from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.servers.gym import host_gym
+
+logger = logging.getLogger(__name__)
 
 READY = {"ready": True}
 
@@ -43,13 +46,23 @@ async def work(end: socket.socket) -> None:
     """Host a Gym and run what comes."""
     frames: asyncio.Queue[Frame] = asyncio.Queue()
     connection = await connect(end, frames.put_nowait)
-    opening = await frames.get()
+    opening = await _opening(frames, connection)
+    if opening is None:
+        return
     config = OmegaConf.create(opening.body.decode())
     assert isinstance(config, DictConfig)
     async with host_gym(with_own_ports(config)) as gym:
         attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
         connection.send(Frame(READY).encode())
         await _serve(frames, connection, attempt)
+
+
+async def _opening(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
+    """The first frame; None if the collector is gone before it says anything."""
+    first = asyncio.create_task(frames.get())
+    either: set[asyncio.Future[Any]] = {first, connection.closed}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    return first.result() if first.done() else None
 
 
 async def _serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt: Attempt) -> None:
@@ -63,7 +76,14 @@ async def _serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt
         while True:
             task = asyncio.create_task(run(await frames.get()))
             running.add(task)
-            task.add_done_callback(running.discard)
+            task.add_done_callback(settle)
+
+    def settle(task: asyncio.Task[None]) -> None:
+        running.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            # Going away is what a collector can deal with: it runs what we had again and says how often that happened.
+            logger.error("A worker ends because of a bug", exc_info=bug)
+            connection.close()
 
     starting = asyncio.create_task(start_all())
     await connection.closed

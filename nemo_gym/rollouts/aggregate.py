@@ -26,7 +26,7 @@ from nemo_gym.rollouts.keyed import sort_key
 from nemo_gym.rollouts.metrics_request import ask, scores
 from nemo_gym.rollouts.plan import agent_name
 from nemo_gym.rollouts.planned_keys import PlannedKeys
-from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.store.files import RunFiles, storage_errors
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.schemas.aggregate import AggregateMetrics
 from nemo_gym.schemas.prices import Prices
@@ -75,7 +75,8 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
     ]
     if metrics:
         await asyncio.to_thread(write_metrics, RunFiles.of(output).metrics, metrics)
-    write_details(details_path(output), {agent: report.details for agent, report in reports.items()})
+    with storage_errors(details_path(output), "write"):
+        write_details(details_path(output), {agent: report.details for agent, report in reports.items()})
     return metrics
 
 
@@ -110,7 +111,8 @@ def _coverage(agent: str, table: RolloutTable, planned: PlannedKeys | None) -> C
 
 def write_metrics(path: Path, metrics: Sequence[AgentMetrics]) -> None:
     """Replace the metrics file."""
-    metrics_file.write_metrics_file(path, [metrics_file.AgentMetrics(each.agent, each.metrics) for each in metrics])
+    with storage_errors(path, "write"):
+        metrics_file.write_metrics_file(path, [metrics_file.AgentMetrics(each.agent, each.metrics) for each in metrics])
 
 
 # ---- for results at hand ---------------------------------------------------------------------------------------------

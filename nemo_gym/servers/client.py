@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.addresses import base_url, server_settings
+from nemo_gym.servers.gate import Gates
 from nemo_gym.servers.http import request as http_request
 from nemo_gym.servers.http_timeout import timeout_of
 from nemo_gym.servers.lazy_aiohttp import aiohttp
@@ -58,6 +59,8 @@ class GymClient(BaseModel):
     # Fields, because pydantic finds private attributes a hundred times more slowly, and these are read on every call.
     local_servers: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     addresses: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    # What model servers of the same process share: manners towards the endpoints outside.
+    gates: Gates = Field(default_factory=Gates, exclude=True, repr=False)
 
     @classmethod
     def load_from_head(cls, head: BaseServerConfig) -> Self:
@@ -76,7 +79,8 @@ class GymClient(BaseModel):
         if not (isinstance(declared, type) and issubclass(declared, GymClient)) or isinstance(self, declared):
             return self
         twin = declared(head_server_config=self.head_server_config, global_config_dict=self.global_config_dict)
-        twin.local_servers = self.local_servers  # one table of servers for all clients of a Gym
+        # One table of servers, and one of gates, for all clients of a Gym.
+        twin.local_servers, twin.gates = self.local_servers, self.gates
         return twin
 
     async def get(self, server_name: str, url_path: str, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.servers import http_errors
+from nemo_gym.servers.gate import Door
 from nemo_gym.servers.http import Retry, get_response_json, raise_for_status, request
 from nemo_gym.servers.http_timeout import Timeout
 from nemo_gym.servers.lazy_aiohttp import aiohttp
@@ -37,6 +38,8 @@ class Endpoint:
     request_timeout_s: float | None = 600.0
     connect_timeout_s: float = 30.0
     max_retries: int = 8
+    # The way through the gate that all model servers of a Gym share; without one, nothing holds a request back.
+    door: Door | None = field(default=None, repr=False)
     retries: int = 0
     _headers: dict[str, str] = field(init=False, repr=False)
     _timeout: Timeout = field(init=False, repr=False)
@@ -59,6 +62,7 @@ class Endpoint:
             timeout=self._timeout,
             retries=self._policy,
             on_retry=self._count_retry,
+            door=self.door,
             _internal=self.internal,
         )
 
@@ -69,7 +73,7 @@ class Endpoint:
 
 
 class Upstream:
-    """One model behind an endpoint: a limit on what it is asked at once, and errors that say what to do."""
+    """One model behind an endpoint: its share of what is asked there at once, and errors that say what to do."""
 
     def __init__(self, endpoint: Endpoint, address: ModelAddress, *, max_concurrent_requests: int | None) -> None:
         self.endpoint = endpoint

@@ -5,8 +5,8 @@ those who wait are let in by turns, a role after the other, so that no role star
 a pause (see ``rate_limits``) closes the gate for all roles. The gate is passed once an attempt: who waits for another
 attempt holds no place.
 
-``Turns`` decides and knows neither tasks nor clocks; ``Gate`` waits. An open gate without a limit costs an addition and
-a look at the names of the headers.
+``Turns`` decides and knows neither tasks nor clocks; ``Gate`` waits. An open gate without a limit need not be passed at
+all. Of answers it looks at the names of the headers, and at the rest only where a name is of interest.
 """
 
 import asyncio
@@ -15,15 +15,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 from yarl import URL
 
-from nemo_gym.servers.rate_limits import BUSY, is_exhausted, pause_asked_for
+from nemo_gym.servers.rate_limits import BUSY, is_exhausted, pause_asked_for, speaks_of_limits
 
 logger = logging.getLogger(__name__)
 
 Ticket = TypeVar("Ticket", bound=Hashable)
+
+NAME: Final = itemgetter(0)
+REMEMBERED: Final = 64
 
 
 class Answer(Protocol):
@@ -66,8 +70,7 @@ class Turns(Generic[Ticket]):
 
     def enter(self, now: float) -> bool:
         """Go in at once, if nobody was there before."""
-        is_wide_open = self.limit is None and self.closed_until is None  # as nearly always
-        if self._waiting or not (is_wide_open or self._has_room(now)):
+        if self._waiting or not self._has_room(now):
             return False
         self.busy += 1
         return True
@@ -97,10 +100,9 @@ class Turns(Generic[Ticket]):
         self.busy += 1
         return ticket
 
-    def leave(self) -> bool:
-        """Give a place back; True if anybody waits."""
+    def leave(self) -> None:
+        """Give a place back."""
         self.busy -= 1
-        return bool(self._waiting)
 
     def close(self, until: float) -> None:
         """Let nobody in before this time, or before a later one that was said earlier."""
@@ -121,6 +123,8 @@ class Gate:
         self.turns: Turns[asyncio.Future[None]] = Turns()
         self.pauses = 0
         self._endpoint = endpoint
+        # An endpoint sends the same headers again and again: whether they speak of limits, by their names.
+        self._speaks: dict[tuple[bytes, ...], bool] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self) -> bool:
@@ -143,17 +147,28 @@ class Gate:
 
     def leave(self) -> None:
         """Come out again."""
-        if self.turns.leave():
-            self._admit()
+        self.turns.leave()
+        if self.turns.has_waiting:
+            # Not now: the answer that was brought along may ask for a pause.
+            asyncio.get_running_loop().call_soon(self._admit)
 
     def heed(self, answer: Answer) -> None:
         """Close the gate if the answer asks for it."""
-        if answer.status not in BUSY and not is_exhausted(answer.raw_headers):
+        if answer.status not in BUSY and not self._is_exhausted(answer.raw_headers):
             return
         seconds = pause_asked_for(answer.status, answer.headers, datetime.now(UTC))
         if seconds > 0:
             self.turns.close(time.monotonic() + seconds)
             self._count_pause(seconds)
+
+    def _is_exhausted(self, raw_headers: tuple[tuple[bytes, bytes], ...]) -> bool:
+        names = tuple(map(NAME, raw_headers))
+        speaks = self._speaks.get(names)
+        if speaks is None:
+            speaks = speaks_of_limits(names)
+            if len(self._speaks) < REMEMBERED:
+                self._speaks[names] = speaks
+        return speaks and is_exhausted(raw_headers)
 
     def _admit(self) -> None:
         now = time.monotonic()
@@ -187,18 +202,25 @@ class Gate:
 class Door:
     """The way of one role through a gate."""
 
-    __slots__ = ("_role", "enter", "gate", "heed", "leave")
+    __slots__ = ("_turns", "gate", "heed", "leave", "role")
 
     def __init__(self, gate: Gate, role: str) -> None:
         self.gate = gate
-        self._role = role
-        self.enter: Final = gate.enter
+        self.role = role
+        self._turns = gate.turns
         self.leave: Final = gate.leave
+        # To be called right after leaving, before anything else can happen.
         self.heed: Final = gate.heed
 
-    async def wait(self) -> None:
-        """Go in when it is our turn."""
-        await self.gate.wait(self._role)
+    @property
+    def is_free(self) -> bool:
+        """Whether there is nothing to observe: anybody may go in uncounted, and need not leave."""
+        return self._turns.limit is None and self._turns.closed_until is None
+
+    async def enter(self) -> None:
+        """Go in, when it is our turn."""
+        if not self.gate.enter():
+            await self.gate.wait(self.role)
 
 
 class Gates:

@@ -2,6 +2,8 @@
 
 Most requests go to plain ``http://`` endpoints and need little: they are sent by our own lean client (``plain_http``).
 Everything else is aiohttp's: TLS, proxies, options that only it knows. Callers can't tell which of the two it was.
+aiohttp is imported with the first request that needs it (``http_session``) or with the first error to raise
+(``http_failures``): that takes as long as thousands of plain requests.
 
 Both open with the first request and are closed by whoever runs the loop (:func:`close_http_client`). Cookies are never
 kept; callers pass them on. A response is always read to its end before it is returned, so an answer that breaks off
@@ -15,6 +17,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -22,6 +25,7 @@ import orjson
 from yarl import URL
 
 from nemo_gym.servers import http_errors
+from nemo_gym.servers.gate import Door
 from nemo_gym.servers.http_errors import AttemptError, ClientClosedError, describe, shown
 from nemo_gym.servers.http_pool import HttpSettings, Pool
 from nemo_gym.servers.http_request import plain_request, refuse_control_characters
@@ -100,6 +104,7 @@ async def request(
     _internal: bool = False,
     retries: RetryPolicy | None = None,
     on_retry: Callable[[Retry], None] = _log_retry,
+    door: Door | None = None,
     **options: Any,
 ) -> "aiohttp.ClientResponse":
     """Send a request and read its answer, whatever the status; options are aiohttp's, ``json`` may be a model."""
@@ -114,7 +119,8 @@ async def request(
     attempt = 1
     while True:
         try:
-            response = await _send(client, method, url, body, options, resend=policy.resend)
+            send = _send if door is None or door.is_free else partial(_send_in_turn, door)
+            response = await send(client, method, url, body, options, resend=policy.resend)
         except (AttemptError, OSError) as error:
             reason = describe(error, timeout)
             delay = policy.delay(attempt) if _may_repeat(error, policy) else None
@@ -122,15 +128,24 @@ async def request(
                 cause = http_errors.cause_of(error)
                 raise http_errors.request_error(cause, reason, method, url, attempts=attempt) from cause
         else:
-            delay = None
-            if response.status in policy.statuses:
-                delay = policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
-            if delay is None:
+            if door is not None:
+                door.heed(response)
+            is_good = response.status not in policy.statuses
+            if is_good or (delay := policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))) is None:
                 return response
             reason = f"status {response.status}"
         on_retry(Retry(attempt, delay, f"{method} {shown(url)}: {reason}"))
         attempt += 1
         await asyncio.sleep(delay)
+
+
+async def _send_in_turn(door: Door, *what: Any, resend: bool) -> "aiohttp.ClientResponse":
+    """One attempt, when the gate before the endpoint lets it in."""
+    await door.enter()
+    try:
+        return await _send(*what, resend=resend)
+    finally:
+        door.leave()
 
 
 async def _send(

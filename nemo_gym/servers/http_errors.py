@@ -128,6 +128,7 @@ class ConnectionLostError(AttemptError):
     lost = True
 
     def __init__(self, error: Exception) -> None:
+        # Without words of the system, the name under which callers find it as the cause.
         super().__init__(f"connection lost: {getattr(error, 'strerror', None) or 'ClientOSError'}")
         self.error = error
 

@@ -4,7 +4,7 @@ A busy endpoint (429, 503, 529) says so in ``Retry-After``. A good answer may sa
 header like ``x-ratelimit-remaining-tokens: 0`` or ``anthropic-ratelimit-requests-remaining: 0``, with the time of the
 next one in the ``reset`` header of the same kind.
 
-Answers are many and limits are rare, so headers are first looked at as they came (``is_exhausted``).
+Answers are many and limits are rare, so headers are first looked at as they came.
 """
 
 import math
@@ -20,7 +20,6 @@ MAX_PAUSE_S: Final = 60.0
 OPENAI: Final = "x-ratelimit-remaining"
 ANTHROPIC: Final = "anthropic-ratelimit"
 _PREFIXES: Final = (OPENAI.encode(), ANTHROPIC.encode())
-_SHORTEST: Final = min(map(len, _PREFIXES))
 # A number this large is a moment and not a duration, in seconds or in milliseconds since 1970.
 _EPOCH_S: Final = 1e9
 _EPOCH_MS: Final = 1e11
@@ -29,12 +28,14 @@ _DURATION: Final = re.compile(r"(?:{0}d)?(?:{0}h)?(?:{0}m)?(?:{0}s)?(?:{0}ms)?".
 _UNITS_S: Final = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 
 
+def speaks_of_limits(names: Iterable[bytes]) -> bool:
+    """Whether any of the headers of these names may say that nothing remains."""
+    return any(name.lower().startswith(_PREFIXES) for name in names)
+
+
 def is_exhausted(raw_headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a header says that nothing remains. No header is decoded, and most cost no more than their length."""
-    for name, value in raw_headers:
-        if len(name) >= _SHORTEST and name.lower().startswith(_PREFIXES) and value.strip() == b"0":
-            return True
-    return False
+    """Whether a header says that nothing remains."""
+    return any(value.strip() == b"0" and name.lower().startswith(_PREFIXES) for name, value in raw_headers)
 
 
 def pause_asked_for(status: int, headers: Mapping[str, str], now: datetime) -> float:

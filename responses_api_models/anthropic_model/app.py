@@ -28,6 +28,7 @@ from nemo_gym.openai_utils import (
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.schemas.anthropic import AnthropicMessagesRequest
 from nemo_gym.servers.endpoint import Upstream
+from nemo_gym.servers.gate import gates_of
 from nemo_gym.servers.http_errors import shown
 from nemo_gym.servers.messages_api import messages_answer
 from nemo_gym.servers.model_answers import MALFORMED, ForwardedParams, answer_model_error, refuse_malformed
@@ -50,6 +51,7 @@ class AnthropicModelConfig(BaseResponsesAPIModelConfig):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     anthropic_default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
     max_concurrent_requests: int | None = Field(default=None, ge=1)
+    endpoint_max_concurrent_requests: int | None = Field(default=None, ge=1)
     request_timeout_s: float = Field(default=600.0, gt=0)
     connect_timeout_s: float = Field(default=30.0, gt=0)
     max_retries: int = Field(default=8, ge=0)
@@ -68,6 +70,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
         """Prepare the client; nothing is sent yet."""
         super().model_post_init(context)
         config = self.config
+        limit = config.endpoint_max_concurrent_requests
         endpoint = AnthropicEndpoint(
             base_url=config.anthropic_base_url,
             api_key=config.anthropic_api_key,
@@ -76,6 +79,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
             request_timeout_s=config.request_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
             max_retries=config.max_retries,
+            door=gates_of(self.server_client).door(config.anthropic_base_url, config.name, limit=limit),
         )
         secrets = [config.anthropic_api_key, *config.anthropic_default_headers.values()]
         address = ModelAddress(shown(config.anthropic_base_url), config.anthropic_model, secrets=secrets)

@@ -25,6 +25,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.servers.endpoint import Endpoint, Upstream
+from nemo_gym.servers.gate import gates_of
 from nemo_gym.servers.http_errors import shown
 from nemo_gym.servers.model_answers import (
     MALFORMED,
@@ -49,6 +50,7 @@ class OpenAIModelConfig(BaseResponsesAPIModelConfig):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     openai_default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
     max_concurrent_requests: int | None = Field(default=None, ge=1)
+    endpoint_max_concurrent_requests: int | None = Field(default=None, ge=1)
     request_timeout_s: float = Field(default=600.0, gt=0)
     connect_timeout_s: float = Field(default=30.0, gt=0)
     max_retries: int = Field(default=8, ge=0)
@@ -70,6 +72,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
         """Prepare the client; nothing is sent yet."""
         super().model_post_init(context)
         config = self.config
+        limit = config.endpoint_max_concurrent_requests
         endpoint = Endpoint(
             base_url=config.openai_base_url,
             api_key=config.openai_api_key,
@@ -77,6 +80,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
             request_timeout_s=config.request_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
             max_retries=config.max_retries,
+            door=gates_of(self.server_client).door(config.openai_base_url, config.name, limit=limit),
         )
         secrets = [config.openai_api_key, *config.openai_default_headers.values()]
         address = ModelAddress(shown(config.openai_base_url), config.openai_model, secrets=secrets)

@@ -23,6 +23,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import request_as_sent
+from nemo_gym.servers.gate import gates_of
 from nemo_gym.servers.model_answers import answer_model_error
 from nemo_gym.servers.model_errors import ModelCallError
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, good_content
@@ -49,7 +50,7 @@ class VLLMModel(SimpleResponsesAPIModel):
                 f"{self.config.name}: is_responses_native does not go together with {', '.join(excluded)}",
                 hint="set is_responses_native: false",
             )
-        self._calls = ModelCalls(self.config)
+        self._calls = ModelCalls(self.config, gates_of(self.server_client))
 
     def setup_webserver(self) -> FastAPI:
         """Build the app; failed model calls are answered as such and not as a bug of ours."""

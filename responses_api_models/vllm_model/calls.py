@@ -18,6 +18,7 @@ from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.responses_converter import ReasoningParserError
 from nemo_gym.schemas.chat import NeMoGymChatCompletionMessageForTraining
 from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.servers.gate import Gates
 from nemo_gym.servers.model_answers import MALFORMED, ForwardedParams, refuse_malformed
 from nemo_gym.servers.model_errors import ModelCallError, ModelErrorKind
 from nemo_gym.servers.wire import encode_json
@@ -40,9 +41,9 @@ TEMPLATED: Final = ("messages", "tools", "chat_template_kwargs", PREFIX_FIELD)
 class ModelCalls:
     """Everything that a vllm_model asks of its endpoints."""
 
-    def __init__(self, config: VLLMModelConfig) -> None:
+    def __init__(self, config: VLLMModelConfig, gates: Gates) -> None:
         self.config = config
-        self.replicas = open_replicas(config)
+        self.replicas = open_replicas(config, gates)
         self._converter = make_converter(config)
         limit = config.max_concurrent_requests
         self._slots: contextlib.AbstractAsyncContextManager[None] = (

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.endpoint import Endpoint
+from nemo_gym.servers.gate import Door, Gates
 from nemo_gym.servers.http_errors import shown
 from nemo_gym.servers.model_errors import ModelAddress
 from responses_api_models.vllm_model.replicas import Replica, Replicas
@@ -31,6 +32,7 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
     audio_root: str | None = None
     max_concurrent_requests: int | None = Field(default=None, ge=1)
+    endpoint_max_concurrent_requests: int | None = Field(default=None, ge=1)
     max_queue_depth: int | None = Field(default=128, ge=1)
     request_timeout_s: float = Field(default=600.0, gt=0)
     connect_timeout_s: float = Field(default=30.0, gt=0)
@@ -60,14 +62,15 @@ def unsupported_settings(config: VLLMModelConfig) -> list[str]:
     return [name for name, is_asked_for in asked_for.items() if is_asked_for]
 
 
-def open_replicas(config: VLLMModelConfig) -> Replicas:
+def open_replicas(config: VLLMModelConfig, gates: Gates) -> Replicas:
     """The endpoints; nothing is sent yet."""
-    replicas = [_replica(config, url) for url in config.base_urls]
+    limit = config.endpoint_max_concurrent_requests
+    replicas = [_replica(config, url, gates.door(url, config.name, limit=limit)) for url in config.base_urls]
     return Replicas(replicas, max_retries=config.max_retries, wait_s=config.request_timeout_s)
 
 
-def _replica(config: VLLMModelConfig, url: str) -> Replica:
-    def endpoint(seconds: float, connect_s: float) -> Endpoint:
+def _replica(config: VLLMModelConfig, url: str, door: Door) -> Replica:
+    def endpoint(seconds: float, connect_s: float, *, door: Door | None = None) -> Endpoint:
         return Endpoint(
             base_url=url,
             api_key=config.api_key,
@@ -75,11 +78,12 @@ def _replica(config: VLLMModelConfig, url: str) -> Replica:
             request_timeout_s=seconds,
             connect_timeout_s=connect_s,
             max_retries=0,  # another endpoint may be the better next attempt
+            door=door,
         )
 
     secrets = [config.api_key, *config.default_headers.values()]
     return Replica(
-        endpoint=endpoint(config.request_timeout_s, config.connect_timeout_s),
+        endpoint=endpoint(config.request_timeout_s, config.connect_timeout_s, door=door),
         probe=endpoint(PROBE_TIMEOUT_S, PROBE_TIMEOUT_S),
         address=ModelAddress(shown(url), config.model, secrets=secrets),
         max_queue_depth=config.max_queue_depth,

@@ -107,10 +107,11 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def kill_after(enough: int, command: list[str], output: Path) -> set[int]:
     """Kill a collector once its output has so many bytes; return the processes that it had started."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as collector:
-        wait_until(lambda: output.exists() and output.stat().st_size >= enough, "enough is saved")
-        workers = children_of(collector.pid)
-        collector.kill()
-    return workers
+        try:
+            wait_until(lambda: output.exists() and output.stat().st_size >= enough, "enough is saved")
+            return children_of(collector.pid)
+        finally:
+            collector.kill()
 
 
 def test_a_command_that_is_killed_takes_its_workers_with_it_and_is_resumed(
@@ -131,7 +132,7 @@ def test_a_command_that_is_killed_takes_its_workers_with_it_and_is_resumed(
     whole = [key_of(line.text) for line in read_lines(output) if line.text.endswith(b"\n")]
     assert len(whole) == len(set(whole)) < 5 * repeats
     mock_model.reset()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     keys = sorted(key_of(line.text) or (-1, -1) for line in read_lines(output))
     assert keys == [(task, rollout) for task in range(5) for rollout in range(repeats)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -225,14 +226,13 @@ def doors(*roles: str, limit: int | None = None) -> list[Door]:
 
 async def through(door: Door, name: str, log: list[str], answer: Answer | None = None) -> None:
     """Go in, stay for a moment, come out."""
-    if not door.enter():
-        await door.wait()
+    await door.enter()
     try:
         log.append(name)
         await asyncio.sleep(0.001)
-        door.heed(answer or Answer())
     finally:
         door.leave()
+    door.heed(answer or Answer())
 
 
 async def test_two_roles_share_one_place_by_turns() -> None:
@@ -251,44 +251,57 @@ async def test_two_roles_share_one_place_by_turns() -> None:
 async def test_a_pause_holds_back_every_role_until_it_is_over() -> None:
     policy, judge = doors("policy", "judge")
     log: list[str] = []
+    started = time.monotonic()
     await through(judge, "j", log, Answer(429, {"Retry-After": "0.05"}))
 
-    assert not policy.enter()
-    waiting = asyncio.create_task(through(policy, "p", log))
-    await asyncio.sleep(0.01)
-    assert log == ["j"]
-    await waiting
-    assert log == ["j", "p"]
-    assert policy.enter()
-    policy.leave()
+    assert not policy.is_free
+    await asyncio.gather(through(policy, "p", log), through(judge, "j", log))
+    assert time.monotonic() - started >= 0.05
+    assert log == ["j", "p", "j"]
+    assert policy.is_free
 
 
 async def test_a_pause_that_is_prolonged_while_others_wait() -> None:
     (door,) = doors("policy")
     log: list[str] = []
-    door.enter()
+    started = time.monotonic()
+    await door.enter()
     door.heed(Answer(429, {"Retry-After": "0.02"}))
     waiting = [asyncio.create_task(through(door, "p", log)) for _ in range(3)]
     await asyncio.sleep(0)
-    door.heed(Answer(200, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "120ms"}))
     door.leave()
-    await asyncio.sleep(0.04)
-
-    assert log == []
+    door.heed(Answer(200, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "120ms"}))
     await asyncio.gather(*waiting)
+
+    assert time.monotonic() - started >= 0.12
     assert log == ["p", "p", "p"]
+
+
+async def test_the_next_in_line_heeds_the_answer_of_the_one_before() -> None:
+    (door,) = doors("policy", limit=1)
+    log: list[str] = []
+    first = asyncio.create_task(through(door, "first", log, Answer(429, {"Retry-After": "30"})))
+    second = asyncio.create_task(through(door, "second", log))
+    await first
+    for _ in range(5):
+        await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+
+    assert log == ["first"]
+    assert door.gate.turns.busy == 0
 
 
 async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
     (door,) = doors("policy", limit=1)
     log: list[str] = []
-    assert door.enter()
+    await door.enter()
     gone = [asyncio.create_task(through(door, "gone", log)) for _ in range(3)]
     stays = asyncio.create_task(through(door, "stays", log))
     await asyncio.sleep(0)
+    door.leave()
     for task in gone:
-        task.cancel()
-    door.leave()  # before those who were cancelled know of it
+        task.cancel()  # they know of it only after the next one was let in
     await stays
     await asyncio.gather(*gone, return_exceptions=True)
 
@@ -299,12 +312,13 @@ async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
 async def test_who_is_cancelled_the_moment_the_turn_comes_gives_the_place_back() -> None:
     (door,) = doors("policy", limit=1)
     log: list[str] = []
-    assert door.enter()
+    await door.enter()
     gone = asyncio.create_task(through(door, "gone", log))
     stays = asyncio.create_task(through(door, "stays", log))
     await asyncio.sleep(0)
     door.leave()
-    gone.cancel()
+    await asyncio.sleep(0)
+    gone.cancel()  # it was let in, and does not know yet
     await stays
 
     assert gone.cancelled()
@@ -339,6 +353,19 @@ async def test_pauses_are_counted_and_logged_without_a_flood(caplog: pytest.LogC
         "https://host: pause 1 for all requests, 7 s, as it asks",
         "https://host: pause 10 for all requests, 7 s, as it asks",
     ]
+
+
+async def test_what_is_remembered_of_headers_is_their_names_and_not_what_they_say() -> None:
+    gate = Gate("https://host")
+    for number in range(200):  # more than are remembered
+        gate.heed(Answer(200, {f"x-{number}": "0"}))
+    for left in ("2", "1", "0"):
+        gate.heed(Answer(200, {"x-ratelimit-remaining-tokens": left, "x-ratelimit-reset-tokens": "5s"}))
+        assert gate.pauses == (left == "0")
+    other = Gate("https://other")
+    for left in ("1", "0"):
+        other.heed(Answer(200, {"x-ratelimit-remaining-tokens": left, "x-ratelimit-reset-tokens": "5s"}))
+        assert other.pauses == (left == "0")
 
 
 # Which gate

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from nemo_gym.servers.rate_limits import is_exhausted, pause_asked_for, reset_header, seconds_until
+from nemo_gym.servers.rate_limits import (
+    is_exhausted,
+    pause_asked_for,
+    reset_header,
+    seconds_until,
+    speaks_of_limits,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EPOCH = NOON.timestamp()
@@ -102,6 +108,12 @@ def test_every_way_to_say_when(text: str, seconds: float | None) -> None:
 )
 def test_the_pause_that_an_answer_asks_for(status: int, headers: dict[str, str], pause: float) -> None:
     assert pause_asked_for(status, CIMultiDict(headers), NOON) == pytest.approx(pause)
+
+
+def test_names_tell_whether_limits_are_spoken_of() -> None:
+    assert not speaks_of_limits([b"Content-Type", b"Date", b"x-ratelimit-limit-requests", b"Retry-After"])
+    assert speaks_of_limits([b"Date", b"X-RateLimit-Remaining-Tokens"])
+    assert speaks_of_limits([b"Date", b"ANTHROPIC-RATELIMIT-TOKENS-REMAINING"])
 
 
 def test_only_a_header_that_says_zero_is_worth_a_closer_look() -> None:

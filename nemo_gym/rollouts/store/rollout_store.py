@@ -25,7 +25,7 @@ from nemo_gym.rollouts.store.files import RunFiles, old_path, replacing, storage
 from nemo_gym.rollouts.store.history import History, RetryPolicy, packed, read_failures, read_rollouts, strangers
 from nemo_gym.rollouts.store.journal import Fsync, Journal, Write
 from nemo_gym.rollouts.store.lock import exclusive
-from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.store.manifest import Manifest, Request
 from nemo_gym.rollouts.store.repair import read_lines, set_aside
 
 Approve: TypeAlias = Callable[[Agenda], None]  # raises if the run must not begin
@@ -55,7 +55,7 @@ class RolloutStore:
             agenda = write_agenda(self.files.plan, writer, rows, policy)
             approve(agenda)
             self._retire()
-        request.manifest(writer.facts).write(self.files.manifest)
+        self._write_manifest(request.manifest(writer.facts))
         self._open()
         return agenda
 
@@ -69,7 +69,7 @@ class RolloutStore:
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
             writer = PlanWriter(file)
             write_extended(self.files.plan, writer, rows, history)
-        request.manifest(writer.facts).write(self.files.manifest)
+        self._write_manifest(request.manifest(writer.facts))
         return self._go_on(history, policy, approve)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
@@ -133,6 +133,10 @@ class RolloutStore:
                     stale.unlink(missing_ok=True)
         self.files.metrics.unlink(missing_ok=True)
         self.files.manifest.unlink(missing_ok=True)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        with storage_errors(self.files.manifest, "write"):
+            manifest.write(self.files.manifest)
 
     def _open(self) -> None:
         self._rollouts = self._stack.enter_context(self._journal(self.files.rollouts))

@@ -22,12 +22,12 @@ const ORDERS = [
 ];
 
 // The last list that was left, and how far down it was read: the way back from a rollout leads there.
-const left = { key: null, list: null, scroll: 0 };
+const lastList = { key: null, list: null, scroll: 0 };
 
 /** A list that grows as its end comes into sight. `load(offset, signal)` answers `{ total, entries }`. */
 export function useGrowingList(load, inputs) {
   const key = JSON.stringify(inputs);
-  const known = useRef(left.key === key ? left.list : null);
+  const known = useRef(lastList.key === key ? lastList.list : null);
   const [list, setList] = useState(known.current ?? { entries: [], total: null, error: null });
   const latest = useRef(null);
   latest.current = { key, list };
@@ -46,8 +46,8 @@ export function useGrowingList(load, inputs) {
     }
   };
   useLayoutEffect(() => {
-    if (known.current) scrollTo(0, left.scroll);
-    return () => Object.assign(left, latest.current, { scroll: scrollY });
+    if (known.current) scrollTo(0, lastList.scroll);
+    return () => Object.assign(lastList, latest.current, { scroll: scrollY });
   }, []);
   useEffect(() => {
     if (!known.current) more([]);

@@ -53,11 +53,11 @@ def test_the_way_back_leads_to_where_the_reader_was(page: Any, one_run: str) -> 
     page.wait("document.querySelector('.row.current')?.getAttribute('aria-rowindex') === '28'")
     page.show("view=groups")
     page.wait("document.querySelectorAll('.group .chip').length > 0")
-    page.evaluate("scrollTo(0, 150)")
+    page.evaluate("scrollTo(0, 80)")
     page.click(".group-list .group:nth-child(6) .chip")
     page.wait("document.querySelector('h1') !== null")
     page.evaluate("history.back()")
-    page.wait("document.querySelectorAll('.group .chip').length > 0 && scrollY === 150")
+    page.wait("document.querySelectorAll('.group .chip').length > 0 && scrollY === 80")
 
 
 # And what says that each is there.

@@ -96,7 +96,8 @@ class BaseNeMoGymCLIConfig(BaseModel):
     Printing help when help is asked for is the command line's business, not this class's.
     """
 
-    model_config = ConfigDict(extra="ignore")
+    # Commands have many parameters, and a process builds the validators of one command.
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
 class WANDBConfig(BaseModel):

@@ -8,7 +8,7 @@ are given, ``source`` stays empty and the reader chooses.
 import warnings
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 License = Literal[
     "Apache 2.0",
@@ -27,6 +27,8 @@ License = Literal[
 class GitlabIdentifier(BaseModel):
     """A file in a GitLab model registry."""
 
+    model_config = ConfigDict(defer_build=True)
+
     dataset_name: str
     version: str
     artifact_fpath: str
@@ -34,6 +36,8 @@ class GitlabIdentifier(BaseModel):
 
 class HuggingFaceIdentifier(BaseModel):
     """A dataset on Hugging Face, or one file of it."""
+
+    model_config = ConfigDict(defer_build=True)
 
     repo_id: str
     artifact_fpath: str | None = None
@@ -58,6 +62,8 @@ DatasetSource = Annotated[GitlabDatasetSource | HuggingFaceDatasetSource, Field(
 
 class DatasetConfig(BaseModel):
     """A JSONL file of tasks for training, validation or illustration."""
+
+    model_config = ConfigDict(defer_build=True)
 
     name: str
     type: Literal["train", "validation", "example"]
@@ -101,6 +107,8 @@ class DatasetConfig(BaseModel):
 
 class BenchmarkDatasetConfig(BaseModel):
     """A benchmark: its rows are written by a script, its prompt (if any) is applied later."""
+
+    model_config = ConfigDict(defer_build=True)
 
     name: str
     type: Literal["benchmark"]

@@ -21,7 +21,7 @@ Isolation = Literal["inline", "process"]
 class ServerSettings(BaseModel):
     """The innermost level: what every server may say, beside its own fields."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     entrypoint: str
     host: str | None = None
@@ -55,7 +55,7 @@ class PlainServerSettings(ServerSettings):
 class _TypeConfig(BaseModel):
     """The middle level: implementation name to settings."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -87,7 +87,7 @@ class ResponsesAPIModelServerTypeConfig(_TypeConfig):
 class _InstanceConfig(BaseModel):
     """The outermost level: one server under its instance name."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     SERVER_TYPE: ClassVar[str]
 

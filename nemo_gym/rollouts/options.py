@@ -6,7 +6,7 @@ the interface names and nothing else.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from nemo_gym.rollouts.begin import ResumeMode
 from nemo_gym.rollouts.continuity_gate import TokenContinuity
@@ -27,6 +27,8 @@ def _word(value: Any) -> Any:
 
 class CollectionOptions(BaseModel):
     """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
+
+    model_config = ConfigDict(defer_build=True)
 
     max_in_flight: int = Field(
         DEFAULT_WINDOW, ge=1, exclude=True, description="Most rollouts at once if num_samples_in_parallel sets none."

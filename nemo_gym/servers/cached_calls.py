@@ -34,7 +34,8 @@ OPERATIONAL: Final = frozenset(
     {
         *("name", "host", "port", "entrypoint", "domain", "num_workers", "isolation"),
         *("max_concurrent_requests", "num_concurrent_requests", "request_timeout_s", "connect_timeout_s"),
-        *("max_retries", "n_parallel", "engines", "threads"),
+        *("endpoint_max_concurrent_requests", "max_queue_depth", "max_retries", "prices"),
+        *("n_parallel", "engines", "threads"),
     }
 )
 CANONICAL: Final = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS

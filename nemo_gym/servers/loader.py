@@ -72,8 +72,10 @@ def load_server_class(instance: ServerInstance) -> type[BaseModel]:
 def _import(name: str, path: Path) -> ModuleType:
     """Import by name where the import system finds the same file, else from the file."""
     with _siblings_importable(path.parent):
-        if name in sys.modules:
-            return sys.modules[name]
+        loaded = sys.modules.get(name)
+        if loaded is not None:
+            is_same = Path(loaded.__file__ or "").resolve() == path.resolve()
+            return loaded if is_same else _import_file(name, path)
         root = str(path.parents[2])
         if not _is_found(name, path) and root not in sys.path:
             sys.path.append(root)  # the folder's siblings, and its own package, become importable by full name

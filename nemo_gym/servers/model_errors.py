@@ -54,7 +54,7 @@ HINTS: Final[Mapping[ModelErrorKind, str]] = {
 }
 NOT_FOUND_HINT: Final = (
     "check the base URL and the model's name; for an endpoint that has only Chat Completions, "
-    "set endpoint: chat_completions"
+    "set endpoint: chat_completions (openai_model) or use vllm_model"
 )
 
 
@@ -166,6 +166,8 @@ def error_object(content: bytes) -> dict[str, Any] | None:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
+    if isinstance(body, dict) and body.get("object") == "error":  # vLLM's form
+        return body
     found = body.get("error", body.get("detail")) if isinstance(body, dict) else None
     if not found:
         return None

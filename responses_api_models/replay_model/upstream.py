@@ -12,6 +12,7 @@ from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers import http_errors
 from nemo_gym.servers.endpoint import Endpoint, Upstream
+from nemo_gym.servers.gate import gates_of
 from nemo_gym.servers.http_errors import shown
 from nemo_gym.servers.model_errors import ModelAddress, ModelCallError
 from responses_api_models.replay_model.recording import Answer
@@ -70,9 +71,10 @@ class ServerSource:
 class EndpointSource:
     """An endpoint outside."""
 
-    def __init__(self, settings: EndpointSettings) -> None:
+    def __init__(self, settings: EndpointSettings, client: ServerClient) -> None:
         endpoint = Endpoint(
             **settings.model_dump(exclude={"model", "max_concurrent_requests"}),
+            door=gates_of(client).door(settings.base_url, "replay"),
         )
         secrets = [settings.api_key, *settings.default_headers.values()]
         address = ModelAddress(shown(settings.base_url), settings.model or "any", secrets=secrets)
@@ -98,4 +100,8 @@ def source_of(upstream: ModelServerRef | EndpointSettings | None, client: Server
     """Whom the settings mean."""
     if upstream is None:
         return None
-    return ServerSource(client, upstream.name) if isinstance(upstream, ModelServerRef) else EndpointSource(upstream)
+    return (
+        ServerSource(client, upstream.name)
+        if isinstance(upstream, ModelServerRef)
+        else EndpointSource(upstream, client)
+    )

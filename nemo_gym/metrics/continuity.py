@@ -101,8 +101,8 @@ def check_continuity(output: Sequence[Mapping[str, Any]]) -> Continuity:
     return Continuity(not breaks, calls, tuple(breaks))
 
 
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at the start."""
+def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """How much two sequences, of tokens or of characters, have in common at the start."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -14,7 +14,7 @@ import os
 import secrets
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -117,18 +117,6 @@ def _read_answer(status: int, content: bytes) -> Any:
     if status != 200:
         raise EngineError(status, str(answer.get("error", {}).get("message", answer)))
     return answer
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at the start."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def start_engine(model: Path, plan: EnginePlan) -> Engine:

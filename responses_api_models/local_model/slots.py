@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from responses_api_models.local_model.engine import Engine, common_prefix
+from nemo_gym.metrics.continuity import common_prefix
+from responses_api_models.local_model.engine import Engine
 
 HOLD_S: Final = 0.05
 # Fewer tokens are not worth a busier engine.

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import orjson
 
+from nemo_gym.metrics.continuity import common_prefix
+
 SHOWN: Final = 80
 MISSING: Final = object()
 
@@ -30,18 +32,6 @@ def key_of(path: str, text: str) -> str:
     return blake2b(f"{path}\n{text}".encode(errors="backslashreplace"), digest_size=16).hexdigest()
 
 
-def common_start(one: str, other: str) -> int:
-    """How many characters two texts have in common at the start."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def common_end(one: str, other: str) -> int:
     """How many characters two texts have in common at the end."""
     low, high = 0, min(len(one), len(other))
@@ -56,7 +46,7 @@ def common_end(one: str, other: str) -> int:
 
 def likeness(one: str, other: str) -> int:
     """How much two texts have in common; more is nearer."""
-    start = common_start(one, other)
+    start = common_prefix(one, other)
     return start + common_end(one[start:], other[start:]) - abs(len(one) - len(other)) // 4
 
 
@@ -67,7 +57,7 @@ def first_difference(recorded: str, asked: str) -> str:
     except orjson.JSONDecodeError:
         found = None
     if found is None:
-        place = common_start(recorded, asked)
+        place = common_prefix(recorded, asked)
         return f"at character {place}: recorded {_shown(recorded[place:])}, asked {_shown(asked[place:])}"
     where, one, other = found
     return f"at {where or 'the top'}: recorded {_shown(one)}, asked {_shown(other)}"

@@ -21,8 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from nemo_gym.metrics.continuity import common_prefix
 from nemo_gym.servers.rollout_scope import RolloutScope
-from responses_api_models.replay_model.matching import common_end, common_start
+from responses_api_models.replay_model.matching import common_end
 
 REMEMBERED: Final = 4096  # attempts whose last request is at hand
 WORTHWHILE: Final = 64  # characters in common
@@ -91,7 +92,7 @@ class Recorder:
         line = {"key": asked.key, "path": asked.path, "scope": scope}
         base = self._recent.get(_run(asked), self._whole)
         if base is not None:
-            head = common_start(base.text, asked.text)
+            head = common_prefix(base.text, asked.text)
             tail = common_end(base.text[head:], asked.text[head:])
             if head + tail > max(WORTHWHILE, len(asked.text) // 2) and base.key != asked.key:
                 new = asked.text[head : len(asked.text) - tail]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.metrics.continuity import common_prefix
 from responses_api_models.replay_model.matching import (
     canonical,
     common_end,
-    common_start,
     first_difference,
     key_of,
     likeness,
@@ -65,7 +65,7 @@ def test_the_first_difference_is_named(recorded: str, asked: str, found: str) ->
 
 @given(st.text("ab", max_size=12), st.text("ab", max_size=12))
 def test_common_parts_are_as_long_as_can_be(one: str, other: str) -> None:
-    start, end = common_start(one, other), common_end(one, other)
+    start, end = common_prefix(one, other), common_end(one, other)
     assert one[:start] == other[:start]
     assert one[len(one) - end :] == other[len(other) - end :]
     assert start == min(len(one), len(other)) or one[start] != other[start]

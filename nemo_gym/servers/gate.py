@@ -240,7 +240,7 @@ class Gates:
 def origin(base_url: str) -> str:
     """What URLs of an endpoint have in common: scheme, host and port. No login, so it can be shown."""
     try:
-        return str(URL(base_url).origin())
+        return str(URL(base_url).origin()).lower()  # not all releases of yarl do that
     except ValueError:
         return base_url.rpartition("@")[2]  # nothing can be sent there; whoever tries will say so
 

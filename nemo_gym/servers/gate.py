@@ -240,7 +240,9 @@ class Gates:
 def origin(base_url: str) -> str:
     """What URLs of an endpoint have in common: scheme, host and port. No login, so it can be shown."""
     try:
-        return str(URL(base_url).origin()).lower()  # not all releases of yarl do that
+        url = URL(base_url)
+        # Older releases of yarl leave capitals and the usual port as they are.
+        return str(url.with_port(None).origin() if url.is_default_port() else url.origin()).lower()
     except ValueError:
         return base_url.rpartition("@")[2]  # nothing can be sent there; whoever tries will say so
 

@@ -103,7 +103,7 @@ def test_light_and_dark_follow_the_system_until_the_reader_chooses(page: Any, on
 
 def test_every_control_has_a_name_and_every_view_one_main_part(page: Any, two_runs: str) -> None:
     nameless = (
-        "[...document.querySelectorAll('button, a[href], input, select')].filter((one) => !(one.innerText?.trim() || "
+        "[...document.querySelectorAll('button, a[href], input, select')].filter((one) => !(one.textContent.trim() || "
         "one.getAttribute('aria-label') || one.labels?.length || one.title)).map((one) => one.outerHTML)"
     )
     page.go(two_runs)

@@ -355,6 +355,7 @@ async def test_an_answer_that_does_not_wait_for_the_body_is_an_answer() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2000 + b"0\r\n\r\n",
         reply(gzip.compress(b"x" * 2000), headers="Content-Encoding: gzip\r\n"),
     ],
+    ids=["long", "very long", "in chunks", "packed"],  # not the bytes: those of gzip have the time in them
 )
 @pytest.mark.parametrize("options", [{}, {"allow_redirects": False}])
 @on_both_loops

@@ -28,8 +28,8 @@ def work(path):
 AGGREGATE = """
 import asyncio
 from pathlib import Path
-from nemo_gym.rollouts.aggregate import aggregate_run
-from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.io.files import RunFiles
 def work(path):
     asyncio.run(aggregate_run(RunFiles.of(Path(path)), None))
 """

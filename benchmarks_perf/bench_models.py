@@ -24,8 +24,8 @@ import uvloop
 from processes import ROOT, mock_model
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.conversion.anthropic.requests_in import messages_to_request
-from nemo_gym.conversion.anthropic.requests_out import request_to_messages
+from nemo_gym.conversion.anthropic.calling import request_to_messages
+from nemo_gym.conversion.anthropic.serving import messages_to_request
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.gym import host_gym
 

@@ -34,17 +34,17 @@ LATENCY_S = 2.0
 PREPARE = """
 import json, resource, sys, time
 from pathlib import Path
-from nemo_gym.rollouts.begin import begin
+from nemo_gym.rollouts.store.rollout_store import open_plan
 from nemo_gym.rollouts.plan import PlanSpec
-from nemo_gym.rollouts.source import PlanSource
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.plan import PlanSource
+from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.rollout_store import open_store
 tasks, output = sys.argv[1:]
 source = PlanSource(tasks, None, PlanSpec(agent="agent"))
 wall, cpu = time.perf_counter(), time.process_time()
 with open_store(Path(output)) as store:
-    agenda = begin(store, source.rows, source.request, resume=True, policy=RetryPolicy())
-figures = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "owed": len(agenda)}
+    plan = open_plan(store, source.rows, source.request, resume=True, policy=AttemptPolicy())
+figures = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "owed": len(plan)}
 print(json.dumps(figures | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 """
 Figures = dict[str, float]

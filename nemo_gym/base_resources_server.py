@@ -7,8 +7,8 @@ from pydantic import BaseModel
 
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
-from nemo_gym.schemas.aggregate import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
+from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.server_utils import BaseServer, SimpleServer
 
 __all__ = [

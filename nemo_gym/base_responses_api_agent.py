@@ -9,8 +9,8 @@ from fastapi import Body, FastAPI
 from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyResponse
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
-from nemo_gym.schemas.aggregate import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
+from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.server_utils import BaseServer, SimpleServer
 
 __all__ = [

@@ -13,11 +13,11 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.schemas.anthropic import AnthropicMessagesRequest
+from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
-from nemo_gym.servers.cached_calls import CachedCalls, identity, open_cache
-from nemo_gym.servers.messages_api import answer_messages
+from nemo_gym.servers.models.answering import answer_messages
+from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
 
 __all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "SimpleResponsesAPIModel"]
 

@@ -12,7 +12,7 @@ from nemo_gym.config.datasets import (
     HuggingFaceDatasetSource,
     HuggingFaceIdentifier,
 )
-from nemo_gym.config.server_types import (
+from nemo_gym.config.servers import (
     ResourcesServerInstanceConfig,
     ResourcesServerTypeConfig,
     ResponsesAPIAgentServerInstanceConfig,
@@ -20,8 +20,10 @@ from nemo_gym.config.server_types import (
     ResponsesAPIModelServerInstanceConfig,
     ResponsesAPIModelServerTypeConfig,
     ServerInstanceConfig,
+    is_almost_server,
+    is_server_ref,
+    maybe_get_server_instance_config,
 )
-from nemo_gym.config.validation import is_almost_server, is_server_ref, maybe_get_server_instance_config
 from nemo_gym.errors import (
     AlmostServerError,
     ConfigError,
@@ -33,7 +35,6 @@ from nemo_gym.errors import (
     NoServerInstancesError,
     ServerRefNotFoundError,
 )
-from nemo_gym.schemas.aggregate import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.schemas.refs import (
     AgentServerRef,
     BaseRunServerConfig,
@@ -44,6 +45,7 @@ from nemo_gym.schemas.refs import (
     ResourcesServerRef,
     ServerRef,
 )
+from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
 
 __all__ = [
     "AgentServerRef",

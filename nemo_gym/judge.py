@@ -1,6 +1,227 @@
-"""Front door: LLM-as-judge for verifiers. The work is done in ``nemo_gym.servers.judge``."""
+"""What a judge is asked and what it said: prompt templates, labels, and verdicts in two orders. Pure.
 
-from nemo_gym.servers.judge import Judge, JudgeError
-from nemo_gym.servers.verdicts import JudgeConfig, SwapCheck, Verdict
+A model that scores: for verifiers that can't decide by themselves.
+
+    self._judge = Judge(self.config.judge, self.server_client)
+    verdict = await self._judge.ask(question=…, expected=…, answer=…)
+
+A judge that can't be reached, or that says nothing which can be read, is a ``JudgeError``: the rollout fails as a
+``verifier_error`` and is tried again. It never becomes a reward of 0.
+
+Front door: LLM-as-judge for verifiers. The work is done in ``nemo_gym.judge``.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from nemo_gym.errors import RolloutError
+from nemo_gym.schemas.refs import ModelServerRef
+from nemo_gym.schemas.responses import NeMoGymResponse
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
+from nemo_gym.servers import http_errors
+from nemo_gym.servers.faults import first_cause
+from nemo_gym.servers.server_client import GymClient
+
+
+class SwapCheck(BaseModel):
+    """Ask a second time with two fields swapped: a judge that prefers a place and not an answer contradicts itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: tuple[str, str]
+    labels: dict[str, str] = Field(default_factory=dict)  # what a label means when swapped; itself unless listed
+    on_disagreement: Literal["lowest", "mean", "error"] = "lowest"
+
+    def swapped(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values with the two fields exchanged."""
+        first, second = self.fields
+        return {**values, first: values[second], second: values[first]}
+
+
+class JudgeConfig(BaseModel):
+    """Which model judges, what it is asked, how its words become a score, and how much it may be asked at once."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model_server: ModelServerRef
+    prompt: str
+    system: str | None = None
+    labels: dict[str, float] = Field(min_length=1)
+    pattern: str | None = None
+    swap: SwapCheck | None = None
+    responses_create_params: dict[str, Any] = Field(default_factory=dict)
+    max_concurrent_requests: int = Field(default=16, ge=1)
+    max_attempts: int = Field(default=3, ge=1)
+
+    @field_validator("prompt", "system")
+    @classmethod
+    def _can_be_filled(cls, template: str | None) -> str | None:
+        fields_of(template or "")
+        return template
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.swap is not None:
+            if missing := set(self.swap.fields) - fields_of(self.prompt):
+                raise ValueError(f"swap.fields {sorted(missing)} are not in the prompt")
+            if unknown := {*self.swap.labels, *self.swap.labels.values()} - set(self.labels):
+                raise ValueError(f"swap.labels {sorted(unknown)} are not among the labels")
+        return self
+
+    @property
+    def fields(self) -> set[str]:
+        """What has to be known to ask."""
+        return fields_of(self.prompt) | fields_of(self.system or "")
+
+    def messages(self, values: Mapping[str, Any]) -> list[dict[str, str]]:
+        """The question as a conversation. What a value contains is inserted as it is."""
+        system = [{"role": "system", "content": self.system.format_map(values)}] if self.system is not None else []
+        return [*system, {"role": "user", "content": self.prompt.format_map(values)}]
+
+    def label_in(self, text: str) -> str | None:
+        """The label that a text ends up with, or None."""
+        if self.pattern is not None:
+            return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
+        # The longest first, so that a label is not taken for one that is part of it.
+        names = sorted(self.labels, key=len, reverse=True)
+        either = "|".join(f"{_edge(name[:1])}{re.escape(name)}{_edge(name[-1:])}" for name in names)
+        return self._known(re.findall(either, text, re.IGNORECASE))
+
+    def _known(self, found: list[str]) -> str | None:
+        """The label that was found last, however its letters were written."""
+        if not found:
+            return None
+        last = found[-1].strip()
+        if last in self.labels:
+            return last
+        return next((label for label in self.labels if label.casefold() == last.casefold()), None)
+
+
+class Verdict(NamedTuple):
+    """What a judge decided. If it was asked in both orders and contradicted itself, ``label`` is its first word."""
+
+    label: str
+    score: float
+    texts: tuple[str, ...]
+    agrees: bool = True
+
+
+def fields_of(template: str) -> set[str]:
+    """The fields that a template names. Raises ``ValueError`` if it can't be filled with plain values."""
+    found = [(name, form or "") for _, name, form, _ in Formatter().parse(template) if name is not None]
+    names = {name for name, _ in found}
+    if odd := [name for name, form in found if not name.isidentifier() or "{" in form]:
+        raise ValueError(f"{{{odd[0]}}} is no field: a field is a name in braces; braces meant literally are doubled")
+    return names
+
+
+def settle(config: JudgeConfig, first: Verdict, second: Verdict) -> Verdict | None:
+    """One verdict from those in both orders; None if they contradict each other and that is an error."""
+    assert config.swap is not None
+    meant = config.swap.labels.get(second.label, second.label)
+    texts, scores = (*first.texts, *second.texts), (first.score, config.labels[meant])
+    if meant == first.label:
+        return first._replace(texts=texts)
+    if config.swap.on_disagreement == "error":
+        return None
+    score = min(scores) if config.swap.on_disagreement == "lowest" else sum(scores) / 2
+    return Verdict(first.label, score, texts, agrees=False)
+
+
+def _chosen(match: re.Match[str]) -> str:
+    """What a pattern is after: its group ``label``, else its first group, else all of it."""
+    named = match.groupdict().get("label")
+    return named if named is not None else (match[1] if match.re.groups and match[1] is not None else match[0])
+
+
+def _edge(character: str) -> str:
+    return r"\b" if character.isalnum() or character == "_" else ""
+
+
+VERIFIER_ERROR: Final = "verifier_error"
+RESPONSES_PATH: Final = "/v1/responses"
+SHOWN: Final = 300
+
+
+class JudgeError(RolloutError):
+    """There is no verdict. Its headers tell every server in between what kind of failure this is."""
+
+    def __init__(self, message: str, *, retry_after: str | None = None) -> None:
+        super().__init__(message)
+        self.headers = {FAILURE_CLASS_HEADER: VERIFIER_ERROR}
+        if retry_after:
+            self.headers["Retry-After"] = retry_after
+
+
+class Judge:
+    """One judge, with a limit of its own on how much it is asked at once."""
+
+    def __init__(self, config: JudgeConfig, client: GymClient) -> None:
+        self.config = config
+        self._client = client
+        self._slots = asyncio.Semaphore(config.max_concurrent_requests)
+
+    async def ask(self, **values: Any) -> Verdict:
+        """The verdict on these values, one for each field of the prompt. Raises ``JudgeError`` if there is none."""
+        if missing := self.config.fields - values.keys():
+            raise TypeError(f"the judge's prompt needs {', '.join(sorted(missing))}")
+        swap = self.config.swap
+        if swap is None:
+            return await self._decide(values)
+        first, second = await asyncio.gather(self._decide(values), self._decide(swap.swapped(values)))
+        verdict = settle(self.config, first, second)
+        if verdict is None:
+            raise self._error(
+                f"said {first.label!r}, and {second.label!r} when {' and '.join(swap.fields)} were swapped"
+            )
+        return verdict
+
+    async def _decide(self, values: dict[str, Any]) -> Verdict:
+        request = {**self.config.responses_create_params, "input": self.config.messages(values)}
+        text = ""
+        for _ in range(self.config.max_attempts):
+            async with self._slots:
+                text = await self._answer(request)
+            label = self.config.label_in(text)
+            if label is not None:
+                return Verdict(label, self.config.labels[label], (text,))
+        tries = f" ({self.config.max_attempts} attempts)" if self.config.max_attempts > 1 else ""
+        known = ", ".join(map(repr, self.config.labels))
+        raise self._error(f"none of the labels {known} in its answer{tries}: {text[-SHOWN:]!r}")
+
+    async def _answer(self, request: dict[str, Any]) -> str:
+        name = self.config.model_server.name
+        try:
+            reply = await self._client.post(server_name=name, url_path=RESPONSES_PATH, json=request)
+            content = await reply.read()
+        except http_errors.RequestFailedError as error:
+            raise self._error(str(error)) from error
+        if not reply.ok:
+            raise self._error(
+                f"status {reply.status}: {first_cause(content)[:SHOWN]}", retry_after=reply.headers.get("Retry-After")
+            )
+        try:
+            response = NeMoGymResponse.model_validate_json(content)
+        except ValidationError as error:
+            raise self._error(f"no response ({error.error_count()} mistakes): {content[:SHOWN]!r}") from error
+        return response.output_text
+
+    def _error(self, reason: str, *, retry_after: str | None = None) -> JudgeError:
+        return JudgeError(f"judge {self.config.model_server.name}: {reason}", retry_after=retry_after)
+
 
 __all__ = ["Judge", "JudgeConfig", "JudgeError", "SwapCheck", "Verdict"]

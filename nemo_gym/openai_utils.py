@@ -2,51 +2,47 @@
 
 from nemo_gym.schemas.chat import (
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionMessage,
-    NeMoGymChatCompletionMessageForTraining,
-    NeMoGymChatCompletionMessageToolCall,
-    NeMoGymChoice,
-    NeMoGymFunction,
-)
-from nemo_gym.schemas.chat_params import (
     NeMoGymChatCompletionAssistantMessageForTrainingParam,
     NeMoGymChatCompletionAssistantMessageParam,
     NeMoGymChatCompletionContentPartImageParam,
     NeMoGymChatCompletionContentPartTextParam,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChatCompletionDeveloperMessageParam,
+    NeMoGymChatCompletionMessage,
+    NeMoGymChatCompletionMessageForTraining,
     NeMoGymChatCompletionMessageParam,
+    NeMoGymChatCompletionMessageToolCall,
     NeMoGymChatCompletionMessageToolCallFunctionParam,
     NeMoGymChatCompletionMessageToolCallParam,
     NeMoGymChatCompletionSystemMessageParam,
     NeMoGymChatCompletionToolMessageParam,
     NeMoGymChatCompletionToolParam,
     NeMoGymChatCompletionUserMessageParam,
+    NeMoGymChoice,
+    NeMoGymFunction,
     NeMoGymFunctionDefinition,
 )
 from nemo_gym.schemas.content import NeMoGymResponseInputText
-from nemo_gym.schemas.item_union import (
+from nemo_gym.schemas.items import (
     RESPONSES_TO_TRAIN,
+    NeMoGymEasyInputMessage,
     NeMoGymEasyInputMessageForTraining,
+    NeMoGymFunctionCallOutput,
+    NeMoGymMessage,
     NeMoGymMessageForTraining,
+    NeMoGymResponseFunctionToolCall,
     NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseInput,
     NeMoGymResponseInputItem,
     NeMoGymResponseOutputItem,
-    NeMoGymResponseOutputMessageForTraining,
-    NeMoGymResponseReasoningItemForTraining,
-    TokenIDLogProbMixin,
-)
-from nemo_gym.schemas.items import (
-    NeMoGymEasyInputMessage,
-    NeMoGymFunctionCallOutput,
-    NeMoGymMessage,
-    NeMoGymResponseFunctionToolCall,
     NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputMessageForTraining,
     NeMoGymResponseOutputRefusal,
     NeMoGymResponseOutputText,
     NeMoGymResponseReasoningItem,
+    NeMoGymResponseReasoningItemForTraining,
     NeMoGymSummary,
+    TokenIDLogProbMixin,
 )
 from nemo_gym.schemas.responses import (
     NeMoGymFunctionToolParam,
@@ -56,7 +52,7 @@ from nemo_gym.schemas.responses import (
     NeMoGymResponseOutputTokensDetails,
     NeMoGymResponseUsage,
 )
-from nemo_gym.servers.endpoint import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
+from nemo_gym.servers.models.endpoint import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
 
 __all__ = [
     "RATE_LIMIT_ERROR_CODES",

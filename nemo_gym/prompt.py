@@ -1,4 +1,4 @@
-"""Front door: prompt templates. The rendering is in ``nemo_gym.rollouts.prompts``."""
+"""Front door: prompt templates. The rendering is in ``nemo_gym.rollouts.tasks``."""
 
 import json
 import logging
@@ -13,9 +13,8 @@ from pydantic import Field
 
 from nemo_gym.config.paths import find_readable, readable_candidates
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.prompts import Message, PromptConfig, conflict, has_input, render, with_prompt
-from nemo_gym.rollouts.store.files import replacing
-from nemo_gym.rollouts.tasks import read_tasks
+from nemo_gym.io.files import replacing
+from nemo_gym.rollouts.tasks import Message, PromptConfig, conflict, has_input, read_tasks, render, with_prompt
 
 logger = logging.getLogger(__name__)
 

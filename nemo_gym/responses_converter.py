@@ -10,12 +10,17 @@ from typing import Any, Final
 
 from pydantic import BaseModel, PrivateAttr, TypeAdapter
 
-from nemo_gym.conversion.completion import completion_to_response, message_as_received
-from nemo_gym.conversion.ids import uuid4
-from nemo_gym.conversion.options import options_to_chat
-from nemo_gym.conversion.reasoning import extract_reasoning, separate_reasoning, wrap_reasoning
-from nemo_gym.conversion.to_chat import PastReasoning, ResponsesConverterState, items_to_messages
-from nemo_gym.conversion.to_responses import Item, assistant_to_items, messages_to_items, with_tokens
+from nemo_gym.conversion.chat_answers import (
+    Item,
+    assistant_to_items,
+    completion_to_response,
+    message_as_received,
+    messages_to_items,
+    uuid4,
+    with_tokens,
+)
+from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
+from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,

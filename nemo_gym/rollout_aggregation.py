@@ -11,14 +11,14 @@ from pydantic import Field
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.global_config import get_global_config_dict
+from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import AgentClient
-from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.rollouts.store.shard_files import OnConflict
-from nemo_gym.servers.client import GymClient, HeadServerUnreachableError
+from nemo_gym.rollouts.store.shards import OnConflict
 from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
 
 if TYPE_CHECKING:
-    from nemo_gym.rollouts.aggregate import AgentMetrics
+    from nemo_gym.rollouts.run_metrics import RunMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Aggregation:
     """What came of it."""
 
     files: RunFiles
-    metrics: Sequence["AgentMetrics"]
+    metrics: Sequence["RunMetrics"]
     rollouts: int
     unreadable: int  # lines that were left out
 
@@ -65,7 +65,7 @@ class RolloutAggregationHelper:
         self, config: RolloutAggregationConfig, *, client: AgentClient | None = None, find_client: bool = False
     ) -> Aggregation:
         """Merge and compute. Without a client the metrics are the default ones, unless one is to be found."""
-        from nemo_gym.rollouts.merge import find_shards, merge_shards
+        from nemo_gym.rollouts.run_metrics import find_shards, merge_shards
         from nemo_gym.rollouts.store.shards import Shards
 
         output = Path(config.output_jsonl_fpath)

@@ -1,4 +1,6 @@
-"""Front door: collecting rollouts. Configuration comes in here; the work is done in ``nemo_gym.rollouts``.
+"""Remembers what a run left in no file, or only among the failures, for callers who want all results in their hands.
+
+Front door: collecting rollouts. Configuration comes in here; the work is done in ``nemo_gym.rollouts``.
 
 ``RolloutCollectionHelper`` may be subclassed. A method that a subclass replaces is called as documented; as long as it
 is not replaced, rows and results are streamed instead of being held in lists.
@@ -18,11 +20,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nemo_gym.config.addresses import server_names
 from nemo_gym.config.prices import prices_by_agent
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
+from nemo_gym.io.files import RunFiles
+from nemo_gym.io.json import decode
 from nemo_gym.prompt import load_prompt_config
 from nemo_gym.rollout_aggregation import RolloutAggregationConfig, RolloutAggregationHelper, connect
 from nemo_gym.rollout_parameters import (
@@ -30,36 +35,53 @@ from nemo_gym.rollout_parameters import (
     RolloutCollectionConfig,
     SharedRolloutCollectionConfig,
 )
-from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient
-from nemo_gym.rollouts.collect import Conduct, Listener
+from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient, as_completed, attempt_through
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.examples import as_completed, attempt_through
 from nemo_gym.rollouts.keyed import sort_key
-from nemo_gym.rollouts.plan import PlanSpec, Row, agent_name
-from nemo_gym.rollouts.planned import summary_of
-from nemo_gym.rollouts.run import Run, carry_out
-from nemo_gym.rollouts.skills import load_skill_directory
-from nemo_gym.rollouts.source import PlanSource, resolve_overrides
-from nemo_gym.rollouts.spending import Budget
-from nemo_gym.rollouts.stopping import StopSwitch
-from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.rollouts.store.history import RetryPolicy, parse_max_attempts
-from nemo_gym.rollouts.store.recall import read_records, recall
+from nemo_gym.rollouts.outcome import Completed, Outcome
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec, Row, agent_name, resolve_overrides, summary_of
+from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, StopSwitch, run_collection
+from nemo_gym.rollouts.store.history import AttemptPolicy, parse_max_attempts, read_records, read_saved
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
-from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
-from nemo_gym.rollouts.summary import Summary
-from nemo_gym.rollouts.unsaved import Unsaved
-from nemo_gym.schemas.prices import Prices
-from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, NG_TERMINAL_KEY
-from nemo_gym.servers.addresses import server_names
-from nemo_gym.servers.client import GymClient
+from nemo_gym.rollouts.store.shards import expand_globs, parse_line
+from nemo_gym.rollouts.tally import Budget, Summary
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    NG_FAILURE_CLASS_KEY,
+    NG_NO_PERSIST_KEY,
+    NG_TERMINAL_KEY,
+    Prices,
+    RolloutKey,
+)
 from nemo_gym.servers.http import close_http_client, get_response_json, raise_for_status
+from nemo_gym.servers.server_client import GymClient
+from nemo_gym.skills import load_skill_directory
 
 if TYPE_CHECKING:
-    from nemo_gym.rollouts.aggregate import AgentMetrics
+    from nemo_gym.rollouts.run_metrics import RunMetrics
 
 logger = logging.getLogger(__name__)
+
+
+class Unsaved:
+    """The last word on every rollout that did not complete."""
+
+    def __init__(self) -> None:
+        self._lines: dict[RolloutKey, bytes] = {}
+
+    def __call__(self, outcomes: Iterable[Outcome]) -> None:
+        """Hear of outcomes."""
+        for outcome in outcomes:
+            if isinstance(outcome, Completed):
+                self._lines.pop(outcome.planned.key, None)
+            else:
+                self._lines[outcome.planned.key] = outcome.line
+
+    def records(self) -> list[dict[str, Any]]:
+        """Parsed."""
+        return [decode(line) for line in self._lines.values()]
+
 
 MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 _DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = 3
@@ -111,7 +133,7 @@ class RolloutCollectionHelper:
         client.
         """
         gym, source = client or self.setup_server_client(), _source(config)
-        run = Run(
+        run = CollectionRun(
             output=Path(config.output_jsonl_fpath),
             rows=lambda: self._rows(config, source),
             request=source.request,
@@ -122,7 +144,7 @@ class RolloutCollectionHelper:
             fsync=config.fsync,
             agents=_known_agents(gym),
         )
-        conduct = Conduct(
+        control = RunControl(
             limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
             max_failures=config.max_failures,
             budget=_budget(config, prices := _prices(gym)),
@@ -134,7 +156,7 @@ class RolloutCollectionHelper:
             stream=sys.stderr,
         )
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
-        return await carry_out(run, attempt or self._attempt(gym, config), conduct, aggregate)
+        return await run_collection(run, attempt or self._attempt(gym, config), control, aggregate)
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> GymClient:
         """A client for the servers that run elsewhere, found through their head server."""
@@ -167,14 +189,14 @@ class RolloutCollectionHelper:
         self, config: RolloutCollectionConfig
     ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
         """What is still to run; then for each result on disk its row, the result itself, and its text."""
-        memory = recall(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
+        memory = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
         return memory.owed, memory.rows, memory.results, [[text] for text in memory.texts]
 
     async def _call_aggregate_metrics(
         self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path
     ) -> Path | None:
         """Have each agent compute the metrics of its results; a result belongs to the agent of the row beside it."""
-        from nemo_gym.rollouts.aggregate import ask_for_metrics, by_agent, write_metrics
+        from nemo_gym.rollouts.run_metrics import ask_for_metrics, by_agent, write_metrics
 
         ref = AGENT_REF_KEY_NAME
         groups = by_agent({**result, ref: row.get(ref)} for row, result in zip(rows, results, strict=True))
@@ -197,9 +219,9 @@ class RolloutCollectionHelper:
             return attempt_through(self.run_examples, timeout_s=config.rollout_timeout_s)
         return AgentAttempt(client, timeout_s=config.rollout_timeout_s)
 
-    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence["AgentMetrics"]:
+    async def _aggregate(self, store: RolloutStore, client: AgentClient) -> Sequence["RunMetrics"]:
         if not self._replaces("_call_aggregate_metrics"):
-            from nemo_gym.rollouts.aggregate import aggregate_run
+            from nemo_gym.rollouts.run_metrics import aggregate_run
 
             return await aggregate_run(store.files, client)
         results = sorted(store.completed(), key=sort_key)
@@ -235,8 +257,8 @@ def _budget(config: RolloutCollectionConfig, prices: Mapping[str, Prices]) -> Bu
     return Budget(config.budget_tokens, config.budget_usd, seconds)
 
 
-def _retries(config: RolloutCollectionConfig) -> RetryPolicy:
-    return RetryPolicy(_get_max_rollout_attempts(), frozenset(config.retry_failed))
+def _retries(config: RolloutCollectionConfig) -> AttemptPolicy:
+    return AttemptPolicy(_get_max_rollout_attempts(), frozenset(config.retry_failed))
 
 
 def _known_agents(client: AgentClient) -> set[str] | None:

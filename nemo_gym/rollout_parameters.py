@@ -6,9 +6,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
+from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.options import CollectionOptions
-from nemo_gym.rollouts.skills import SkillsConfig
-from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.skills import SkillsConfig
 
 
 class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):

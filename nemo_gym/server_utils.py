@@ -10,16 +10,16 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict
 from starlette.middleware import Middleware
 
+from nemo_gym.config.addresses import base_url, server_settings
 from nemo_gym.config.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.global_config import get_first_server_config_dict, get_global_config_dict
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig, BaseServerConfig
-from nemo_gym.servers.addresses import base_url, server_settings
-from nemo_gym.servers.client import GymClient, HeadServerUnreachableError, ServerStatus
 from nemo_gym.servers.faults import FaultMiddleware
 from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.servers.http import get_global_aiohttp_client, get_response_json, raise_for_status, request
+from nemo_gym.servers.isolation import serve_standalone
+from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError, ServerStatus
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware, session_secret
-from nemo_gym.servers.standalone import serve_standalone
 
 MAX_NUM_TRIES = 3
 

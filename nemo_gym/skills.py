@@ -1,14 +1,103 @@
-"""Skills that a run hands to its agents. See ``nemo_gym.rollouts.skills``."""
+"""Skill folders: what they hold, and the reference that rows carry so that a rollout says which skills it had.
 
-from nemo_gym.rollouts.skills import (
-    SkillMetadata,
-    SkillsConfig,
-    SkillsRef,
-    hash_skill_dir,
-    load_skill_directory,
-    parse_skill_md,
-    stage_skills,
-)
+A skills folder has one sub-folder for each skill, with a ``SKILL.md`` that opens with YAML front matter.
+
+Skills that a run hands to its agents. See ``nemo_gym.skills``.
+"""
+
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from nemo_gym.errors import ConfigError
+
+SKILL_FILE = "SKILL.md"
+FENCE = "---"
+
+
+class SkillsConfig(BaseModel):
+    """Which skills a run uses."""
+
+    path: str
+
+
+class SkillMetadata(BaseModel):
+    """What the front matter of a skill says."""
+
+    name: str
+    description: str | None = None
+    version: str | None = None
+
+
+class SkillsRef(BaseModel):
+    """The skills of a run: where they were, a digest of all their files, and their names."""
+
+    path: str
+    hash: str
+    skills: list[SkillMetadata]
+
+
+class SkillError(ConfigError, ValueError):
+    """A skills folder that can't be used."""
+
+
+def load_skill_directory(path: str | Path) -> SkillsRef:
+    """Read a skills folder; the reference keeps the path as given."""
+    root = Path(path)
+    if not root.is_dir():
+        raise SkillError(f"skills path {str(path)!r} is not a directory", hint="give the folder that holds the skills")
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not folders:
+        raise SkillError(f"skills path {str(path)!r} holds no skill", hint=f"a skill is a folder with a {SKILL_FILE}")
+    skills = [parse_skill_md(folder / SKILL_FILE) for folder in folders]
+    return SkillsRef(path=str(path), hash=hash_skill_dir(root), skills=skills)
+
+
+def parse_skill_md(path: Path) -> SkillMetadata:
+    """Read the front matter of one skill."""
+    if not path.is_file():
+        raise SkillError(f"{path} does not exist", hint=f"each skill folder needs a {SKILL_FILE}")
+    front = _front_matter(path)
+    name, details = front.get("name"), front.get("metadata")
+    if not isinstance(name, str) or not name:
+        raise SkillError(f"{path}: the front matter has no name")
+    version = details.get("version") if isinstance(details, dict) else None
+    return SkillMetadata(
+        name=name, description=front.get("description"), version=None if version is None else str(version)
+    )
+
+
+def hash_skill_dir(path: Path) -> str:
+    """Twelve hexadecimal digits that change when any file of the folder changes."""
+    digest = sha256()
+    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
+        digest.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def stage_skills(path: str | Path, dest: str | Path) -> Path:
+    """Copy the skills to where an agent looks for them; what was there under the same names is replaced."""
+    load_skill_directory(path)
+    return Path(shutil.copytree(path, dest, dirs_exist_ok=True))
+
+
+def _front_matter(path: Path) -> dict[str, Any]:
+    opening, _, rest = path.read_text("utf-8").partition(f"{FENCE}\n")
+    front, closing, _ = rest.partition(f"\n{FENCE}")
+    if opening.strip() or not closing:
+        raise SkillError(f"{path}: no front matter", hint=f"start the file with {FENCE}, name: …, {FENCE}")
+    try:
+        matter = yaml.safe_load(front)
+    except yaml.YAMLError as error:
+        raise SkillError(f"{path}: the front matter is not YAML: {error}") from None
+    if not isinstance(matter, dict):
+        raise SkillError(f"{path}: the front matter is not a mapping")
+    return matter
+
 
 __all__ = [
     "SkillMetadata",

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.data.prepare import Options, Preparation, prepare
-from nemo_gym.data.samples import Render
-from nemo_gym.data.scope import Mode, datasets_in_scope
+from nemo_gym.data.samples import Mode, Render, datasets_in_scope
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
 
 __all__ = ["TrainDataProcessor", "TrainDataProcessorConfig"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.cli import console
+from nemo_gym.cli.command import Exit
 from nemo_gym.cli.main import main as run_command
-from nemo_gym.cli.outcome import Exit
 from nemo_gym.rollouts.tally import ExitCode
 from nemo_gym.view.transcript import render_transcript
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.metrics.averages import AgentAverages, average_fields
-from nemo_gym.metrics.profile_files import read_records
+from nemo_gym.metrics.profile import read_records
+from nemo_gym.metrics.statistics import AgentAverages, average_fields
 
 USAGE = "usage: python scripts/print_aggregate_results.py +jsonl_fpath=FILE"
 

@@ -1,19 +1,27 @@
 """The layout is the data flow: imports only ever point up the list of layers, and files stay readable."""
 
 import ast
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+_spec = importlib.util.spec_from_file_location("module_statistics", ROOT / "scripts" / "module_statistics.py")
+assert _spec is not None
+assert _spec.loader is not None
+statistics = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(statistics)
 PACKAGE = ROOT / "nemo_gym"
 LAYERS = [
     "errors",
+    "io",
     "schemas",
     "conversion",
     "metrics",
     "config",
+    "filters",
     "servers",
     "rollouts",
     "executors",
@@ -70,7 +78,7 @@ def test_imports_point_up_the_list_of_layers(path: Path) -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_and_functions_stay_short(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 40, f"{node.name} in {path.name} has 40 lines or more"
@@ -79,6 +87,11 @@ def test_modules_and_functions_stay_short(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in MODULES if path.stat().st_size], ids=module_name)
 def test_a_module_opens_with_its_contract(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+def test_names_occur_once_and_no_module_is_a_splinter() -> None:
+    assert statistics.repeated_module_names() == []
+    assert statistics.splinters() == []
 
 
 def test_only_the_console_prints() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.servers.client import GymClient
-from nemo_gym.servers.gate import origin
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.models.gate import origin
+from nemo_gym.servers.server_client import GymClient
 from responses_api_models.openai_model.tests.scripted_endpoint import Endpoint, error, reply, serving
 
 PART = {"type": "output_text", "text": "hi", "annotations": []}

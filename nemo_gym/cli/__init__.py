@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 _NAMES: Final = {
-    "RunHelper": "nemo_gym.cli.run_helper",
+    "RunHelper": "nemo_gym.cli.hosting",
     "RunConfig": "nemo_gym.cli.parameters",
     "TestConfig": "nemo_gym.cli.parameters",
     "GlobalConfigDictParserConfig": "nemo_gym.global_config",

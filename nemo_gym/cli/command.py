@@ -1,18 +1,240 @@
-"""What a command is: its names, its one line of summary, its examples, and where its code and parameters live.
+"""How a command ends: the exit codes, and the error that means "you typed this wrong".
+
+Exit codes are part of the interface, scripts branch on them:
+
+    0    done
+    1    a mistake in the configuration or its files, a check that did not hold, or a crash with its traceback
+    2    a mistake in what was typed: unknown command, flag or parameter, missing or invalid value
+    3    finished, but some rollouts failed; the failures are recorded
+    130  interrupted; what was saved can be resumed
+
+Short names for configuration files: ``--resources-server mcqa`` for ``resources_servers/mcqa/configs/mcqa.yaml``.
+
+``NAME/FLAVOR`` picks one of several files of a folder. Folders are looked for in the given search directories, then in
+the working directory, then where the package is installed. A path inside the last two is returned relative, the way
+a person would have typed it.
+
+Flags: a second way to type a parameter, ``--limit 5`` for ``+limit=5``.
+
+A flag is nothing but a spelling. :func:`to_overrides` turns the flags of a command into the overrides that the
+configuration layer reads and leaves everything else as it is. Flags that name configuration files are collected into
+one ``+config_paths=[…]``.
+
+What a command is: its names, its one line of summary, its examples, and where its code and parameters live.
 
 Functions and parameter classes are named, not imported, so that a command pays only for what it uses.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from nemo_gym.cli.flags import Flag
+from nemo_gym import PARENT_DIR
+from nemo_gym.config.locate import did_you_mean
+from nemo_gym.errors import ConfigError
 from nemo_gym.servers.startup import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+
+class Exit(IntEnum):
+    """Exit code of a command."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    FAILURES = 3
+    INTERRUPTED = 130
+
+
+class UsageError(ConfigError):
+    """What was typed can't be understood; the command did nothing."""
+
+
+def exit_code(error: ConfigError) -> Exit:
+    """Tell a slip on the command line from a mistake in the configuration."""
+    return Exit.USAGE if isinstance(error, UsageError) else Exit.ERROR
+
+
+def benchmark(value: str, search: Sequence[str]) -> str:
+    """Resolve ``--benchmark NAME[/FLAVOR]``."""
+    return _choose("benchmarks", value, "*.yaml", "config", search)
+
+
+def environment(value: str, search: Sequence[str]) -> str:
+    """Resolve ``--environment NAME``."""
+    return _choose("environments", value, "*.yaml", "config", search)
+
+
+def resources_server(value: str, search: Sequence[str]) -> str:
+    """Resolve ``--resources-server NAME[/FLAVOR]``."""
+    return _choose("resources_servers", value, "configs/*.yaml", None, search)
+
+
+def model_type(value: str, search: Sequence[str]) -> str:
+    """Resolve ``--model-type NAME[/FLAVOR]``."""
+    return _choose("responses_api_models", value, "configs/*.yaml", None, search)
+
+
+def resources_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - one shape for all that convert
+    """Read ``--resources-server NAME`` where a folder, not a file, is meant."""
+    return f"resources_servers/{value}"
+
+
+def _choose(kind: str, value: str, pattern: str, usual: str | None, search: Sequence[str]) -> str:
+    name, _, flavor = value.partition("/")
+    roots = [Path(directory) for directory in search] + [Path(), PARENT_DIR]
+    for root in roots:
+        files = {file.stem: file for file in sorted((root / kind / name).glob(pattern))}
+        if files:
+            chosen = _pick(f"{kind}/{name}", files, flavor, usual or name)
+            return str(chosen.relative_to(PARENT_DIR) if root == PARENT_DIR else chosen)
+    known = {path.name for root in roots for path in (root / kind).glob("*") if any(path.glob(pattern))}
+    raise UsageError(
+        f"no {kind}/{name} with a configuration file", hint=did_you_mean(name, known, available=f"In {kind}")
+    )
+
+
+def _pick(folder: str, files: dict[str, Path], flavor: str, usual: str) -> Path:
+    if not flavor and len(files) == 1:
+        return next(iter(files.values()))
+    wanted = flavor or usual
+    if wanted in files:
+        return files[wanted]
+    problem = f"{folder} has no configuration {flavor!r}" if flavor else f"{folder} has several configurations"
+    name = Path(folder).name
+    raise UsageError(problem, hint=f"choose one: {', '.join(f'{name}/{stem}' for stem in files)}")
+
+
+# What the override grammar reads as text without quotes, and what of that it would read as a number or a constant.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]+")
+_LITERAL: Final = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|null|nan|[-+]?inf", re.IGNORECASE)
+_LISTED: Final = "config_paths"
+_SEARCH_DIRECTORY: Final = "search_dir"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag and the parameter that it sets.
+
+    ``constant`` makes it a switch that takes no value; ``convert`` turns the value typed into that of the parameter.
+    """
+
+    names: tuple[str, ...]
+    parameter: str
+    constant: str | None = None
+    convert: Callable[[str, Sequence[str]], str] | None = None
+    verbatim: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """The override that it stands for, the way help shows it."""
+        if self.parameter == _SEARCH_DIRECTORY:
+            return "look for benchmarks, environments and servers here first"
+        if self.convert:
+            return f"short for a path in +{self.parameter}"
+        return f"+{self.parameter}={self.constant or '<value>'}" if self.parameter != _LISTED else f"adds to +{_LISTED}"
+
+
+def flag(*names: str, sets: str, constant: str | None = None) -> Flag:
+    """Define a flag whose value is a text, or with ``constant`` a switch."""
+    return Flag(names, sets, constant=constant)
+
+
+def number(*names: str, sets: str) -> Flag:
+    """Define a flag whose value is a number, ``null`` or another literal, and stays unquoted."""
+    return Flag(names, sets, verbatim=True)
+
+
+def chooses(*names: str, convert: Callable[[str, Sequence[str]], str], sets: str = _LISTED) -> Flag:
+    """Define a flag that names something short (``--benchmark aime``) and stands for a path."""
+    return Flag(names, sets, convert=convert)
+
+
+VERBOSE: Final = flag("--verbose", "-v", sets="verbose", constant="true")
+JSON: Final = flag("--json", sets="json", constant="true")
+CONFIGURATION: Final = (
+    flag("--config", sets=_LISTED),
+    chooses("--benchmark", convert=benchmark),
+    chooses("--environment", convert=environment),
+    chooses("--resources-server", convert=resources_server),
+    chooses("--model-type", convert=model_type),
+    flag("--search-dir", sets=_SEARCH_DIRECTORY),
+    flag("--model", "-m", sets="policy_model_name"),
+    flag("--model-url", sets="policy_base_url"),
+    flag("--model-api-key", sets="policy_api_key"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    flag: Flag
+    value: str
+
+
+def to_overrides(arguments: Sequence[str], flags: Sequence[Flag]) -> list[str]:
+    """Rewrite a command line without flags."""
+    overrides: list[str] = []
+    typed: list[_Typed] = []
+    words = iter(arguments)
+    for word in words:
+        if word.startswith("-"):
+            typed.append(_read_flag(word, words, flags))
+        else:
+            overrides.append(word)
+    return [*_as_overrides(typed, overrides), *overrides]
+
+
+def quote(value: str) -> str:
+    """Write a text so that the override grammar reads it back as the same text."""
+    if _PLAIN.fullmatch(value) and not _LITERAL.fullmatch(value):
+        return value
+    # A backslash escapes only in front of a quote, the closing one included; elsewhere it is an ordinary character.
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', value)
+    escaped = re.sub(r"(\\+)\Z", r"\1\1", escaped)
+    return f'"{escaped}"'
+
+
+def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> _Typed:
+    name, equals, value = word.partition("=")
+    known = {name: flag for flag in flags for name in flag.names}
+    if name not in known:
+        raise UsageError(f"unknown flag {name}", hint=did_you_mean(name, known, available="Flags"))
+    found = known[name]
+    if found.constant is not None:
+        if equals:
+            raise UsageError(f"{name} takes no value")
+        return _Typed(found, found.constant)
+    if not equals:
+        value = next(following, "")
+    if not value:
+        raise UsageError(f"{name} needs a value", hint=f"for example: {name} <{found.parameter}>")
+    return _Typed(found, value)
+
+
+def _as_overrides(typed: Sequence[_Typed], overrides: Sequence[str]) -> list[str]:
+    roots = [each.value for each in typed if each.flag.parameter == _SEARCH_DIRECTORY]
+    listed: list[str] = []
+    single: dict[str, str] = {}
+    for each in typed:
+        value = each.flag.convert(each.value, roots) if each.flag.convert else each.value
+        if each.flag.parameter == _LISTED:
+            listed.append(quote(value))
+        elif each.flag.parameter != _SEARCH_DIRECTORY:
+            single[each.flag.parameter] = value if each.flag.verbatim or each.flag.constant else quote(value)
+    if listed and any(re.match(rf"\+*{_LISTED}=", override) for override in overrides):
+        raise UsageError(
+            "configuration files are given both by flags and by +config_paths",
+            hint="name them all in one way: --config a.yaml --config b.yaml, or '+config_paths=[a.yaml,b.yaml]'",
+        )
+    files = [f"+{_LISTED}=[{','.join(listed)}]"] if listed else []
+    return files + [f"+{name}={value}" for name, value in single.items()]
+
 
 PREFIXES: Final = ("ng_", "nemo_gym_")
 ROOTS: Final = ("ng", "gym")
@@ -60,3 +282,12 @@ def _load(reference: str) -> Any:
     module, _, name = reference.partition(":")
     with garbage_collection_paused():
         return getattr(import_module(module), name)
+
+
+@dataclass(frozen=True, slots=True)
+class HelpRequest:
+    """Someone wants to read about a command, a group (``env``), or with an empty group about everything."""
+
+    command: Command | None = None
+    group: str = ""
+    asked: bool = True

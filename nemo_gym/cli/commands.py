@@ -1,4 +1,6 @@
-"""The one table of commands.
+"""The entry of ``ng_reverify`` in the table of commands.
+
+The one table of commands.
 
 Console scripts, the ``ng`` tree, help and the reference in ``docs/commands.md`` all derive from it.
 
@@ -8,10 +10,42 @@ the name or by its place in the tree (``ng env start``).
 
 from typing import Final
 
-from nemo_gym.cli import selectors
-from nemo_gym.cli.command import PREFIXES, ROOTS, Command
-from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, chooses, flag, number
-from nemo_gym.cli.reverify_command import REVERIFY
+from nemo_gym.cli.command import (
+    CONFIGURATION,
+    JSON,
+    PREFIXES,
+    ROOTS,
+    VERBOSE,
+    Command,
+    chooses,
+    flag,
+    number,
+    resources_folder,
+)
+
+_CONFIG: Final = "resources_servers/example_single_tool_call/configs/example_single_tool_call.yaml"
+
+REVERIFY: Final = Command(
+    name="reverify",
+    path="eval reverify",
+    function="nemo_gym.cli.verification:reverify_rollouts",
+    parameters="nemo_gym.cli.verification:ReverifyConfig",
+    summary="Run the verifiers again on saved rollouts, without the model, and show which rewards changed.",
+    examples=(
+        f'ng_reverify "+config_paths=[{_CONFIG}]" +input=results/rollouts.jsonl +output=results/verified_again.jsonl',
+        "ng eval reverify --resources-server example_single_tool_call -i results/rollouts.jsonl -o results/again.jsonl",
+    ),
+    flags=(
+        *CONFIGURATION,
+        VERBOSE,
+        flag("--input", "-i", sets="input"),
+        flag("--output", "-o", sets="output"),
+        number("--concurrency", sets="num_samples_in_parallel"),
+        flag("--resume", sets="resume_from_cache", constant="true"),
+        flag("--no-serve", sets="serve", constant="false"),
+    ),
+)
+
 
 ENTRY_POINT: Final = "nemo_gym.cli.main:main"
 GROUPS: Final = {
@@ -23,7 +57,7 @@ GROUPS: Final = {
     "": "Help",
 }
 
-_FOLDER: Final = chooses("--resources-server", convert=selectors.resources_folder, sets="entrypoint")
+_FOLDER: Final = chooses("--resources-server", convert=resources_folder, sets="entrypoint")
 _EXAMPLE: Final = "resources_servers/example_single_tool_call"
 _EXAMPLE_CONFIG: Final = f"{_EXAMPLE}/configs/example_single_tool_call.yaml"
 _EXAMPLE_CONFIGS: Final = (
@@ -82,7 +116,7 @@ COMMANDS: Final = (
     Command(
         name="status",
         path="env status",
-        function="nemo_gym.cli.health:status",
+        function="nemo_gym.cli.hosting:status",
         parameters="nemo_gym.cli.parameters:StatusConfig",
         summary="Show the servers that are running and whether they answer.",
         examples=("ng_status", "ng_status '+head_server={host: 127.0.0.1, port: 12000}'", "ng env status --json"),
@@ -91,7 +125,7 @@ COMMANDS: Final = (
     Command(
         name="dump_config",
         path="env resolve",
-        function="nemo_gym.cli.configuration:dump_config",
+        function="nemo_gym.cli.hosting:dump_config",
         parameters="nemo_gym.cli.parameters:ConfigurationConfig",
         summary="Print the merged and resolved configuration as YAML, with secrets masked.",
         examples=(f"ng_dump_config {_EXAMPLE_CONFIGS}",),
@@ -101,7 +135,7 @@ COMMANDS: Final = (
     Command(
         name="validate",
         path="env validate",
-        function="nemo_gym.cli.configuration:validate",
+        function="nemo_gym.cli.hosting:validate",
         parameters="nemo_gym.cli.parameters:ConfigurationConfig",
         summary="Check a configuration without starting anything.",
         examples=(f'ng_validate "+config_paths=[{_EXAMPLE_CONFIG}]"',),
@@ -138,7 +172,7 @@ COMMANDS: Final = (
     Command(
         name="pip_list",
         path="env packages",
-        function="nemo_gym.cli.packages:pip_list",
+        function="nemo_gym.cli.testing:pip_list",
         parameters="nemo_gym.cli.parameters:PipListConfig",
         summary="List the Python packages that a server runs with.",
         examples=(f"ng_pip_list +entrypoint={_EXAMPLE} +format=freeze",),
@@ -147,8 +181,8 @@ COMMANDS: Final = (
     Command(
         name="collect_rollouts",
         path="eval run",
-        function="nemo_gym.cli.collect:collect_rollouts",
-        parameters="nemo_gym.cli.collect:CollectRolloutsConfig",
+        function="nemo_gym.cli.collection:collect_rollouts",
+        parameters="nemo_gym.cli.collection:CollectRolloutsConfig",
         summary="Run every task of a file through an agent and save the scored rollouts.",
         examples=(f"{_COLLECT} +limit=5 +num_repeats=2", _COLLECT_HOSTED),
         flags=(
@@ -163,8 +197,8 @@ COMMANDS: Final = (
     Command(
         name="e2e_collect_rollouts",
         path="eval e2e",
-        function="nemo_gym.cli.end_to_end:e2e_collect_rollouts",
-        parameters="nemo_gym.cli.end_to_end:EndToEndConfig",
+        function="nemo_gym.cli.collection:e2e_collect_rollouts",
+        parameters="nemo_gym.cli.collection:EndToEndConfig",
         summary="Prepare the configured datasets, host the servers, collect rollouts, compute metrics, stop.",
         examples=(_END_TO_END,),
         flags=(*CONFIGURATION, VERBOSE, *_COLLECTION, flag("--split", sets="split")),
@@ -172,8 +206,8 @@ COMMANDS: Final = (
     Command(
         name="aggregate_rollouts",
         path="eval aggregate",
-        function="nemo_gym.cli.aggregating:aggregate_rollouts",
-        parameters="nemo_gym.cli.aggregating:AggregateRolloutsConfig",
+        function="nemo_gym.cli.evaluation:aggregate_rollouts",
+        parameters="nemo_gym.cli.evaluation:AggregateRolloutsConfig",
         summary="Merge the rollout files of several runs and compute their metrics.",
         examples=(
             "ng_aggregate_rollouts '+input_glob=results/shard_*.jsonl' +output_jsonl_fpath=results/all.jsonl",
@@ -191,8 +225,8 @@ COMMANDS: Final = (
     Command(
         name="compare",
         path="eval compare",
-        function="nemo_gym.cli.comparing:compare",
-        parameters="nemo_gym.cli.comparing:CompareConfig",
+        function="nemo_gym.cli.evaluation:compare",
+        parameters="nemo_gym.cli.evaluation:CompareConfig",
         summary="Compare two runs over the same tasks: the difference, how sure it is, and which tasks flipped.",
         examples=("ng_compare +a=results/rollouts.jsonl +b=results/all.jsonl",),
         flags=(JSON, VERBOSE),
@@ -200,8 +234,8 @@ COMMANDS: Final = (
     Command(
         name="reward_profile",
         path="eval profile",
-        function="nemo_gym.cli.profiling:reward_profile",
-        parameters="nemo_gym.cli.profiling:ProfileConfig",
+        function="nemo_gym.cli.evaluation:reward_profile",
+        parameters="nemo_gym.cli.evaluation:ProfileConfig",
         summary="Profile rewards per task: how often each was solved, how much it varied.",
         examples=(_PROFILE,),
         flags=(
@@ -225,7 +259,7 @@ COMMANDS: Final = (
     Command(
         name="prepare_data",
         path="dataset collate",
-        function="nemo_gym.cli.datasets:prepare_data",
+        function="nemo_gym.cli.preparation:prepare_data",
         parameters="nemo_gym.train_data_utils:TrainDataProcessorConfig",
         summary="Collate the datasets of the configured agents into one task file per split, with their metrics.",
         examples=(_PREPARE,),
@@ -240,7 +274,7 @@ COMMANDS: Final = (
     Command(
         name="materialize_prompts",
         path="dataset render",
-        function="nemo_gym.cli.prompts:materialize_prompts",
+        function="nemo_gym.cli.preparation:materialize_prompts",
         parameters="nemo_gym.prompt:MaterializePromptsConfig",
         summary="Fill a prompt template with the fields of each row and save the rows.",
         examples=(_RENDER,),
@@ -254,7 +288,7 @@ COMMANDS: Final = (
     Command(
         name="list_benchmarks",
         path="list benchmarks",
-        function="nemo_gym.cli.listing:list_benchmarks",
+        function="nemo_gym.cli.information:list_benchmarks",
         parameters="nemo_gym.cli.parameters:ListBenchmarksConfig",
         summary="List the benchmarks in benchmarks/*/config.yaml.",
         examples=("ng_list_benchmarks", "ng_list_benchmarks +query=math", "ng list benchmarks --json"),

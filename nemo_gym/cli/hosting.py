@@ -2,20 +2,38 @@
 
 Everything is checked before the first server starts. A server process that ends unasked ends the whole run, with its
 last lines and exit code 1; Ctrl-C is the normal end and has exit code 0.
+
+``ng_status``: asks the head server which servers there are, and each of them whether it answers.
+
+``ng_dump_config`` and ``ng_validate``: look at a configuration without starting anything.
+
+``RunHelper``: hosts a Gym beside other work of a program, such as a trainer.
+
+The Gym lives on an event loop in a thread of its own. What goes wrong there is raised in the caller's thread: by
+:meth:`~RunHelper.start` before the servers are ready, by :meth:`~RunHelper.poll` afterwards.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import http.client
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Final
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli import console
-from nemo_gym.cli.gyms import crashes_explained
-from nemo_gym.cli.loop import cancelled_by_signals, run_async
-from nemo_gym.cli.outcome import Exit
-from nemo_gym.cli.parameters import RunConfig
-from nemo_gym.cli.settings import read_configuration
+from nemo_gym.cli.command import Exit
+from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, new_loop, run_async
+from nemo_gym.cli.parameters import HeadServerAddress, RunConfig, StatusConfig, read_configuration, read_parameters
+from nemo_gym.config.instances import read_instances
+from nemo_gym.config.interpolation import plain
+from nemo_gym.config.keys import DUMMY_MODEL
+from nemo_gym.config.secrets import mask_secrets
+from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
 from nemo_gym.servers.gym import Gym, host_gym
 
 
@@ -72,3 +90,162 @@ def announcement(gym: Gym) -> str:
             f"Head server: http://{head.host}:{head.port}. Ctrl-C stops everything.",
         ]
     )
+
+
+HEALTH_TIMEOUT_S: Final = 2.0
+NOTHING_RUNS: Final = "No NeMo Gym servers found running."
+
+
+def status(overrides: Sequence[str]) -> int:
+    """Print one entry per server, as text or JSON. That nothing runs is an answer, not an error."""
+    config = read_parameters(StatusConfig, overrides)
+    instances = _listed(config.head_server)
+    if instances is None:
+        head = config.head_server
+        console.warn(f"no head server answers at {head.host}:{head.port}; start the servers with ng_run")
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        servers = list(pool.map(_examined, instances or []))
+    console.emit(json.dumps(servers, indent=2) if config.json_ else as_text(servers))
+    return Exit.OK
+
+
+def as_text(servers: Sequence[Mapping[str, Any]]) -> str:
+    """Lay out the servers for people."""
+    if not servers:
+        return NOTHING_RUNS
+    healthy = sum(server["status"] == "success" for server in servers)
+    entries = [_entry(number, server) for number, server in enumerate(servers, start=1)]
+    total = f"{len(servers)} servers found ({healthy} healthy, {len(servers) - healthy} unhealthy)"
+    return "\n".join(["NeMo Gym Server Status:", "", *entries, "", total])
+
+
+def uptime_text(seconds: float | None) -> str:
+    """Write a duration as ``0d 0h 0m 32.5s``."""
+    if seconds is None:
+        return "unknown"
+    minutes, rest = divmod(round(seconds, 1), 60)  # rounded first, or 59.99 s would be shown as 60.0s
+    hours, minutes = divmod(int(minutes), 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}d {hours}h {minutes}m {rest:.1f}s"
+
+
+def _entry(number: int, server: Mapping[str, Any]) -> str:
+    mark = console.paint("✓", "green") if server["status"] == "success" else console.paint("✗", "red")
+    details = {
+        "server_type": server["server_type"],
+        "name": server["name"],
+        "url": server["url"],
+        "pid": server["pid"],
+        "uptime": uptime_text(server["uptime_seconds"]),
+        "status": server["status"],
+    }
+    lines = console.columns([(name, str(value)) for name, value in details.items()], indent="      ")
+    return f"[{number}] {mark} {server['config_path']} ({server['server_type']}/{server['name']})\n{lines}"
+
+
+def _listed(head: HeadServerAddress) -> list[dict[str, Any]] | None:
+    connection = http.client.HTTPConnection(head.host, head.port, timeout=HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/server_instances")
+        instances: list[dict[str, Any]] = json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return instances
+
+
+def _examined(server: dict[str, Any]) -> dict[str, Any]:
+    started = server.get("start_time")
+    uptime = round(time.time() - started, 1) if isinstance(started, int | float) else None
+    return {**server, "status": _health(server["host"], server["port"]), "uptime_seconds": uptime}
+
+
+def _health(host: str, port: int) -> str:
+    """Whether a server answers at all; the words are those of ``ServerClient.poll_for_status``."""
+    connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    except TimeoutError:
+        return "timeout"
+    except OSError:
+        return "connection_error"
+    except http.client.HTTPException:
+        return "unknown_error"
+    else:
+        return "success"
+    finally:
+        connection.close()
+
+
+def dump_config(overrides: Sequence[str]) -> int:
+    """Print the configuration as the servers would see it. Keys of any command may be in it."""
+    config = read_configuration(None, overrides)
+    console.emit(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain(config)))).rstrip("\n"))
+    return Exit.OK
+
+
+def validate(overrides: Sequence[str]) -> int:
+    """Check everything that can be checked before a server starts."""
+    config = read_configuration(RunConfig, overrides, needs_model=False)
+    names = [server.name for server in read_instances(config) if server.implementation != DUMMY_MODEL]
+    console.emit("✓ Config is valid.")
+    console.note(f"servers: {', '.join(names) or '(none)'}")
+    return Exit.OK
+
+
+class RunHelper:
+    """Starts, watches and stops the servers of one configuration, once."""
+
+    def __init__(self) -> None:
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym", daemon=True)
+        self._stop = asyncio.Event()
+        self._ready: Future[None] = Future()
+        self._hosting: Future[None] = Future()
+
+    def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
+        """Start all servers and return when they answer."""
+        config = get_global_config_dict(global_config_dict_parser_config)
+        self._thread.start()
+        self._hosting = asyncio.run_coroutine_threadsafe(self._host(config), self._loop)
+        wait([self._ready, self._hosting], return_when=FIRST_COMPLETED)
+        if self._hosting.done():
+            self.shutdown()
+            self._hosting.result()
+
+    def poll(self) -> None:
+        """Raise if a server ended unasked."""
+        if self._hosting.done():
+            self._hosting.result()
+
+    def run_forever(self) -> None:
+        """Wait until a server ends unasked, which is raised, or until Ctrl-C; stop all servers in either case."""
+        try:
+            self._hosting.result()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """Stop all servers; harmless if they are stopped already or never were started."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            wait([self._hosting])
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    async def _host(self, config: DictConfig) -> None:
+        async with host_gym(config, head=True) as gym:
+            self._ready.set_result(None)
+            crash, stop = asyncio.ensure_future(gym.watch()), asyncio.ensure_future(self._stop.wait())
+            try:
+                await asyncio.wait([crash, stop], return_when=asyncio.FIRST_COMPLETED)
+                if crash.done():
+                    crash.result()
+            finally:
+                crash.cancel()
+                stop.cancel()

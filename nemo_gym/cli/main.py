@@ -1,4 +1,9 @@
-"""The entry point of all console scripts.
+"""Reads a command line: which command is meant, and what it is given.
+
+The program name decides. ``ng_run …`` and ``nemo_gym_run …`` name a command; ``ng`` and ``gym`` take it from their
+first words, either its name (``ng run``) or its place in the tree (``ng env start``). Only the table is consulted.
+
+The entry point of all console scripts.
 
 It finds the command, runs it, and turns the way it ended into an exit code. Only mistakes a user can fix are caught;
 anything else is a bug and shows its traceback.
@@ -6,17 +11,86 @@ anything else is a bug and shows its traceback.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
 
-from nemo_gym.cli import console, invocation, manual
-from nemo_gym.cli.outcome import Exit, exit_code
+from nemo_gym.cli import console, manual
+from nemo_gym.cli.command import PREFIXES, ROOTS, Command, Exit, HelpRequest, UsageError, exit_code, to_overrides
+from nemo_gym.cli.commands import COMMANDS, GROUPS, by_name
+from nemo_gym.config.locate import did_you_mean
 from nemo_gym.errors import ConfigError
+
+HELP_WORDS: Final = frozenset(
+    {
+        "-h",
+        "--help",
+        *(f"{plus}{key}={yes}" for plus in ("", "+", "++") for key in ("h", "help") for yes in ("true", "True")),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A command and the overrides that it was given."""
+
+    command: Command
+    overrides: tuple[str, ...] = ()
+
+
+def read_command_line(argv: Sequence[str]) -> Invocation | HelpRequest:
+    """Understand a whole command line, program name included."""
+    program = PurePath(argv[0]).name.removesuffix(".exe")
+    words = list(argv[1:])
+    for prefix in PREFIXES:
+        if program.startswith(prefix):
+            return _invoke(_named(program.removeprefix(prefix)), words)
+    return _read_tree(words)
+
+
+def _read_tree(words: list[str]) -> Invocation | HelpRequest:
+    if not words:
+        return HelpRequest(asked=False)
+    first, rest = words[0], words[1:]
+    if first in HELP_WORDS:
+        return HelpRequest()
+    if first == "--version":
+        return _invoke(by_name()["version"], rest)
+    if first and first in GROUPS:
+        return _read_group(first, rest)
+    return _invoke(_named(first.replace("-", "_")), rest)
+
+
+def _read_group(group: str, words: list[str]) -> Invocation | HelpRequest:
+    if not words or words[0] in HELP_WORDS:
+        return HelpRequest(group=group, asked=bool(words))
+    members = {command.path.partition(" ")[2]: command for command in COMMANDS if command.group == group}
+    if words[0] in members:
+        return _invoke(members[words[0]], words[1:])
+    raise UsageError(
+        f"unknown command {ROOTS[0]} {group} {words[0]}", hint=did_you_mean(words[0], members, available="Commands")
+    )
+
+
+def _named(name: str) -> Command:
+    table = by_name()
+    if name in table:
+        return table[name]
+    known = {*table, *filter(None, GROUPS)}
+    raise UsageError(f"unknown command {name}", hint=did_you_mean(name, known, available="Commands"))
+
+
+def _invoke(command: Command, words: list[str]) -> Invocation | HelpRequest:
+    if HELP_WORDS.intersection(words):
+        return HelpRequest(command)
+    return Invocation(command, tuple(to_overrides(words, command.flags)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (that of this process unless given, program name first) and return the exit code."""
     try:
         with console.logs():
-            return _run(invocation.read(sys.argv if argv is None else argv))
+            return _run(read_command_line(sys.argv if argv is None else argv))
     except ConfigError as error:
         console.error(str(error), hint=error.hint)
         return exit_code(error)
@@ -25,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
 
 
-def _run(request: invocation.Invocation | invocation.HelpRequest) -> int:
-    if isinstance(request, invocation.Invocation):
+def _run(request: Invocation | HelpRequest) -> int:
+    if isinstance(request, Invocation):
         return request.command.load_function()(request.overrides)
     return manual.show(request)

@@ -1,21 +1,97 @@
-"""Help: what a command does, its parameters with types and defaults, examples.
+"""Describes the parameters of a command for people: names, types, defaults, meanings.
+
+Reads a pydantic class and nothing else; imports no pydantic, so that help pages that list only commands stay quick.
+
+Help: what a command does, its parameters with types and defaults, examples.
 
 Everything shown comes from the table of commands and from the class of the command's parameters, so that it can't
 differ from what the command really takes. Help that was asked for is data (stdout, exit code 0); help shown because
 nothing was asked goes to stderr with exit code 1.
+
+Writes the list of commands in ``docs/commands.md``: ``python -m nemo_gym.cli.manual docs/commands.md``.
+
+The text above the marker is written by hand and kept; everything below it comes from the table of commands, so that the
+document can't be wrong about a name, a type or a default.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from itertools import groupby
+from pathlib import Path
 from textwrap import fill
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Command
+from nemo_gym.cli.command import Command, Exit, HelpRequest
 from nemo_gym.cli.commands import COMMANDS, GROUPS
-from nemo_gym.cli.fields import Parameter, parameters_of
-from nemo_gym.cli.invocation import HelpRequest
-from nemo_gym.cli.outcome import Exit
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter the way help shows it."""
+
+    name: str
+    type: str
+    required: bool
+    default: str
+    description: str
+
+
+def parameters_of(described: "type[BaseModel]") -> list[Parameter]:
+    """List the parameters, required ones first, each group in order of definition."""
+    parameters = [_parameter(field.alias or name, field) for name, field in described.model_fields.items()]
+    return sorted(parameters, key=lambda parameter: not parameter.required)
+
+
+def type_text(annotation: Any) -> str:
+    """Name a type in the words of the command line: ``int or null``, ``a | b``, ``list of str``."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in {Union, types.UnionType}:
+        return " or ".join(type_text(argument) for argument in arguments)
+    if hasattr(annotation, "__metadata__"):
+        return type_text(arguments[0])
+    if origin in {list, Sequence, tuple, set, frozenset}:
+        return f"list of {type_text(arguments[0])}" if arguments else "list"
+    if origin in {dict, Mapping}:
+        return "dict"
+    return _plain_type(annotation)
+
+
+def _plain_type(annotation: Any) -> str:
+    if annotation in {Any, None, types.NoneType}:
+        return "any" if annotation is Any else "null"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " | ".join(str(member.value) for member in annotation)
+    fields: Mapping[str, Any] | None = getattr(annotation, "model_fields", None)
+    if fields is not None:
+        return "{" + ", ".join(f"{name}: {type_text(field.annotation)}" for name, field in fields.items()) + "}"
+    return str(getattr(annotation, "__name__", annotation))
+
+
+def _parameter(name: str, field: "FieldInfo") -> Parameter:
+    required = field.is_required()
+    default = "" if required else value_text(field.get_default(call_default_factory=True))
+    return Parameter(name, type_text(field.annotation), required, default, " ".join((field.description or "").split()))
+
+
+def value_text(value: Any) -> str:
+    """Write a value the way it is typed on the command line."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, str):
+        return value or '""'
+    return json.dumps(value.model_dump() if hasattr(value, "model_dump") else value, default=str)
+
 
 FOOTER: Final = """\
 Every command shows its parameters with --help and can be typed in three ways: ng_run, nemo_gym_run, ng env start.
@@ -70,3 +146,51 @@ def _parameter_lines(parameter: Parameter) -> str:
     head = f"  +{parameter.name}=<{parameter.type}>  ({default})"
     indent = " " * 6
     return f"{head}\n{fill(parameter.description, 100, initial_indent=indent, subsequent_indent=indent)}"
+
+
+MARKER: Final = "<!-- The rest of this file is made by `python -m nemo_gym.cli.manual docs/commands.md`. -->\n"
+
+
+def reference() -> str:
+    """All commands as Markdown."""
+    return "\n".join(line for command in COMMANDS for line in _section(command))
+
+
+def updated(document: str) -> str:
+    """The document with its generated part made anew."""
+    return document.partition(MARKER)[0] + MARKER + "\n" + reference()
+
+
+def _section(command: Command) -> Iterator[str]:
+    yield f"## {command.script}\n"
+    yield f"{command.summary}\n"
+    yield f"Also typed {', '.join(f'`{spelling}`' for spelling in command.spellings[1:])}.\n"
+    yield "```bash"
+    yield from command.examples
+    yield "```\n"
+    if described := command.load_parameters():
+        yield "| parameter | type | default | |"
+        yield "|---|---|---|---|"
+        for parameter in parameters_of(described):
+            default = "**required**" if parameter.required else f"`{parameter.default}`"
+            cells = (f"`{parameter.name}`", _cell(f"`{parameter.type}`"), _cell(default), _cell(parameter.description))
+            yield f"| {' | '.join(cells)} |"
+        yield ""
+    if command.open_ended:
+        yield "Any other key of the configuration can be set the same way, nested keys with dots: `++a.b=value`.\n"
+    if command.flags:
+        flags = (f"`{', '.join(flag.names)}` {_shown(flag.meaning)}" for flag in command.flags)
+        yield f"Flags: {'; '.join(flags)}.\n"
+
+
+def _shown(meaning: str) -> str:
+    return f"= `{meaning}`" if meaning.startswith("+") else f"({meaning})"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(updated(path.read_text("utf-8")), "utf-8")

@@ -14,9 +14,8 @@ from typing import Final
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.cli import console
-from nemo_gym.cli.outcome import Exit, UsageError
-from nemo_gym.cli.parameters import InitConfig
-from nemo_gym.cli.settings import read_parameters
+from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.parameters import InitConfig, read_parameters
 
 # What each file of the new folder is made from.
 FILES: Final = {

@@ -1,11 +1,22 @@
-"""``ng_test``, ``ng_test_all`` and ``ng_dev_test``: run pytest where it belongs.
+"""Server folders: ``resources_servers/<name>`` and its two siblings, in the working directory or the installation.
+
+Which Python a server runs with: this one if it has what the server requires, else one of the server's own.
+
+``ng_pip_list``: the packages that a server runs with.
+
+Checks the example data that a resources server ships: five tasks, their metrics, five rollouts, no open conflict.
+
+``ng_test``, ``ng_test_all`` and ``ng_dev_test``: run pytest where it belongs.
 
 A server's tests run in the server's folder, with the working directory and the installation importable, so that
 ``resources_servers.<name>.app`` means the folder that is being tested.
 """
 
+import asyncio
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,15 +24,137 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli import console, example_data
-from nemo_gym.cli.environments import delete_environments, interpreter_for_tests
-from nemo_gym.cli.folders import ServerFolder, find_server, find_servers
-from nemo_gym.cli.outcome import Exit, UsageError
-from nemo_gym.cli.parameters import TestAllConfig, TestConfig
-from nemo_gym.cli.settings import read_parameters
+from nemo_gym.cli import console
+from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.parameters import PipListConfig, TestAllConfig, TestConfig, read_parameters
+from nemo_gym.config.keys import SERVER_TYPES
+from nemo_gym.config.locate import did_you_mean
+from nemo_gym.config.paths import server_directory
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.servers.venvs import COMPLETE, ensure_venv, read_requirements, unmet
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFolder:
+    """One implementation of a server."""
+
+    type: str
+    name: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.type}/{self.name}"
+
+
+def find_server(entrypoint: str) -> ServerFolder:
+    """Find the folder that ``<type>/<name>`` means, or say which names there are."""
+    kind, _, name = entrypoint.rstrip("/").partition("/")
+    path = server_directory(kind, name)
+    if not path.is_dir():
+        known = [server.name for server in find_servers() if server.type == kind]
+        raise ConfigPathNotFoundError(
+            f"no folder {kind}/{name} in {Path.cwd()}" + (f" or {PARENT_DIR}" if Path.cwd() != PARENT_DIR else ""),
+            hint=did_you_mean(name, known, available=f"In {kind}"),
+        )
+    return ServerFolder(kind, name, path)
+
+
+def find_servers(roots: Sequence[Path] | None = None) -> list[ServerFolder]:
+    """List all server folders of the working directory and of the installation (or of ``roots``), each name once."""
+    found: dict[tuple[str, str], ServerFolder] = {}
+    for root in dict.fromkeys(roots or (Path.cwd(), PARENT_DIR)):
+        for kind in SERVER_TYPES:
+            for path in sorted(filter(_is_server, (root / kind).glob("*"))):
+                found.setdefault((kind, path.name), ServerFolder(kind, path.name, path))
+    return list(found.values())
+
+
+def _is_server(path: Path) -> bool:
+    return any((path / marker).is_file() for marker in ("app.py", "requirements.txt", "pyproject.toml"))
+
+
+TEST_TOOLS: Final = ("httpx", "pytest", "pytest-asyncio")
+
+
+def interpreter_for_tests(server: ServerFolder, cache: Path) -> Path:
+    """Find or build an environment with what the server requires and with what its tests need."""
+    requirements = read_requirements(server.path)
+    if not unmet(requirements):
+        return Path(sys.executable)
+    return asyncio.run(ensure_venv(str(server), server.path, [*requirements, *TEST_TOOLS], cache))
+
+
+def interpreter_of(server: ServerFolder, cache: Path) -> Path | None:
+    """The Python that the server runs with; None if it needs its own and that was never built."""
+    if not unmet(read_requirements(server.path)):
+        return Path(sys.executable)
+    return next((home / "bin" / "python" for home in _built(server, cache) if (home / COMPLETE).exists()), None)
+
+
+def delete_environments(server: ServerFolder, cache: Path) -> None:
+    """Free the space that the server's own environments take."""
+    for home in _built(server, cache):
+        shutil.rmtree(home)
+
+
+def _built(server: ServerFolder, cache: Path) -> list[Path]:
+    homes = (path for path in (cache / "venvs").glob(f"{server.name}-*") if path.is_dir())
+    return sorted(homes, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def pip_list(overrides: Sequence[str]) -> int:
+    """List the packages with pip, whose exit code is the command's."""
+    config = read_parameters(PipListConfig, overrides)
+    server = find_server(config.entrypoint)
+    python = interpreter_of(server, config.environments)
+    if python is None:
+        raise ConfigError(
+            f"{server} needs a virtual environment of its own, which was not built yet",
+            hint=f"ng_test +entrypoint={server} or ng_run with its configuration builds it",
+        )
+    outdated = ["--outdated"] if config.outdated else []
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", "list", f"--format={config.format}", *outdated]
+    return subprocess.run(command, check=False).returncode
+
+
+EXAMPLES: Final = 5
+
+
+def example_data_problems(server: Path) -> list[str]:
+    """Say what is wrong with the example data of a server folder; nothing, if all is well."""
+    data = server / "data"
+    found = [
+        _rows(data / "example.jsonl", hint="write five tasks"),
+        _metrics(data / "example_metrics.json"),
+        _rows(data / "example_rollouts.jsonl", hint="run ng_collect_rollouts on data/example.jsonl"),
+        *(f"{path} is an unresolved conflict; compare it and delete it" for path in sorted(data.glob("*conflict*"))),
+    ]
+    return [problem for problem in found if problem]
+
+
+def _rows(path: Path, *, hint: str) -> str | None:
+    if not path.is_file():
+        return f"{path} is missing; {hint}"
+    count = sum(1 for line in path.read_bytes().splitlines() if line.strip())
+    return None if count == EXAMPLES else f"{path} has {count} rows, not {EXAMPLES}"
+
+
+def _metrics(path: Path) -> str | None:
+    make = "run ng_prepare_data with +mode=example_validation"
+    if not path.is_file():
+        return f"{path} is missing; {make}"
+    try:
+        metrics: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        return f"{path} is not JSON ({error}); {make}"
+    count = metrics.get("Number of examples") if isinstance(metrics, dict) else None
+    return (
+        None if count == EXAMPLES else f'{path} has "Number of examples": {json.dumps(count)}, not {EXAMPLES}; {make}'
+    )
+
 
 # What pytest's exit codes mean for a server; any other code is something that pytest itself could not do.
 VERDICTS: Final = {0: "passed", 1: "failed", 2: "failed", 5: "no tests"}
@@ -111,5 +244,5 @@ def _test_server(server: ServerFolder, environments: Path, *, validate_data: boo
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, roots)))}
     command = [str(interpreter_for_tests(server, environments)), "-m", "pytest"]
     code = subprocess.run(command, cwd=server.path, env=environment, check=False).returncode
-    found = example_data.problems(server.path) if validate_data else []
+    found = example_data_problems(server.path) if validate_data else []
     return Tested(server, " ".join(command), code, time.monotonic() - started, tuple(found))

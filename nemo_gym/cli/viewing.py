@@ -11,16 +11,16 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.loop import cancelled_by_signals, run_async
-from nemo_gym.cli.outcome import Exit
-from nemo_gym.cli.settings import read_parameters
+from nemo_gym.cli.command import Exit
+from nemo_gym.cli.gyms import cancelled_by_signals, run_async
+from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.filters import parse_filter
+from nemo_gym.filters import parse_filter
 from nemo_gym.view.export_html import export_html
-from nemo_gym.view.files import split_patterns
+from nemo_gym.view.inputs import split_patterns
 from nemo_gym.view.library import Library
 from nemo_gym.view.selection import Query, select
-from nemo_gym.view.serve import Address, serving
+from nemo_gym.view.serve import ListenAddress, serving
 
 
 class ViewerConfig(BaseModel):
@@ -69,7 +69,7 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
     return Exit.OK
 
 
-def _link(address: Address, filter_text: str) -> str:
+def _link(address: ListenAddress, filter_text: str) -> str:
     """The address with the filter that was asked for."""
     sign = "&" if "?" in address.url else "?"
     return address.url + (f"{sign}{urlencode({'filter': filter_text})}" if filter_text else "")

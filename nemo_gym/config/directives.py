@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nemo_gym.config.keys import COPY, DELETE_KEY, INHERIT_FROM, MISSING
-from nemo_gym.config.locate import Locator, segments
-from nemo_gym.config.suggest import did_you_mean
+from nemo_gym.config.locate import Locator, did_you_mean, segments
 from nemo_gym.errors import ConfigError, DeleteKeyNotFoundError, InheritPathNotFoundError
 
 _SHORT_FORM: Final = re.compile(r"^\$\{\s*(inherit_from|copy)\s*:\s*([^{}]+?|.*\$\{.*\}.*?)\s*\}$")

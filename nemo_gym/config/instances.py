@@ -1,18 +1,124 @@
-"""The servers that a configuration describes, as values that the rest of the program works with."""
+"""References between servers: every ``{type: ..., name: ...}`` in a server's settings must name an existing server.
 
+Blocks that were meant as servers but are not valid ones: reported together, and fatal unless allowed.
+
+The servers that a configuration describes, as values that the rest of the program works with.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from pydantic import ValidationError
 
-from nemo_gym.config.interpolation import resolve
-from nemo_gym.config.keys import RESOURCES_SERVERS
-from nemo_gym.config.locate import Locator
+from nemo_gym.config.interpolation import find_unresolved, resolve, unresolved_error
+from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS, INHERIT_FROM, RESOURCES_SERVERS
+from nemo_gym.config.locate import Locator, did_you_mean
 from nemo_gym.config.paths import server_directory
-from nemo_gym.config.server_types import Isolation, ServerInstanceConfig
-from nemo_gym.config.validation import blocks, maybe_get_server_instance_config
-from nemo_gym.errors import ConfigError, NoServerInstancesError
+from nemo_gym.config.servers import (
+    Isolation,
+    ServerInstanceConfig,
+    blocks,
+    explain,
+    is_almost_server,
+    is_server_ref,
+    maybe_get_server_instance_config,
+)
+from nemo_gym.errors import AlmostServerError, ConfigError, NoServerInstancesError, ServerRefNotFoundError
+from nemo_gym.schemas.refs import ServerRef
+
+logger = logging.getLogger(__name__)
+
+
+def check_references(
+    servers: Sequence[ServerInstanceConfig], *, moved: Mapping[str, list[str]], locator: Locator
+) -> None:
+    """Refuse references to servers that are not there. One error lists all of them."""
+    names: dict[str, list[str]] = {}
+    for server in servers:
+        names.setdefault(server.SERVER_TYPE, []).append(server.name)
+    problems = []
+    for server in servers:
+        root = f"{server.name}.{server.SERVER_TYPE}.{server.implementation}"
+        for field, ref in find_references(server.get_inner_run_server_config_dict()):
+            if ref.name not in names.get(ref.type, []):
+                problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
+                known = _advice(ref, names.get(ref.type, []), moved)
+                problems.append(locator.at(f"{root}.{field}") + problem + known)
+    if problems:
+        raise ServerRefNotFoundError(
+            "\n".join(problems), hint="correct the name, or add the file that defines the server to config_paths"
+        )
+
+
+def find_references(value: Any, field: str = "") -> Iterator[tuple[str, ServerRef]]:
+    """All references below a value, each with the dotted field in which it stands."""
+    if isinstance(value, dict):
+        if ref := is_server_ref(value):
+            yield field, ref
+            return
+        for name, child in value.items():
+            yield from find_references(child, f"{field}.{name}" if field else str(name))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from find_references(child, f"{field}[{index}]")
+
+
+def _advice(ref: ServerRef, known: list[str], moved: Mapping[str, list[str]]) -> str:
+    if targets := moved.get(ref.name):
+        return f"'{INHERIT_FROM}' moved it to {' and '.join(map(repr, targets))}; refer to that name."
+    return did_you_mean(ref.name, known, available=f"Available {ref.type}")
+
+
+@dataclass(frozen=True, slots=True)
+class AlmostServer:
+    """A block that names a server type and an entrypoint, and what is wrong with it."""
+
+    name: str
+    error: ValidationError
+
+    def describe(self, locator: Locator) -> str:
+        """What is wrong, one line per mistake."""
+        place = locator.find(self.name)
+        title = f"Almost-Server Detected: '{self.name}'" + (f" ({place})" if place else "")
+        lines = dict.fromkeys(explain(error) for error in self.error.errors(include_url=False, include_input=False))
+        return "\n".join([title, *(f"  {line}" for line in lines), "  This server will NOT be started."])
+
+
+def read_servers(config: DictConfig, *, locator: Locator, strict: bool) -> list[ServerInstanceConfig]:
+    """The valid servers of a configuration. Almost-servers are an error if ``strict``, else a logged warning."""
+    servers: list[ServerInstanceConfig] = []
+    almost: list[AlmostServer] = []
+    for name, block in blocks(config):
+        server, error = maybe_get_server_instance_config(name, block)
+        if server is not None:
+            servers.append(server)
+        elif error is not None and is_almost_server(block):
+            _check_resolved(name, block, error, locator)
+            almost.append(AlmostServer(name, error))
+    if almost:
+        _report(almost, locator, strict=strict)
+    return servers
+
+
+def _check_resolved(name: str, block: DictConfig, error: ValidationError, locator: Locator) -> None:
+    """A value that is wrong only because its ``${...}`` points nowhere deserves an error that says so."""
+    wrong = {".".join(map(str, [name, *details["loc"]])) for details in error.errors()}
+    problems = [problem for problem in find_unresolved(block, name) if problem.key in wrong]
+    if problems:
+        raise unresolved_error(problems, locator=locator)
+
+
+def _report(almost: Sequence[AlmostServer], locator: Locator, *, strict: bool) -> None:
+    text = "Configuration Warnings: Almost-Servers Detected\n\n" + "\n\n".join(a.describe(locator) for a in almost)
+    if strict:
+        raise AlmostServerError(
+            text, hint=f"correct these blocks, or pass '++{ERROR_ON_ALMOST_SERVERS}=false' to go on without them"
+        )
+    logger.warning("%s", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
-"""Finds where a key was written, so that an error can say ``file:line``.
+"""What was probably meant: the nearest known names of a name that is not known.
+
+Finds where a key was written, so that an error can say ``file:line``.
 
 Nothing is recorded while a configuration is read: the files are looked through again when there is an error to report.
 A key that no source holds literally (it was inherited, or is missing) is found at its nearest enclosing block.
 """
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -16,12 +19,26 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.config.keys import CONFIG_PATHS, ENV_FILE_NAME
 from nemo_gym.config.paths import find_readable
 
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that look like the given one, the most similar first."""
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+
+
+def did_you_mean(name: str, known: Iterable[str], *, available: str) -> str:
+    """A sentence that names the nearest candidates or, when nothing is near, all of them."""
+    candidates = sorted(known)
+    if near := nearest(name, candidates):
+        return f"Did you mean: {' or '.join(map(repr, near))}?"
+    return f"{available}: {', '.join(map(repr, candidates)) or '(none)'}"
+
+
 COMMAND_LINE: Final = "command line"
 _SEGMENT: Final = re.compile(r"[^.\[\]]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """One origin of configuration: its name for people, its content as plain data, and its file if it has one."""
 
     label: str
@@ -38,7 +55,7 @@ def segments(key: str) -> list[str]:
 class Locator:
     """Answers where a key comes from. Sources are in the order in which they were merged: the last one wins."""
 
-    sources: Sequence[Source] = ()
+    sources: Sequence[ConfigSource] = ()
     reopen: Sequence[str] = ()  # files to look through again, for a configuration whose sources are gone
 
     @classmethod
@@ -63,7 +80,7 @@ class Locator:
         return None
 
 
-def _reopen(name: str) -> Source | None:
+def _reopen(name: str) -> ConfigSource | None:
     path = find_readable(name)
     if path is None:
         return None
@@ -71,7 +88,7 @@ def _reopen(name: str) -> Source | None:
         data = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return None
-    return Source(name, data, path) if isinstance(data, dict) else None
+    return ConfigSource(name, data, path) if isinstance(data, dict) else None
 
 
 def _holds(data: Any, path: list[str]) -> bool:
@@ -85,7 +102,7 @@ def _holds(data: Any, path: list[str]) -> bool:
     return True
 
 
-def _place(source: Source, path: list[str]) -> str:
+def _place(source: ConfigSource, path: list[str]) -> str:
     if source.path is None:
         return source.label
     try:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from nemo_gym.config.keys import SERVER_TYPES
 from nemo_gym.errors import ConfigError
-from nemo_gym.schemas.prices import Prices
+from nemo_gym.schemas.rows import Prices
 
 AGENT_TYPE = "responses_api_agents"
 

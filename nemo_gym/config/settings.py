@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from nemo_gym.config.interpolation import find_unresolved, plain_or_error, unresolved_error
 from nemo_gym.config.keys import DEFAULT_PORT_RANGE, HEAD_SERVER, HEAD_SERVER_PORT, LOOPBACK
 from nemo_gym.config.locate import Locator, segments
-from nemo_gym.config.validation import explain
+from nemo_gym.config.servers import explain
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
 

@@ -1,4 +1,8 @@
-"""Gathers all sources of a configuration, in the order in which they are merged.
+"""Reads one YAML file into plain data, and turns everything that can be wrong with it into an error with a place.
+
+The text of the file never appears in an error, because the line that is malformed may hold a secret.
+
+Gathers all sources of a configuration, in the order in which they are merged.
 
     files in config_paths  <  files they name  <  env.yaml  <  the caller's dict  <  the command line
 
@@ -7,37 +11,107 @@ once, whatever names it how often.
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import ConfigTypeError, InterpolationResolutionError
+from omegaconf.errors import ConfigTypeError, GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from nemo_gym.config.directives import lengthen
-from nemo_gym.config.files import load_source
 from nemo_gym.config.interpolation import find_unresolved, unresolved_error
 from nemo_gym.config.keys import CONFIG_PATHS
-from nemo_gym.config.locate import COMMAND_LINE, Locator, Source
+from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, Locator, nearest
 from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.config.paths import find_readable, readable_candidates
-from nemo_gym.config.suggest import nearest
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
 
-CALLER: Final = "initial_global_config_dict"
 logger = logging.getLogger(__name__)
+
+
+_QUICK_LOADER: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+# What the parser quotes (aliases, anchors, tags) may be a secret that happens to start with *, & or !.
+_NAMED: Final = re.compile(r"\b(alias|anchor|tag) '[^']*'")
+
+
+def load_source(path: Path, *, label: str) -> ConfigSource:
+    """The content of a configuration file. ``label`` is how the user named it."""
+    return ConfigSource(label, load_yaml(path, label=label), path)
+
+
+def load_yaml(path: Path, *, label: str) -> dict[Any, Any]:
+    """A mapping from a YAML file: not resolved, duplicate keys refused, an empty file is an empty mapping."""
+    text = _read(path, label)
+    try:
+        config = OmegaConf.create(text) if _is_mapping(text) else None
+    except yaml.MarkedYAMLError as error:
+        raise _bad_yaml(error, label) from None
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"{label}: malformed YAML: a character that is not allowed", hint="remove control characters"
+        ) from None
+    except GrammarParseError as error:
+        raise ConfigError(
+            f"{label}: the value of '{error.full_key or error.key or '?'}' holds a malformed ${{...}} expression",
+            hint="close every ${ with }, and write a literal ${ as \\${",
+        ) from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"{label}: the value of '{error.full_key or error.key or '?'}' is neither text, number, list nor mapping",
+            hint="remove the YAML tag (!!...) in front of it",
+        ) from None
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"{label}: the top level is not a mapping of keys to values", hint="write 'key: value' lines")
+    data = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(data, dict)
+    return data
+
+
+def _read(path: Path, label: str) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{label}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{label}: can't be read ({error.strerror})", hint="check that it is a file and that you may read it"
+        ) from None
+
+
+def _is_mapping(text: str) -> bool:
+    # A lone word is valid YAML, which OmegaConf would take for a key without a value.
+    try:
+        node = yaml.compose(text, Loader=_QUICK_LOADER)
+    except yaml.YAMLError:
+        return True  # reading it properly will say what is wrong
+    return node is None or isinstance(node, yaml.MappingNode)
+
+
+def _bad_yaml(error: yaml.MarkedYAMLError, label: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    place = f"{label}:{mark.line + 1}:{mark.column + 1}" if mark else label
+    reason = _NAMED.sub(r"\1", ", ".join(filter(None, (error.context, error.problem))) or "unreadable")
+    return ConfigError(
+        f"{place}: malformed YAML: {reason}",
+        hint="correct that line; a YAML file is indented with spaces",
+    )
+
+
+CALLER: Final = "initial_global_config_dict"
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Everything a configuration is made of, lowest priority first."""
 
-    files: list[Source] = field(default_factory=list)
-    rest: list[Source] = field(default_factory=list)
+    files: list[ConfigSource] = field(default_factory=list)
+    rest: list[ConfigSource] = field(default_factory=list)
 
     @property
-    def all(self) -> list[Source]:
+    def all(self) -> list[ConfigSource]:
         """All sources in the order in which they are merged."""
         return [*self.files, *self.rest]
 
@@ -56,14 +130,14 @@ def gather(
     """Read the command line, ``env.yaml`` and the caller's dict, then all files that they name."""
     rest = [
         *([load_source(env_path, label=_label(env_path))] if env_path else []),
-        *([Source(CALLER, _plain(initial))] if initial is not None else []),
-        Source(COMMAND_LINE, parse_overrides(overrides)),
+        *([ConfigSource(CALLER, _plain(initial))] if initial is not None else []),
+        ConfigSource(COMMAND_LINE, parse_overrides(overrides)),
     ]
-    rest = [Source(source.label, lengthen(source.data), source.path) for source in rest]
+    rest = [ConfigSource(source.label, lengthen(source.data), source.path) for source in rest]
     return Sources(_load_files(rest), rest)
 
 
-def merge_sources(sources: Sequence[Source]) -> DictConfig:
+def merge_sources(sources: Sequence[ConfigSource]) -> DictConfig:
     """Deep merge: later sources win, mappings are united, lists are replaced."""
     try:
         merged = OmegaConf.merge({}, *(OmegaConf.create(source.data) for source in sources))
@@ -73,7 +147,7 @@ def merge_sources(sources: Sequence[Source]) -> DictConfig:
     return merged
 
 
-def _clash(sources: Sequence[Source]) -> ConfigError:
+def _clash(sources: Sequence[ConfigSource]) -> ConfigError:
     for index, source in enumerate(sources):
         for earlier in sources[:index]:
             if key := _clashing_key(earlier.data, source.data):
@@ -93,10 +167,10 @@ def _clashing_key(below: Any, above: Any, key: str = "") -> str | None:
     return key if {type(below), type(above)} == {dict, list} else None
 
 
-def _load_files(rest: list[Source]) -> list[Source]:
+def _load_files(rest: list[ConfigSource]) -> list[ConfigSource]:
     top, locator = merge_sources(rest), Locator(rest)
     queue = [(entry, locator.at(CONFIG_PATHS)) for entry in config_paths(top, locator)]
-    loaded: dict[Path, Source] = {}
+    loaded: dict[Path, ConfigSource] = {}
     duplicates: list[str] = []
     for entry, named_at in queue:  # grows while it is walked
         path = find_readable(entry)
@@ -106,17 +180,17 @@ def _load_files(rest: list[Source]) -> list[Source]:
             duplicates.append(entry)
             continue
         source = load_source(path, label=entry)
-        loaded[path.resolve()] = source = Source(source.label, lengthen(source.data), path)
+        loaded[path.resolve()] = source = ConfigSource(source.label, lengthen(source.data), path)
         queue.extend((name, Locator([source]).at(CONFIG_PATHS)) for name in _named_by(source, rest))
     if duplicates:
         logger.warning("config_paths names a file more than once; it is loaded once: %s", ", ".join(duplicates))
     return list(loaded.values())
 
 
-def _named_by(source: Source, rest: list[Source]) -> list[str]:
+def _named_by(source: ConfigSource, rest: list[ConfigSource]) -> list[str]:
     if CONFIG_PATHS not in source.data:
         return []
-    others = [Source(other.label, {k: v for k, v in other.data.items() if k != CONFIG_PATHS}) for other in rest]
+    others = [ConfigSource(other.label, {k: v for k, v in other.data.items() if k != CONFIG_PATHS}) for other in rest]
     return config_paths(merge_sources([source, *others]), Locator([source]))
 
 
@@ -131,14 +205,14 @@ def config_paths(config: DictConfig, locator: Locator) -> list[str]:
     if entries is None:
         return []
     if not isinstance(entries, list):
-        raise _malformed(locator, f"is not a list but {_kind(entries)}")
+        raise _bad_config_paths(locator, f"is not a list but {_kind(entries)}")
     for index, entry in enumerate(entries):
         if not isinstance(entry, str | Path) or not str(entry):
-            raise _malformed(locator, f"holds {_kind(entry)} (entry {index + 1}) where a path belongs")
+            raise _bad_config_paths(locator, f"holds {_kind(entry)} (entry {index + 1}) where a path belongs")
     return [str(entry) for entry in entries]
 
 
-def _malformed(locator: Locator, problem: str) -> MalformedConfigPathsError:
+def _bad_config_paths(locator: Locator, problem: str) -> MalformedConfigPathsError:
     return MalformedConfigPathsError(
         f"{locator.at(CONFIG_PATHS)}'{CONFIG_PATHS}' {problem}",
         hint=f'give a list of paths: "+{CONFIG_PATHS}=[first.yaml,second.yaml]"',

@@ -6,10 +6,8 @@ For callers who speak Chat Completions to a server that does not. What the Respo
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.completion import INCOMPLETE, LOGPROBS
-from nemo_gym.conversion.reasoning import reasoning_texts
-from nemo_gym.conversion.to_chat import TOKEN_FIELDS
-from nemo_gym.conversion.to_responses import Item
+from nemo_gym.conversion.chat_answers import INCOMPLETE, LOGPROBS, Item
+from nemo_gym.conversion.parts import TOKEN_FIELDS, reasoning_texts
 
 _SAME: Final = ("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "parallel_tool_calls")
 _RENAMED: Final = {

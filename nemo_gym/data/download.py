@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_gym.config.datasets import BenchmarkDatasetConfig, HuggingFaceIdentifier
-from nemo_gym.data.scope import AgentDataset
+from nemo_gym.data.samples import AgentDataset
 from nemo_gym.errors import ConfigError
-from nemo_gym.metrics.files import replacing
-from nemo_gym.metrics.json_text import to_json
+from nemo_gym.io.files import replacing
+from nemo_gym.io.json import to_json
 
 Backend = Literal["gitlab", "huggingface"]
 

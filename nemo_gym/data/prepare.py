@@ -1,4 +1,8 @@
-"""Datasets of several agents to one task file per type, with metrics beside every file.
+"""Whether new metrics of a dataset contradict those that are already there: data changed under a name that did not.
+
+What was known must still hold; knowing more is no contradiction. Numbers may differ by rounding.
+
+Datasets of several agents to one task file per type, with metrics beside every file.
 
 Everything is checked before anything is written: that all data is there, that every sample can be worked on, and that
 no metrics contradict those of an earlier preparation. Files are replaced as a whole.
@@ -6,7 +10,8 @@ no metrics contradict those of an earlier preparation. Files are replaced as a w
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +19,56 @@ from typing import Any
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.config.paths import find_readable
-from nemo_gym.data.conflicts import MetricsConflictError, differences, read_metrics
+from nemo_gym.data.dataset_metrics import DatasetTally
 from nemo_gym.data.download import Backend, backend_of, download
-from nemo_gym.data.samples import InvalidSample, InvalidSamplesError, Render, Row, Sample, read_samples
-from nemo_gym.data.scope import AgentDataset
-from nemo_gym.data.tally import Tally
+from nemo_gym.data.samples import AgentDataset, InvalidSample, InvalidSamplesError, Render, Row, Sample, read_samples
 from nemo_gym.errors import ConfigError
-from nemo_gym.metrics.files import replacing
-from nemo_gym.metrics.json_text import to_json
+from nemo_gym.io.files import replacing
+from nemo_gym.io.json import to_json
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
 
 logger = logging.getLogger(__name__)
+
+
+class MetricsConflictError(ConfigError, ValueError):
+    """Metrics files that do not fit the data."""
+
+
+def read_metrics(path: Path) -> Any:
+    """The metrics that are there; an error if the file cannot be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON ({error})", hint="delete the file; it is written anew") from None
+
+
+def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """What no longer holds, and where."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key, value in old.items():
+            inner = f"{place}.{key}" if place else str(key)
+            if key in new:
+                yield from differences(value, new[key], inner)
+            else:
+                yield f"{inner}: was {value!r}, now missing"
+    elif not _same(old, new):
+        yield f"{place}: was {old!r}, now {new!r}"
+
+
+def _same(old: Any, new: Any) -> bool:
+    if _is_number(old) and _is_number(new):
+        return bool(abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
+    if isinstance(old, list) and isinstance(new, list):
+        return Counter(map(_text, old)) == Counter(map(_text, new))
+    return bool(old == new)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 class MissingDatasetError(ConfigError, AssertionError):
@@ -68,7 +112,7 @@ class _Checked:
     dataset: AgentDataset
     found: Path
     render: Render | None
-    tally: Tally
+    tally: DatasetTally
     invalid: list[InvalidSample] = field(default_factory=list)
 
     def samples(self) -> Iterator[Sample]:
@@ -80,8 +124,10 @@ class _Checked:
 def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
     """Check, then write. Datasets of one type are collated in the order given."""
     fetch_missing(datasets, options)
-    tallies: dict[str, Tally] = {}
-    checked = [_check(dataset, options, tallies.setdefault(dataset.config.type, Tally())) for dataset in datasets]
+    tallies: dict[str, DatasetTally] = {}
+    checked = [
+        _check(dataset, options, tallies.setdefault(dataset.config.type, DatasetTally())) for dataset in datasets
+    ]
     invalid = [sample for item in checked for sample in item.invalid]
     if invalid and not options.skip_invalid:
         raise InvalidSamplesError(invalid)
@@ -126,11 +172,11 @@ def conflict_path(metrics: Path) -> Path:
     return metrics.with_name(f"{metrics.stem}_conflict.json")
 
 
-def _check(dataset: AgentDataset, options: Options, of_type: Tally) -> _Checked:
+def _check(dataset: AgentDataset, options: Options, of_type: DatasetTally) -> _Checked:
     found = find_readable(dataset.path)
     assert found is not None, "missing data has been fetched"
     prompt = dataset.prompt_config
-    item = _Checked(dataset, found, options.template(prompt) if prompt else None, Tally())
+    item = _Checked(dataset, found, options.template(prompt) if prompt else None, DatasetTally())
     for sample in item.samples():
         if sample.problem is not None:
             item.invalid.append(InvalidSample(dataset.path, sample.line, sample.problem))
@@ -140,7 +186,7 @@ def _check(dataset: AgentDataset, options: Options, of_type: Tally) -> _Checked:
     return item
 
 
-def _metrics(dataset: AgentDataset, tally: Tally) -> dict[str, Any]:
+def _metrics(dataset: AgentDataset, tally: DatasetTally) -> dict[str, Any]:
     return {**dataset.config.model_dump(mode="json"), **tally.report()}
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from nemo_gym.rollouts.jsonl import decode, encode
+from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 LENGTHS = struct.Struct("<II")
@@ -96,7 +96,7 @@ async def connect(end: socket.socket, on_frame: Callable[[Frame], None]) -> Conn
     return connection
 
 
-def encode_planned(number: int, planned: Planned) -> bytes:
+def encode_planned(number: int, planned: PlannedRollout) -> bytes:
     """A rollout to run."""
     head = {
         "number": number,
@@ -108,10 +108,12 @@ def encode_planned(number: int, planned: Planned) -> bytes:
     return Frame(head, planned.text or encode(planned.row)).encode()
 
 
-def decode_planned(frame: Frame) -> Planned:
+def decode_planned(frame: Frame) -> PlannedRollout:
     """The rollout that a frame asks for."""
     head = frame.head
-    return Planned(RolloutKey(*head["key"]), head["agent"], decode(frame.body), head["attempt"], head["last_attempt"])
+    return PlannedRollout(
+        RolloutKey(*head["key"]), head["agent"], decode(frame.body), head["attempt"], head["last_attempt"]
+    )
 
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
@@ -127,7 +129,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     return Frame(head, outcome.line).encode()
 
 
-def decode_outcome(frame: Frame, planned: Planned) -> Outcome:
+def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
     """The outcome that a frame tells of."""
     head, line = frame.head, frame.body
     match head["kind"]:

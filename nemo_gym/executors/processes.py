@@ -22,7 +22,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_outcome, encode_planned
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ STOP_S = 5.0
 
 @dataclass(slots=True)
 class _Lease:
-    planned: Planned
+    planned: PlannedRollout
     outcome: "asyncio.Future[Outcome]"
     started: float = field(default_factory=perf_counter)
 
@@ -51,7 +51,7 @@ class Worker:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def lease(self, planned: Planned) -> "asyncio.Future[Outcome]":
+    def lease(self, planned: PlannedRollout) -> "asyncio.Future[Outcome]":
         """Hand over a rollout."""
         assert self.connection is not None
         number = next(self._numbers)
@@ -109,7 +109,7 @@ class WorkerPool:
         self._arrival = asyncio.Event()
         self._error: ConfigError | None = None
 
-    async def __call__(self, planned: Planned) -> Outcome:
+    async def __call__(self, planned: PlannedRollout) -> Outcome:
         """Run one rollout where there is the least to do."""
         while not self._workers:
             if self._error is not None:

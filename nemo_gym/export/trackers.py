@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from nemo_gym.rollouts.aggregate import AgentMetrics
+    from nemo_gym.rollouts.run_metrics import RunMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Trackers:
 
     all: Sequence[Tracker]
 
-    def log(self, metrics: Sequence["AgentMetrics"], *, rollouts: Path | None = None) -> None:
+    def log(self, metrics: Sequence["RunMetrics"], *, rollouts: Path | None = None) -> None:
         """Hand over the metrics, and the rollouts if a file is given."""
         for tracker in self.all:
             with guarded(tracker):
@@ -110,7 +110,7 @@ def guarded(tracker: Tracker | str) -> Iterator[None]:
         logger.warning("%s: %s: %s (the run itself is not affected)", name, type(error).__name__, error)
 
 
-def flat(metrics: Sequence["AgentMetrics"]) -> dict[str, float | str]:
+def flat(metrics: Sequence["RunMetrics"]) -> dict[str, float | str]:
     """All metrics that are single values: ``<agent>/<metric>``, and ``key_metrics/<agent>/<metric>``."""
     found: dict[str, float | str] = {}
     for each in metrics:

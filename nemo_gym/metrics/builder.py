@@ -11,23 +11,23 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.metrics.buffers import ColumnBuffer
-from nemo_gym.metrics.decode import LineDecoder
+from nemo_gym.io.lines import Block, count_lines, parse_line, read_blocks
+from nemo_gym.metrics.decode import LineDecoder, ShapeLearner
 from nemo_gym.metrics.fields import (
     NO_INDEX,
     REWARD,
+    TOOL_CALLS,
+    TURNS,
     RolloutFormatError,
     agent_of,
     as_number,
+    count_record,
     numeric_fields,
     rollout_index_of,
     task_index_of,
     usage_of,
 )
-from nemo_gym.metrics.lines import Block, count_lines, parse_line, read_blocks
-from nemo_gym.metrics.shape import ShapeLearner
-from nemo_gym.metrics.table import Column, Ints, Keys, RolloutTable, sort_order
-from nemo_gym.metrics.transcript import TOOL_CALLS, TURNS, count_record
+from nemo_gym.metrics.table import Column, ColumnBuffer, Ints, Keys, RolloutTable, sort_order
 
 Row = tuple[Any, ...]
 

@@ -1,4 +1,13 @@
-"""Rollout lines to rows of numbers without building their dictionaries.
+"""What the lines of a file have in common, learned from those that were read in full.
+
+The shape is all that the fast decoder knows: the fields and their types, and the kinds of items in transcripts. It only
+ever grows, so a file settles on one after a few lines.
+
+Transcripts at speed: the kinds of their items are told apart while decoding, without a string for each.
+
+Knows only the kinds it is given. An item of another kind, without one, or spoken by somebody unexpected is refused.
+
+Rollout lines to rows of numbers without building their dictionaries.
 
 Nearly all lines of a file have the same fields. Once those are known, a decoder made for exactly that shape reads the
 numbers and skips the rest, several times faster than a full parse. Whatever does not fit the shape (a new field, a text
@@ -6,24 +15,121 @@ where a number was, a missing reward, broken JSON) is refused as a whole: the ca
 speed never changes a result.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import attrgetter, or_
+from types import GenericAlias
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Raw
 
-from nemo_gym.metrics.fields import NO_INDEX, REWARD, is_metric_name
-from nemo_gym.metrics.items import ItemDecoder
-from nemo_gym.metrics.lines import Block, is_text
-from nemo_gym.metrics.shape import Kinds, Shape
-from nemo_gym.metrics.transcript import NO_TRANSCRIPT, TranscriptCounts
-from nemo_gym.schemas.rows import (
-    AGENT_REF_KEY_NAME,
-    RESPONSE_KEY_NAME,
-    ROLLOUT_INDEX_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
+from nemo_gym.io.lines import Block, is_text
+from nemo_gym.metrics.fields import (
+    MODEL_ROLES,
+    NO_INDEX,
+    NO_TRANSCRIPT,
+    REWARD,
+    TranscriptCounts,
+    count_items,
+    is_metric_name,
+    output_of,
+    type_and_role,
+    usage_of,
 )
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+
+Kinds = Mapping[str, type | None]  # the type of a field, None if it varies
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields of a kind of line: numbers in column order, others with their type, and the items of transcripts."""
+
+    top: Sequence[str]
+    usage: Sequence[str]
+    other_top: Kinds
+    other_usage: Kinds
+    items: Collection[str]
+    other_roles: bool  # somebody else than the model speaks in a transcript
+
+
+class ShapeLearner:
+    """Remembers what it has seen."""
+
+    def __init__(self) -> None:
+        self._top: dict[str, type | None] = {}
+        self._usage: dict[str, type | None] = {}
+        self._items: set[str] = set()
+        self._other_roles = False
+
+    def learn(self, record: Mapping[str, Any]) -> bool:
+        """Take note of a record; True if there was anything new."""
+        news = [_note(self._top, record), _note(self._usage, usage_of(record)), self._note_items(record)]
+        return any(news)
+
+    def shape(self, top: Sequence[str], usage: Sequence[str]) -> Shape | None:
+        """The shape with these fields as numbers; None if nothing is known or the general way is the only right one."""
+        other_top = {name: kind for name, kind in self._top.items() if name not in top}
+        other_usage = {name: kind for name, kind in self._usage.items() if name not in usage}
+        # A reward that is no number is reported as it is; a usage field that is none may hide one of the record.
+        unclear = REWARD in other_top or any(name in top for name in other_usage)
+        if not self._top or unclear or not all(map(_is_plain, {*self._top, *self._usage, *self._items})):
+            return None
+        return Shape(top, usage, other_top, other_usage, frozenset(self._items), self._other_roles)
+
+    def _note_items(self, record: Mapping[str, Any]) -> bool:
+        seen = [type_and_role(item) for item in output_of(record) or ()]
+        items = self._items | {kind for kind, _ in seen if kind is not None}
+        other_roles = self._other_roles or any(role not in MODEL_ROLES for _, role in seen)
+        news = (items, other_roles) != (self._items, self._other_roles)
+        self._items, self._other_roles = items, other_roles
+        return news
+
+
+def _is_plain(name: str) -> bool:
+    """Whether the decoder can be told this name: it compares names as they are written, so without escapes."""
+    return name.isprintable() and '"' not in name and "\\" not in name
+
+
+def _note(known: dict[str, type | None], fields: Mapping[str, Any]) -> bool:
+    before = dict(known)
+    for name, value in fields.items():
+        kind = type(value)
+        known[name] = kind if known.get(name, kind) is kind else None
+    return known != before
+
+
+_EMPTY: Final = Annotated[list[Any], msgspec.Meta(max_length=0)]
+_REMEMBERED: Final = 10_000  # most transcripts have one of few patterns
+
+
+class ItemDecoder:
+    """The type of an output list for the decoder, and the counts of such a list."""
+
+    def __init__(self, kinds: Collection[str], *, other_roles: bool) -> None:
+        role = str | None if other_roles else Literal["assistant"] | None
+        structs = [
+            # the empty kind makes sure of a union, in which an item has to say its kind
+            msgspec.defstruct("Item", [("role", role, None)], tag_field="type", tag=kind, gc=False)
+            for kind in sorted({"", *kinds})
+        ]
+        self.output: Any = GenericAlias(list, reduce(or_, structs)) if kinds else _EMPTY
+        self._kinds = dict(zip(structs, sorted({"", *kinds}), strict=True))
+        self._pattern: Callable[[Any], Hashable] = attrgetter("__class__", "role") if other_roles else type
+        self._counted: dict[tuple[Hashable, ...], TranscriptCounts] = {}
+
+    def count(self, output: list[Any]) -> TranscriptCounts:
+        """Tool calls and turns of a decoded list."""
+        pattern = tuple(map(self._pattern, output))
+        counts = self._counted.get(pattern)
+        if counts is None:
+            counts = count_items((self._kinds[type(item)], item.role) for item in output)
+            if len(self._counted) < _REMEMBERED:
+                self._counted[pattern] = counts
+        return counts
+
 
 Row = tuple[Any, ...]  # task, rollout, agent, numbers of the record, numbers of usage, counts of the transcript
 

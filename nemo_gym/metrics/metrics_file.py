@@ -13,23 +13,22 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import orjson
 
-from nemo_gym.metrics.aggregate import mean_metrics
-from nemo_gym.metrics.files import replacing
-from nemo_gym.metrics.groups import (
+from nemo_gym.io.files import replacing
+from nemo_gym.io.json import to_json
+from nemo_gym.metrics.aggregate import (
     ROLLOUT_INFOS,
     Slab,
     anonymous_sample,
     completion,
     entry_head,
     info_columns,
+    mean_metrics,
     rollout_infos,
     task_slabs,
 )
-from nemo_gym.metrics.json_text import to_json
 from nemo_gym.metrics.statistics import defined, overall
 from nemo_gym.metrics.table import RolloutTable
-from nemo_gym.schemas.aggregate import AggregateMetrics
-from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, AggregateMetrics
 
 _GROUP: Final = b"\n" + 6 * b" "  # a new line at the depth of a task, and further in
 _INFO: Final = b"\n" + 10 * b" "

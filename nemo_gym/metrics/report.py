@@ -1,16 +1,153 @@
-"""What is told about one agent's rollouts beyond the interface's metrics: for the details file and for a terminal."""
+"""What we add to the interface's metrics: intervals, coverage, tool use and difficulty, in a file of its own.
 
+The metrics file keeps exactly the keys that its readers expect; this one lies beside it.
+
+Numbers as plain text for a terminal. Pure: values in, a string out, legible without colour and at any width.
+
+What is told about one agent's rollouts beyond the interface's metrics: for the details file and for a terminal.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from nemo_gym.io.files import replacing
+from nemo_gym.io.json import to_json
+from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.coverage import Coverage
-from nemo_gym.metrics.details import details
 from nemo_gym.metrics.difficulty import SOLVED, SolveRates, solve_rates
-from nemo_gym.metrics.fields import REWARD
-from nemo_gym.metrics.intervals import Interval
-from nemo_gym.metrics.render import histogram, interval_table, solve_rate_table
+from nemo_gym.metrics.fields import REWARD, TOOL_CALLS, TURNS
+from nemo_gym.metrics.intervals import LEVEL, RESAMPLES, Interval, mean_intervals
 from nemo_gym.metrics.table import Floats, RolloutTable
-from nemo_gym.schemas.prices import Prices
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, Prices
+
+AVERAGE_NAMES: Final = {TOOL_CALLS: "avg_tool_calls", TURNS: "avg_turns"}
+
+
+def details(
+    table: RolloutTable,
+    *,
+    coverage: Coverage | None = None,
+    prices: Prices | None = None,
+    threshold: float = SOLVED,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The details of one agent's rollouts, as written beside the metrics file."""
+    starts = table.task_starts()
+    fields = {f"mean/{name}": column for name, column in table.metrics().items()}
+    fields |= {AVERAGE_NAMES[name]: column for name, column in table.transcript.items()}
+    amounts = {*AVERAGE_NAMES.values(), *(f"mean/{name}" for name in table.usage)}
+    intervals = mean_intervals(fields, starts, amounts=amounts, seed=seed)
+    averages = {name: intervals[name].mean for name in AVERAGE_NAMES.values() if name in intervals}
+    return {
+        "rollouts": len(table),
+        "tasks": len(starts),
+        "coverage": coverage.as_dict() if coverage is not None else None,
+        "confidence": {"level": LEVEL, "resamples": RESAMPLES, "seed": seed},
+        "intervals": {name: _as_dict(interval) for name, interval in intervals.items()},
+        **averages,
+        **({"cost": cost(table, prices)} if prices is not None else {}),
+        "solve_threshold": threshold,
+        "tasks_by_difficulty": solve_rates(table, threshold).counts(),
+    }
+
+
+def cost(table: RolloutTable, prices: Prices) -> dict[str, float]:
+    """What the rollouts cost in USD, had the endpoint cached nothing."""
+    used = table.metrics()
+    per_token = {"input_tokens": prices.input / 1e6, "output_tokens": prices.output / 1e6}
+    known = {name: used[name] for name in per_token if name in used}
+    usd = sum(
+        float(np.where(column.known, column.values, 0.0).sum()) * per_token[name] for name, column in known.items()
+    )
+    return {"usd": usd, "usd_per_rollout": usd / len(table) if len(table) else 0.0}
+
+
+def details_path(rollouts: Path) -> Path:
+    """Where the details of a rollout file are."""
+    return rollouts.with_name(f"{rollouts.stem}_aggregate_details.json")
+
+
+def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Replace the file by the details of these agents, sorted by name."""
+    entries = [{AGENT_REF_KEY_NAME: {"name": name}, **agents[name]} for name in sorted(agents)]
+    with replacing(path) as file:
+        file.write(to_json(entries, indent=True) + b"\n")
+
+
+def _as_dict(interval: Interval) -> dict[str, Any]:
+    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "method": interval.method}
+
+
+_BAR: Final = "#"
+_FLIPPED_SHOWN: Final = 10
+
+
+def histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
+    """How often values occur: one line per range, or per value if there are few different ones."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return "no values"
+    distinct, counts = np.unique(finite, return_counts=True)
+    if len(distinct) <= bins:
+        return bars([f"{value:g}" for value in distinct.tolist()], counts.tolist(), width=width)
+    counts, edges = np.histogram(finite, bins=bins)
+    ranges = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return bars([f"{low:.3g} to {high:.3g}" for low, high in ranges], counts.tolist(), width=width)
+
+
+def bars(labels: Sequence[str], counts: Sequence[int], *, width: int = 40) -> str:
+    """One bar per label; the longest has the given width, and what is not zero shows at least one mark."""
+    total, most = sum(counts), max(counts, default=0)
+    room = max(map(len, labels), default=0)
+    digits = len(f"{most}")
+    lines = []
+    for label, count in zip(labels, counts, strict=True):
+        length = max(1, round(width * count / most)) if count else 0
+        share = 100.0 * count / total if total else 0.0
+        lines.append(f"{label:>{room}}  {count:>{digits}}  {share:5.1f} %  {_BAR * length}".rstrip())
+    return "\n".join(lines)
+
+
+def solve_rate_table(rates: SolveRates, *, width: int = 40) -> str:
+    """How many tasks are never, rarely, often and always solved."""
+    counts = rates.counts()
+    return bars(list(counts), list(counts.values()), width=width) if len(rates.task) else "no rewards"
+
+
+def interval_table(intervals: Mapping[str, Interval]) -> str:
+    """Each mean with its 95 % interval."""
+    room = max(map(len, intervals), default=0)
+    return "\n".join(
+        f"{name:<{room}}  {value.mean:>10.4g}  [{value.low:.4g}, {value.high:.4g}]" for name, value in intervals.items()
+    )
+
+
+def comparison_text(comparison: RunComparison) -> str:
+    """The outcome of a comparison in a few lines."""
+    c = comparison
+    if not c.tasks:
+        return f"no task has a {c.field} in both runs"
+    interval = f"95 % interval [{c.interval[0]:+.4g}, {c.interval[1]:+.4g}]" if c.interval else "too few tasks to say"
+    verdict = "significant" if c.significant else "could be chance"
+    lines = [
+        f"{c.tasks} tasks in both runs ({c.only_a} only in a, {c.only_b} only in b)",
+        f"{c.field}: a {c.mean_a:.4g}, b {c.mean_b:.4g}, difference {c.difference:+.4g}, {interval}: {verdict}",
+        f"newly solved: {len(c.gained)}{_some(c.gained)}",
+        f"no longer solved: {len(c.lost)}{_some(c.lost)}",
+    ]
+    return "\n".join(lines)
+
+
+def _some(tasks: Sequence[int]) -> str:
+    if not tasks:
+        return ""
+    more = ", …" if len(tasks) > _FLIPPED_SHOWN else ""
+    return f" (tasks {', '.join(map(str, tasks[:_FLIPPED_SHOWN]))}{more})"
+
 
 _SHOWN: Final = 12  # means; the file has them all
 

@@ -3,14 +3,22 @@
 Rows of a group are neighbours; a group is given by the row at which it starts. Values that are absent or NaN do not
 count. A statistic that is undefined (no value, a single value for the deviation, infinities that cancel) is NaN here
 and is left out of every report.
+
+Plain averages of every numeric field per agent, as a quick look at a rollout file.
+
+Other than in the aggregate metrics, a rollout without the field counts as 0, so the average is over all rollouts.
 """
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isnan
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from nemo_gym.metrics.fields import agent_of, as_float, numeric_fields
 from nemo_gym.metrics.table import Column, Floats, Ints, RolloutTable
 
 STATISTICS: Final = ("mean", "max", "min", "median", "std")
@@ -93,3 +101,32 @@ def overall(table: RolloutTable) -> dict[str, float]:
 def defined(names: list[str], values: list[float]) -> dict[str, float]:
     """Names and values without the undefined ones."""
     return {name: value for name, value in zip(names, values, strict=True) if not isnan(value)}
+
+
+NO_AGENT = "(no agent)"
+
+
+@dataclass(slots=True)
+class AgentAverages:
+    """The rollouts of one agent."""
+
+    count: int = 0
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def averages(self) -> dict[str, float]:
+        """Sum by number of rollouts, for every field."""
+        return {name: total / self.count for name, total in self.sums.items()}
+
+
+def average_fields(records: Iterable[Mapping[str, Any]]) -> dict[str, AgentAverages]:
+    """Averages by agent, agents in the order in which they appear. Fields whose name starts with ``_`` do not count."""
+    agents: dict[str, AgentAverages] = {}
+    for record in records:
+        agent = agents.setdefault(agent_of(record) or NO_AGENT, AgentAverages())
+        agent.count += 1
+        for name, value in numeric_fields(record).items():
+            number = as_float(value)
+            if not name.startswith("_"):
+                agent.sums[name] += 0.0 if math.isnan(number) else number
+    return agents

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nemo_gym.io.files import replacing
+from nemo_gym.io.json import to_json
+from nemo_gym.metrics.aggregate import Entry
 from nemo_gym.metrics.fields import REWARD
-from nemo_gym.metrics.files import replacing
-from nemo_gym.metrics.groups import Entry
-from nemo_gym.metrics.json_text import to_json
-from nemo_gym.metrics.profile_files import read_records, read_table
+from nemo_gym.metrics.profile import read_records, read_table
 from nemo_gym.metrics.statistics import describe
 from nemo_gym.metrics.table import Column, RolloutTable
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME

@@ -1,20 +1,26 @@
-"""One attempt of one rollout: a call of the agent's ``/run``, in this process or over the network."""
+"""One attempt of one rollout: a call of the agent's ``/run``, in this process or over the network.
+
+Runs rows one by one through whatever runs rows, for those who bring their own way of doing it.
+"""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from nemo_gym.rollouts.classify import expected_errors, failed, outcome_of_answer, outcome_of_error
+from nemo_gym.rollouts.classify import expected_errors, failed, outcome_of_answer, outcome_of_error, outcome_of_record
+from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.servers.client import GymClient
+from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.servers.rollout_scope import mark_rollout, wants_marks
+from nemo_gym.servers.server_client import GymClient
 
 RUN_PATH = "/run"
 
 
-class Answer(Protocol):
+class AgentAnswer(Protocol):
     """What a call returns, as far as it is looked at here."""
 
     @property
@@ -49,7 +55,7 @@ class AgentAttempt:
         self._takes_text = isinstance(client, GymClient)  # others may want to look into the row
         self._marks = wants_marks(getattr(client, "global_config_dict", None))
 
-    async def __call__(self, planned: Planned) -> Outcome:
+    async def __call__(self, planned: PlannedRollout) -> Outcome:
         """Run one rollout."""
         if self._marks:
             mark_rollout(*planned.key, planned.attempt)
@@ -62,11 +68,11 @@ class AgentAttempt:
         except TimeoutError:
             return failed(planned, _timeout(self._timeout_s), perf_counter() - started)
 
-    async def _run(self, planned: Planned) -> Outcome:
+    async def _run(self, planned: PlannedRollout) -> Outcome:
         started = perf_counter()
         row = planned.text if self._takes_text and planned.text else planned.row
         try:
-            answer: Answer = await self._client.post(server_name=planned.agent, url_path=RUN_PATH, json=row)
+            answer: AgentAnswer = await self._client.post(server_name=planned.agent, url_path=RUN_PATH, json=row)
             body = await answer.read()
         except expected_errors() as error:
             return outcome_of_error(planned, error, perf_counter() - started)
@@ -77,3 +83,37 @@ class AgentAttempt:
 def _timeout(seconds: float) -> Failure:
     kind = FailureClass.TIMEOUT
     return Failure(kind=kind, message=f"no answer within {seconds:g} s", transient=kind in TRANSIENT)
+
+
+Pair: TypeAlias = tuple[Row, dict[str, Any]]
+RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
+
+
+def as_completed(
+    rows: Iterable[Row], run: Callable[[Row], Awaitable[dict[str, Any]]], semaphore: asyncio.Semaphore | None
+) -> Iterator[Awaitable[Pair]]:
+    """Run all rows, started in their order, and yield one awaitable for each, in the order in which they end."""
+    window: AbstractAsyncContextManager[None] = semaphore or asyncio.Semaphore(DEFAULT_WINDOW)
+
+    async def pair(row: Row) -> Pair:
+        async with window:
+            return row, await run(row)
+
+    # Made here and not inside as_completed, which would start them in any order.
+    return asyncio.as_completed([asyncio.ensure_future(pair(row)) for row in rows])
+
+
+def attempt_through(run_examples: RunExamples, *, timeout_s: float | None) -> Attempt:
+    """An attempt that hands its one row to a function made for many."""
+
+    async def attempt(planned: PlannedRollout) -> Outcome:
+        started = perf_counter()
+        try:
+            async with asyncio.timeout(timeout_s) if timeout_s else nullcontext():
+                [ended] = run_examples([planned.row])
+                _, record = await ended
+        except expected_errors() as error:
+            return outcome_of_error(planned, error, perf_counter() - started)
+        return outcome_of_record(planned, record, perf_counter() - started)
+
+    return attempt

@@ -1,4 +1,10 @@
-"""Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
+"""The short way from an agent's answer to a line: told by a glance, without building what the answer holds.
+
+Almost every answer is a plain scored rollout. It goes to the file as it came, with its key around it, if it is valid
+JSON on one line and says nothing of its own about its key, its agent or a failure. Everything else takes the long way
+(``classify``), so speed never changes a result.
+
+Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
 
 A server that knows why it failed says so in a header of its error answer (``X-NG-Failure-Class``, and ``Retry-After``
 where that makes sense) or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it the
@@ -7,26 +13,103 @@ status decides.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.rollouts.glance import plain_result
-from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.keyed import encode_keyed
-from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, FailureClass, Outcome, Vanished
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.spending import usage_in
+from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, FailureClass, Outcome, Usage, Vanished
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.tally import usage_in
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     FAILURE_CLASS_HEADER,
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
     NG_TERMINAL_KEY,
+    ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.retry import retry_after_seconds
+
+_NAMES = {
+    "task": TASK_INDEX_KEY_NAME,
+    "rollout": ROLLOUT_INDEX_KEY_NAME,
+    "agent": AGENT_REF_KEY_NAME,
+    "skills": SKILLS_REF_KEY_NAME,
+    "failure": NG_FAILURE_CLASS_KEY,
+    "unsaved": NG_NO_PERSIST_KEY,
+}
+
+
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _Cached(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = 0
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    input_tokens_details: _Cached | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+class _PlainResult(msgspec.Struct, gc=False, rename=_NAMES):
+    reward: Any = None
+    response: _Response | None = None
+    task: Any = UNSET
+    rollout: Any = UNSET
+    agent: Any = UNSET
+    skills: Any = UNSET
+    failure: Any = UNSET
+    unsaved: Any = UNSET
+
+
+_LINE = f'{{"{TASK_INDEX_KEY_NAME}":%d,%b,"{AGENT_REF_KEY_NAME}":%b,"{ROLLOUT_INDEX_KEY_NAME}":%d}}'.encode()
+_look = msgspec.json.Decoder(_PlainResult).decode
+
+
+class PlainResult(NamedTuple):
+    """A scored rollout, ready to be saved."""
+
+    line: bytes
+    reward: Any
+    usage: Usage | None
+
+
+def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
+    """The line that an answer amounts to and the reward it names; None if it takes a closer look."""
+    if b"\n" in body or body[:1] != b"{" or body[-1:] != b"}" or SKILLS_REF_KEY_NAME in planned.row:
+        return None
+    try:
+        str(body, "utf-8")  # the decoder does not look into strings that it skips
+        seen = _look(body)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    if seen != _PlainResult(seen.reward, seen.response) or len(body) == 2:
+        return None
+    key, agent = planned.key, encode(planned.row.get(AGENT_REF_KEY_NAME))
+    return PlainResult(_LINE % (key.task, body[1:-1], agent, key.rollout), seen.reward, _usage(seen.response))
+
+
+def _usage(response: _Response | None) -> Usage | None:
+    usage = response.usage if response is not None else None
+    if usage is None:
+        return None
+    cached = usage.input_tokens_details
+    return Usage(usage.input_tokens, usage.output_tokens, (cached.cached_tokens or 0) if cached else 0)
+
 
 ATTEMPT_KEY: Final = "_ng_attempt"
 BODY_CHARS: Final = 4000
@@ -47,7 +130,7 @@ def expected_errors() -> tuple[type[Exception], ...]:
 
 
 def outcome_of_answer(
-    planned: Planned, status: int, headers: Mapping[str, str], body: bytes, seconds: float
+    planned: PlannedRollout, status: int, headers: Mapping[str, str], body: bytes, seconds: float
 ) -> Outcome:
     """The outcome that an agent's answer to ``/run`` means."""
     if status >= 400:
@@ -63,7 +146,7 @@ def outcome_of_answer(
     return outcome_of_record(planned, record, seconds)
 
 
-def outcome_of_record(planned: Planned, record: dict[str, Any], seconds: float) -> Outcome:
+def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: float) -> Outcome:
     """The outcome that a result means: what it says about itself decides where it belongs."""
     kind = record.get(NG_FAILURE_CLASS_KEY)
     if kind is not None and planned.attempt > 1:
@@ -82,12 +165,12 @@ def _number(reward: Any) -> float | None:
     return float(reward) if isinstance(reward, int | float) else None
 
 
-def outcome_of_error(planned: Planned, error: Exception, seconds: float) -> Outcome:
+def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) -> Outcome:
     """The outcome of an attempt that raised one of the ``expected_errors``."""
     return failed(planned, failure_of_error(error), seconds)
 
 
-def failed(planned: Planned, failure: Failure, seconds: float) -> Failed:
+def failed(planned: PlannedRollout, failure: Failure, seconds: float) -> Failed:
     """The outcome of an attempt that failed without an answer of the agent's own making."""
     record = {
         NG_FAILURE_CLASS_KEY: failure.kind,
@@ -147,7 +230,7 @@ def _unreadable(reason: str, status: int, body: bytes) -> Failure:
     )
 
 
-def _stamped(planned: Planned, record: dict[str, Any]) -> bytes:
+def _stamped(planned: PlannedRollout, record: dict[str, Any]) -> bytes:
     """The line of a record: its key, its agent and its skills are what was planned, whatever the answer claims."""
     record[AGENT_REF_KEY_NAME] = planned.row.get(AGENT_REF_KEY_NAME)
     if SKILLS_REF_KEY_NAME in planned.row:

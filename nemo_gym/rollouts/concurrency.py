@@ -1,4 +1,6 @@
-"""Finds out how many rollouts to run at once. Pure: it is told of time and outcomes, and answers with a number.
+"""How many rollouts may run at once: what dispatch asks for, and the answer that never changes.
+
+Finds out how many rollouts to run at once. Pure: it is told of time and outcomes, and answers with a number.
 
 Three facts are enough. More rollouts at once give more throughput only up to a point; behind that point they only wait
 for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
@@ -11,11 +13,46 @@ By Little's law the point is where ``rate * latency of an idle endpoint`` rollou
 climb ends and how far down a probe reaches. Being told "too many" cuts the limit at once and remembers where that was.
 """
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
-from nemo_gym.rollouts.limits import FixedLimit, Limit
 from nemo_gym.rollouts.outcome import Completed, Failed, FailureClass, Outcome
+
+
+class Limit(Protocol):
+    """Decides how many may run. Told of every outcome, asked before every start."""
+
+    def allowed(self, now: float) -> int:
+        """How many may be in flight at this time."""
+        ...
+
+    def observe(self, outcome: Outcome, *, in_flight: int, now: float) -> None:
+        """Learn from an outcome; ``in_flight`` is how many were running until it came."""
+        ...
+
+    def next_change(self, now: float) -> float | None:
+        """When to ask again although nothing has ended; None if only outcomes change the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLimit:
+    """The same number at all times."""
+
+    number: int
+
+    def allowed(self, now: float) -> int:  # noqa: ARG002 - the protocol's parameter
+        """The number."""
+        return self.number
+
+    def observe(self, outcome: Outcome, *, in_flight: int, now: float) -> None:
+        """There is nothing to learn."""
+
+    def next_change(self, now: float) -> float | None:  # noqa: ARG002 - the protocol's parameter
+        """Never."""
+        return None
+
 
 FIRST: Final = 8
 HEADROOM: Final = 1.15  # over what Little's law says, so that there is always one waiting

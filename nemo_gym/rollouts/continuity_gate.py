@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Final
 
 from nemo_gym.metrics.continuity import Continuity, check_continuity
-from nemo_gym.metrics.transcript import output_of
+from nemo_gym.metrics.fields import output_of
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.outcome import Completed, Failure, FailureClass, Outcome
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def continuity_gate(attempt: Attempt, mode: TokenContinuity) -> Iterator[Attempt
         return
     gate = ContinuityGate(mode)
 
-    async def gated(planned: Planned) -> Outcome:
+    async def gated(planned: PlannedRollout) -> Outcome:
         return gate.judge(await attempt(planned))
 
     try:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_gym.rollouts.jsonl import decode, encode
+from nemo_gym.io.json import decode, encode
 from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, RolloutKey
 
 MAX_ROLLOUTS = 1 << 32  # of one task

@@ -1,4 +1,10 @@
-"""Asks an agent for the metrics of its rollouts.
+"""Whether an agent's metrics are the default ones, so that they can be computed from numbers alone.
+
+That can be told only of servers in this process: the handler of ``/aggregate_metrics`` must be that of the base class,
+and neither hook may be replaced. An agent that hands the question on to its resources server is as good as that server.
+Of everything else nothing is known, and it has to be asked.
+
+Asks an agent for the metrics of its rollouts.
 
 Transcripts are not sent: what metrics need is the scores, and the token counts in ``response.usage``. The request is
 written to a file beside the output and sent from there, so its size costs no memory, unless the agent lives here.
@@ -15,15 +21,50 @@ from typing import Any, BinaryIO, Final
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.attempt import AgentClient, Answer
+from nemo_gym.io.json import decode, encode
+from nemo_gym.metrics.aggregate import AggregateMetricsMixin
+from nemo_gym.rollouts.attempt import AgentAnswer, AgentClient
 from nemo_gym.rollouts.classify import expected_errors, failure_of_error, failure_of_status
-from nemo_gym.rollouts.hooks import METRICS_PATH
-from nemo_gym.rollouts.jsonl import decode, encode
-from nemo_gym.schemas.aggregate import AggregateMetrics
-from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
-from nemo_gym.servers.client import GymClient
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME, AggregateMetrics
+from nemo_gym.servers.server_client import GymClient
 
 logger = logging.getLogger(__name__)
+
+
+METRICS_PATH: Final = "/aggregate_metrics"
+_DEFAULT: Final = frozenset(
+    {
+        "nemo_gym.base_resources_server.SimpleResourcesServer.aggregate_metrics",
+        "nemo_gym.base_responses_api_agent.SimpleResponsesAPIAgent.aggregate_metrics",
+    }
+)
+_HANDS_ON: Final = frozenset({"responses_api_agents.simple_agent.app.SimpleAgent.aggregate_metrics"})
+
+
+def has_default_metrics(servers: Mapping[str, Any], name: str) -> bool:
+    """Whether a server, given all those of this process, would answer with the default metrics."""
+    handler = _handler(servers.get(name))
+    server = getattr(handler, "__self__", None)
+    if server is None:
+        return False
+    called = f"{handler.__module__}.{handler.__qualname__}"
+    if called in _HANDS_ON:
+        return has_default_metrics(servers, server.config.resources_server.name)
+    hooks = ("compute_metrics", "get_key_metrics")
+    return called in _DEFAULT and all(_is_default(server, hook) for hook in hooks)
+
+
+def _handler(local: Any) -> Any:
+    """What a server of this process calls for its metrics."""
+    for route in local.app.routes if local is not None else ():
+        if getattr(route, "path", None) == METRICS_PATH and "POST" in (getattr(route, "methods", None) or ()):
+            return route.endpoint
+    return None
+
+
+def _is_default(server: Any, hook: str) -> bool:
+    return getattr(getattr(server, hook, None), "__func__", None) is getattr(AggregateMetricsMixin, hook)
+
 
 Record = Mapping[str, Any]
 
@@ -47,7 +88,7 @@ async def ask(
     with tempfile.NamedTemporaryFile(prefix=".aggregate-", dir=folder) as file:
         size = await asyncio.to_thread(_write, file, records)
         try:
-            answer: Answer = await _post(client, agent, Path(file.name), size)
+            answer: AgentAnswer = await _post(client, agent, Path(file.name), size)
             body = await answer.read()
             if answer.status < 400:
                 return AggregateMetrics.model_validate_json(body)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from nemo_gym.rollouts.begin import ResumeMode
 from nemo_gym.rollouts.continuity_gate import TokenContinuity
 from nemo_gym.rollouts.store.journal import Fsync
+from nemo_gym.rollouts.store.rollout_store import ResumeMode
 
 DEFAULT_WINDOW = 1024
 DEFAULT_TIMEOUT_S = 6 * 3600.0

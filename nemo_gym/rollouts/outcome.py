@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from nemo_gym.rollouts.jsonl import decode
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.io.json import decode
+from nemo_gym.rollouts.plan import PlannedRollout
 
 
 class FailureClass(StrEnum):
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    planned: Planned
+    planned: PlannedRollout
     line: bytes
     seconds: float
 

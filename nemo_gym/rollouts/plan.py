@@ -3,23 +3,43 @@
 Equal lines are the same task. The rollouts of a task are numbered from 0 without gaps, across all lines that belong to
 it, so a key ``(task, rollout)`` occurs once. What is wrong with the tasks is collected and raised after the last one,
 all at once: whoever stores a plan must not believe in it before its end.
+
+One rollout that is owed, on its way to an agent.
+
+Where a plan comes from: a task file and what is to be made of it.
 """
 
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
-from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.prompts import MissingFieldError, PromptConfig, conflict, has_input, render, with_prompt
-from nemo_gym.rollouts.tasks import Task
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_gym.config.paths import find_readable, readable_candidates
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.rollouts.keyed import key_in
+from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.tasks import (
+    MissingFieldError,
+    PromptConfig,
+    Task,
+    conflict,
+    has_input,
+    read_tasks,
+    render,
+    with_prompt,
+)
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
+    RolloutKey,
 )
 
 DEFAULT_REPEATS_KEY = "_default"
@@ -190,3 +210,94 @@ def _seeded(params: Mapping[str, Any], *, seed: int, number: int) -> dict[str, A
     except (ValueError, TypeError) as error:
         raise TaskError(f"row {number} (counted from 0): metadata.extra_body is no JSON object: {error}") from None
     return {**params, "metadata": {**metadata, "extra_body": json.dumps(extra)}}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRollout:
+    """A rollout to run: who takes it, what is sent, and which attempt it is."""
+
+    key: RolloutKey
+    agent: str
+    row: Row
+    attempt: int = 1  # counted over all runs of this output
+    last_attempt: int = 1  # after that one it is given up
+    text: bytes | None = field(default=None, compare=False, repr=False)  # the row as JSON, if it is at hand
+
+    @classmethod
+    def of(cls, row: Row, *, attempt: int = 1, last_attempt: int = 1) -> Self:
+        """The rollout that a row of the plan describes."""
+        key, agent = key_in(row), agent_name(row)
+        if key is None or not agent:
+            raise ValueError(f"not a row of a plan: {summary_of(row)}")
+        return cls(key, agent, row, attempt, last_attempt)
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether there is an attempt left after this one."""
+        return self.attempt < self.last_attempt
+
+    def again(self) -> Self:
+        """The next attempt."""
+        return replace(self, attempt=self.attempt + 1)
+
+
+def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be logged of a row: which rollout it is and who takes it, never what is in it."""
+    ref = row.get("agent_ref")
+    named = {
+        "_ng_task_index": row.get("_ng_task_index"),
+        "_ng_rollout_index": row.get("_ng_rollout_index"),
+        "agent_name": ref.get("name") if isinstance(ref, dict) else None,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSource:
+    """A task file, read anew each time."""
+
+    path: str  # as given
+    limit: int | None
+    spec: PlanSpec
+
+    def rows(self) -> Iterator[Row]:
+        """The plan."""
+        return plan_rollouts(read_tasks(find_input(self.path), self.limit), self.spec)
+
+    @property
+    def request(self) -> Request:
+        """What makes this plan this plan."""
+        spec = self.spec
+        repeats = spec.repeats if isinstance(spec.repeats, int) else dict(spec.repeats)
+        settings = {
+            "limit": self.limit or None,
+            "agent_name": spec.agent,
+            "num_repeats": repeats,
+            "num_repeats_add_seed": spec.seeded,
+            "responses_create_params": dict(spec.overrides),
+            "prompt": spec.prompt.model_dump() if spec.prompt else None,
+            "skills": spec.skills_ref["hash"] if spec.skills_ref else None,
+        }
+        return Request(settings, find_readable(self.path), self.limit)
+
+
+def find_input(path: str) -> Path:
+    """The task file that a path means."""
+    candidates = readable_candidates(path)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise ConfigPathNotFoundError(
+        f"the input file {path!r} does not exist (looked for {', '.join(map(str, candidates))})",
+        hint="correct +input_jsonl_fpath=… (or --input …)",
+    )
+
+
+def resolve_overrides(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with the ``${…}`` in them replaced; names refer to their siblings."""
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(dict(params)), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"responses_create_params can't be resolved: {error}") from None
+    assert isinstance(resolved, dict)
+    return {str(name): value for name, value in resolved.items()}

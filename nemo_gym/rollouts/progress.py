@@ -1,4 +1,6 @@
-"""Shows how far a run is: a bar on a terminal, otherwise a line every half a minute.
+"""Tells, each time a good part of a run is done, what is left for each agent. Pure.
+
+Shows how far a run is: a bar on a terminal, otherwise a line every half a minute.
 
 Collecting rollouts:  42%|████▏     | 420/1000 [01:10<01:37,  5.98it/s, reward=0.612, failed=3, running=64/64]
 """
@@ -6,14 +8,45 @@ Collecting rollouts:  42%|████▏     | 420/1000 [01:10<01:37,  5.98it/s
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NoReturn, Protocol, TextIO
+from typing import Final, NoReturn, Protocol, TextIO
 
 from tqdm import tqdm
 
-from nemo_gym.rollouts.milestones import Milestones
 from nemo_gym.rollouts.outcome import Failed, Outcome
-from nemo_gym.rollouts.store.agenda import Agenda
+from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.tally import Tally
+
+SHARES: Final = (20, 40, 60, 80, 90, 95, 98, 99, 100)
+SHOWN: Final = 5
+
+
+class Milestones:
+    """Watches the share of a plan that is finished; what an earlier run finished counts, but is not announced."""
+
+    def __init__(self, *, total: int, done: int, left: Counter[str]) -> None:
+        self._total = total
+        self._finished = done
+        self._left = Counter(left)
+        self._ahead = [share for share in SHARES if share > self._percent]
+
+    def advance(self, agents: Counter[str]) -> str | None:
+        """Note what each agent finished; return what to tell if that reached a milestone."""
+        self._finished += agents.total()
+        self._left -= agents  # drops those that have nothing left
+        if not self._ahead or self._percent < self._ahead[0]:
+            return None
+        self._ahead = [share for share in self._ahead if share > self._percent]
+        return self._text() if self._left else None
+
+    @property
+    def _percent(self) -> float:
+        return 100 * self._finished / self._total if self._total else 100
+
+    def _text(self) -> str:
+        ranked = self._left.most_common(SHOWN)
+        lines = [f"{number}. {agent}: {count}" for number, (agent, count) in enumerate(ranked, start=1)]
+        return "\n".join(["Examples left:", *lines])
+
 
 LABEL = "Collecting rollouts"
 LINE_INTERVAL_S = 30.0
@@ -37,10 +70,10 @@ class Load(Protocol):
 class Progress:
     """Follows a run on a stream."""
 
-    def __init__(self, agenda: Agenda, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._total = agenda.done + len(agenda)
-        self._done = self._before = agenda.done
-        self._milestones = Milestones(total=self._total, done=agenda.done, left=agenda.agents)
+    def __init__(self, plan: PlanOnDisk, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total = plan.done + len(plan)
+        self._done = self._before = plan.done
+        self._milestones = Milestones(total=self._total, done=plan.done, left=plan.agents)
         self._stream = stream
         self._clock = clock
         self._started = self._told = clock()
@@ -49,7 +82,7 @@ class Progress:
         self._state: tuple[Tally, Load] | None = None
         self._bar: tqdm[NoReturn] | None = None
         if stream.isatty():
-            self._bar = tqdm(total=self._total, initial=agenda.done, desc=LABEL, file=stream, dynamic_ncols=True)
+            self._bar = tqdm(total=self._total, initial=plan.done, desc=LABEL, file=stream, dynamic_ncols=True)
 
     def advance(self, outcomes: Iterable[Outcome], tally: Tally, load: Load) -> None:
         """Show what has ended. An attempt that will be repeated is no end."""

@@ -1,4 +1,8 @@
-"""Scores saved rollouts again: the verifier of today on the transcript of then, without the model that wrote it.
+"""Rollouts that were saved earlier, by key: where each is, and the row that it was made from.
+
+Of each only its position is kept. A line that can't be read, or a rollout that is there twice, is counted and left out.
+
+Scores saved rollouts again: the verifier of today on the transcript of then, without the model that wrote it.
 
 A new run whose attempts are calls of ``/seed_session`` and ``/verify`` instead of ``/run``: it has a plan, failures
 with their classes, metrics, and can be resumed like any other. What a verifier keeps in its session can be rebuilt by
@@ -7,29 +11,96 @@ making the recorded tool calls again.
 
 import asyncio
 import json
-from collections.abc import Mapping
+import logging
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.io.files import RunFiles
+from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.classify import expected_errors, failed, failure_of_status, outcome_of_answer, outcome_of_error
-from nemo_gym.rollouts.collect import Conduct
-from nemo_gym.rollouts.jsonl import encode
+from nemo_gym.rollouts.keyed import key_in, key_of
 from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.run import Aggregate, Run, carry_out
-from nemo_gym.rollouts.saved import SavedRollouts
-from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name
+from nemo_gym.rollouts.run import Aggregate, CollectionRun, RunControl, run_collection
+from nemo_gym.rollouts.store.history import AttemptPolicy, packed
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
-from nemo_gym.rollouts.summary import Summary
-from nemo_gym.schemas.rows import RESPONSE_KEY_NAME
-from nemo_gym.servers.client import GymClient
+from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.tally import Summary
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, RolloutKey
 from nemo_gym.servers.rollout_scope import mark_rollout
+from nemo_gym.servers.server_client import GymClient
+
+logger = logging.getLogger(__name__)
+
+
+class SavedRollouts:
+    """The rollouts of one file."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise ConfigPathNotFoundError(f"{path}: no such file", hint="correct +input=<rollout file>")
+        self.path = path
+        self.left_out = 0
+        self._positions: dict[int, int] = {}
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        for line in read_lines(path):
+            key = key_of(line.text)
+            if key is not None and packed(key) not in self._positions:
+                self._positions[packed(key)] = line.start
+            else:
+                self.left_out += bool(line.text.strip())
+        if self.left_out:
+            logger.warning("%s: %d lines are no rollouts, or repeat one, and are left out", path, self.left_out)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def record(self, key: RolloutKey) -> dict[str, Any]:
+        """What was saved."""
+        record: dict[str, Any] = decode(self._line(self._positions[packed(key)]))
+        return record
+
+    def rows(self) -> Iterator[Row]:
+        """What each rollout was made from: its row in the plan, or, where there is none, what the record tells."""
+        planned: set[int] = set()
+        plan = RunFiles.of(self.path).plan
+        for line in read_lines(plan) if plan.is_file() else ():
+            key = key_of(line.text)
+            if key is not None and packed(key) in self._positions and packed(key) not in planned:
+                planned.add(packed(key))
+                yield decode(line.text)
+        for number, position in self._positions.items():
+            if number not in planned:
+                record = decode(self._line(position))
+                yield {name: value for name, value in record.items() if name not in (RESPONSE_KEY_NAME, "reward")}
+
+    def agents(self) -> list[str]:
+        """Who made them."""
+        names = {agent_name(row) for row in self.rows() if key_in(row) is not None}
+        return sorted(name for name in names if name)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def _line(self, position: int) -> bytes:
+        chunks, size = list[bytes](), 1 << 16
+        while chunk := os.pread(self._descriptor, size, position):
+            head, end, _ = chunk.partition(b"\n")
+            chunks.append(head)
+            if end:
+                break
+            position += len(chunk)
+            size *= 2
+        return b"".join(chunks)
+
 
 SEED_PATH: Final = "/seed_session"
 VERIFY_PATH: Final = "/verify"
@@ -63,7 +134,7 @@ class VerifyAttempt:
     tools: ToolReplay | None = None  # None: tool calls are not made again
     marks: bool = False
 
-    async def __call__(self, planned: Planned) -> Outcome:
+    async def __call__(self, planned: PlannedRollout) -> Outcome:
         """Score one rollout."""
         if self.marks:
             mark_rollout(*planned.key, planned.attempt)
@@ -83,7 +154,7 @@ class VerifyAttempt:
             return outcome_of_error(planned, error, seconds)
         return outcome_of_answer(planned, answer.status, answer.headers, body, perf_counter() - started)
 
-    async def _verify(self, planned: Planned) -> Any:
+    async def _verify(self, planned: PlannedRollout) -> Any:
         response = self.saved.record(planned.key).get(RESPONSE_KEY_NAME)
         if not isinstance(response, dict):
             message = "the saved rollout has no response that could be verified"
@@ -129,12 +200,12 @@ class Reverification:
     saved: SavedRollouts
     output: Path
     resume: bool = False
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
 
 
 async def reverify(
-    wanted: Reverification, attempt: VerifyAttempt, conduct: Conduct, aggregate: Aggregate | None = None
+    wanted: Reverification, attempt: VerifyAttempt, control: RunControl, aggregate: Aggregate | None = None
 ) -> Summary:
     """Score everything that is owed and save it as a run of its own."""
     if RunFiles.of(wanted.output).plan.absolute() == RunFiles.of(wanted.saved.path).plan.absolute():
@@ -142,7 +213,7 @@ async def reverify(
             f"{wanted.output} belongs to the rollouts that are to be verified, and would replace them",
             hint="choose another +output=…",
         )
-    run = Run(
+    run = CollectionRun(
         output=wanted.output,
         rows=wanted.saved.rows,
         request=Request({"verified_again": True, "replay_tools": attempt.tools is not None}, wanted.saved.path),
@@ -151,4 +222,4 @@ async def reverify(
         fsync=wanted.fsync,
         agents=set(attempt.verifiers),
     )
-    return await carry_out(run, attempt, conduct, aggregate)
+    return await run_collection(run, attempt, control, aggregate)

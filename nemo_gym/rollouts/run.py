@@ -1,36 +1,205 @@
-"""One run from beginning to end: plan or resume, collect, compute the metrics, say how it went."""
+"""Stopping a run from outside: the first request lets running rollouts finish, the second does not.
 
+The heart: runs what is owed and saves what comes of it.
+
+plan  ─►  agenda  ─►  dispatch  ─►  outcome  ─►  store
+
+One run from beginning to end: plan or resume, collect, compute the metrics, say how it went.
+"""
+
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
-from nemo_gym.config.suggest import did_you_mean
+from nemo_gym.config.locate import did_you_mean
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.begin import ResumeMode, begin
-from nemo_gym.rollouts.collect import Conduct, collect
-from nemo_gym.rollouts.continuity_gate import continuity_gate
-from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.plan import Row
-from nemo_gym.rollouts.store.agenda import Agenda
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.io.files import StorageError
+from nemo_gym.rollouts.concurrency import Limit
+from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
+from nemo_gym.rollouts.dispatch import Attempt, Dispatch, Pause, pause_before_retry
+from nemo_gym.rollouts.options import DEFAULT_DRAIN_S
+from nemo_gym.rollouts.outcome import Outcome
+from nemo_gym.rollouts.plan import PlannedRollout, Row
+from nemo_gym.rollouts.progress import Progress
+from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
-from nemo_gym.rollouts.store.rollout_store import RolloutStore, open_store
-from nemo_gym.rollouts.summary import Summary
-from nemo_gym.rollouts.tally import Ending
+from nemo_gym.rollouts.store.plan_file import PlanOnDisk
+from nemo_gym.rollouts.store.rollout_store import ResumeMode, RolloutStore, open_plan, open_store
+from nemo_gym.rollouts.tally import Budget, Ending, Spending, StopRules, Summary, Tally, failure_budget
+from nemo_gym.schemas.rows import Prices
 
 if TYPE_CHECKING:
-    from nemo_gym.rollouts.aggregate import AgentMetrics
+    from nemo_gym.rollouts.run_metrics import RunMetrics
 
 logger = logging.getLogger(__name__)
 
-Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[AgentMetrics]"]]
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSwitch:
+    """Remembers that the run was asked to stop, and tells whoever runs it."""
+
+    def __init__(self, *, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._requests = 0
+        self._listener: Callable[[float], None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._requests > 0
+
+    def press(self) -> None:
+        """Ask for the run to stop; asking again is more urgent."""
+        self._requests += 1
+        if self._listener is not None:
+            self._listener(self._patience)
+
+    def connect(self, listener: Callable[[float], None]) -> None:
+        """Call this with the seconds that running rollouts may take, now if the switch is already on."""
+        self._listener = listener
+        if self.is_on:
+            listener(self._patience)
+
+    @property
+    def _patience(self) -> float:
+        return self._drain_s if self._requests == 1 else 0.0
+
+
+@contextmanager
+def on_signals(switch: StopSwitch, announce: Callable[[str], None]) -> Iterator[None]:
+    """Press the switch on Ctrl-C and SIGTERM while the block runs. Must be entered inside a running event loop."""
+    loop = asyncio.get_running_loop()
+
+    def handle(name: str) -> None:
+        announce(
+            f"{name}: stopping now"
+            if switch.is_on
+            else f"{name}: starting no more rollouts; waiting for those that run (again to stop at once)"
+        )
+        switch.press()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, handle, number.name)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+TICK_S = 1.0
+SYNC_INTERVAL_S = 5.0
+
+
+Listener: TypeAlias = Callable[[Sequence[Outcome]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunControl:
+    """How a run is to behave."""
+
+    limit: Limit
+    max_failures: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    prices: Mapping[str, Prices] = field(default_factory=dict)  # of each agent's model
+    drain_s: float = DEFAULT_DRAIN_S
+    stop: StopSwitch = field(default_factory=lambda: StopSwitch(drain_s=DEFAULT_DRAIN_S))
+    pause: Pause = pause_before_retry
+    token_continuity: TokenContinuity = TokenContinuity.WARN
+    listener: Listener | None = None  # hears of everything once it is saved
+    stream: TextIO | None = None  # where progress is shown
+
+
+async def collect(
+    plan: PlanOnDisk,
+    store: RolloutStore,
+    attempt: Attempt,
+    control: RunControl,
+    *,
+    owed: Iterable[PlannedRollout] | None = None,
+) -> Tally:
+    """Run everything that is owed (the whole agenda unless given) and save every outcome as it comes."""
+    tally = Tally(spending=Spending(control.prices))
+    dispatch = Dispatch(iter(plan if owed is None else owed), attempt, limit=control.limit, pause=control.pause)
+    control.stop.connect(lambda patience: dispatch.stop(drain_s=patience))
+    progress = Progress(plan, control.stream) if control.stream is not None and len(plan) else None
+    watch = _Watch(StopRules(failure_budget(control.max_failures, len(plan)), control.budget), control, tally, dispatch)
+    async with _housekeeping(store, watch, progress), aclosing(aiter(dispatch)) as batches:
+        async for outcomes in batches:
+            store.append(outcomes)
+            tally.add(outcomes)
+            if progress is not None:
+                progress.advance(outcomes, tally, dispatch)
+            if control.listener is not None:
+                control.listener(outcomes)
+            watch.look()
+    if control.stop.is_on and tally.ended < len(plan):
+        tally.ending = Ending.INTERRUPTED
+    return tally
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Stops a run that has to end early."""
+
+    rules: StopRules
+    control: RunControl
+    tally: Tally
+    dispatch: Dispatch
+    started: float = field(default_factory=monotonic)
+
+    def look(self) -> None:
+        verdict = self.rules.verdict(self.tally, monotonic() - self.started)
+        if verdict is not None and self.tally.ending is Ending.FINISHED:
+            self.tally.ending, self.tally.reason = verdict
+            self.dispatch.stop(drain_s=self.control.drain_s)
+
+
+@asynccontextmanager
+async def _housekeeping(store: RolloutStore, watch: _Watch, progress: Progress | None) -> AsyncIterator[None]:
+    """Keep the display alive and the disk up to date, whether or not anything ends."""
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            watch.look()
+            if progress is not None:
+                progress.tick(watch.tally, watch.dispatch)
+
+    async def sync() -> None:
+        while True:
+            await asyncio.sleep(SYNC_INTERVAL_S)
+            try:
+                await asyncio.to_thread(store.sync)
+            except StorageError as error:
+                watch.dispatch.abort(error)
+
+    tasks = [asyncio.create_task(tick()), asyncio.create_task(sync())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks)
+        if progress is not None:
+            progress.close()
+
+
+Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[RunMetrics]"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionRun:
     """What to collect, and to where."""
 
     output: Path
@@ -39,43 +208,45 @@ class Run:
     owed: Callable[[], Iterable[Row]] | None = None  # says what is left on resuming, if that is not what the files say
     resume: bool = False
     resume_mode: ResumeMode = ResumeMode.STRICT
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
     agents: Collection[str] | None = None  # those that exist, if that is known
 
 
-async def carry_out(run: Run, attempt: Attempt, conduct: Conduct, aggregate: Aggregate | None = None) -> Summary:
+async def run_collection(
+    run: CollectionRun, attempt: Attempt, control: RunControl, aggregate: Aggregate | None = None
+) -> Summary:
     """Collect everything that is owed, and compute the metrics if it is said how."""
     with open_store(run.output, fsync=run.fsync) as store:
-        agenda = begin(
+        plan = open_plan(
             store,
             run.rows,
             run.request,
             resume=run.resume,
             mode=run.resume_mode,
             policy=run.retries,
-            approve=lambda agenda: _check_agents(agenda, run.agents),
+            approve=lambda plan: _check_agents(plan, run.agents),
         )
-        _announce(agenda, run.retries)
-        owed = agenda.pick(run.owed()) if run.owed is not None and agenda.done else None
-        with continuity_gate(attempt, conduct.token_continuity) as gated:
-            tally = await collect(agenda, store, gated, conduct, owed=owed)
-        metrics: Sequence[AgentMetrics] = ()
-        if aggregate is not None and tally.ending is not Ending.INTERRUPTED and agenda.done + tally.completed:
+        _announce(plan, run.retries)
+        owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
+        with continuity_gate(attempt, control.token_continuity) as gated:
+            tally = await collect(plan, store, gated, control, owed=owed)
+        metrics: Sequence[RunMetrics] = ()
+        if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
             metrics = await aggregate(store)
         return Summary(
             files=store.files,
-            planned=agenda.planned,
-            done_before=agenda.done,
-            given_up_before=agenda.given_up,
+            planned=plan.planned,
+            done_before=plan.done,
+            given_up_before=plan.given_up,
             tally=tally,
             metrics=metrics,
             has_metrics_file=store.files.metrics.exists(),
         )
 
 
-def _check_agents(agenda: Agenda, known: Collection[str] | None) -> None:
-    for name in agenda.agents if known is not None else ():
+def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
+    for name in plan.agents if known is not None else ():
         if name not in (known or ()):
             raise ConfigError(
                 f"the plan names the agent {name!r}, which is not among the servers",
@@ -83,16 +254,16 @@ def _check_agents(agenda: Agenda, known: Collection[str] | None) -> None:
             )
 
 
-def _announce(agenda: Agenda, retries: RetryPolicy) -> None:
-    if agenda.done or agenda.failures:
-        attempts = sum(past.count for past in agenda.failures.values())
+def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
+    if plan.done or plan.failures:
+        attempts = sum(past.count for past in plan.failures.values())
         logger.info(
             "Resuming: %d planned, %d done, %d failed attempts of %d rollouts, %d given up (limit: %d), %d to run",
-            agenda.planned,
-            agenda.done,
+            plan.planned,
+            plan.done,
             attempts,
-            len(agenda.failures),
-            agenda.given_up,
+            len(plan.failures),
+            plan.given_up,
             retries.max_attempts,
-            len(agenda),
+            len(plan),
         )

@@ -13,14 +13,13 @@ from contextlib import aclosing
 from hashlib import sha256
 from typing import Any
 
+from nemo_gym.io.json import encode
 from nemo_gym.rollouts.attempt import AgentAttempt, AgentClient
+from nemo_gym.rollouts.concurrency import FixedLimit, Limit
 from nemo_gym.rollouts.dispatch import Dispatch
-from nemo_gym.rollouts.jsonl import encode
-from nemo_gym.rollouts.limits import FixedLimit, Limit
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Failed, Outcome
-from nemo_gym.rollouts.plan import PlanSpec, Row, plan_rollouts
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout, PlanSpec, Row, plan_rollouts
 from nemo_gym.rollouts.tasks import Task
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
@@ -77,7 +76,7 @@ def _plan(tasks: Iterable[Mapping[str, Any]], spec: PlanSpec) -> Iterable[Row]:
 async def _run(
     rows: Iterable[Row], client: AgentClient, limit: int | Limit, timeout_s: float | None, max_attempts: int
 ) -> AsyncGenerator[Outcome, None]:
-    owed = (Planned.of(row, last_attempt=max_attempts) for row in rows)
+    owed = (PlannedRollout.of(row, last_attempt=max_attempts) for row in rows)
     dispatch = Dispatch(
         owed,
         AgentAttempt(client, timeout_s=timeout_s),

@@ -1,11 +1,95 @@
-"""Counts how a run goes, and says how it went. Pure."""
+"""What a run spends: tokens, money, time; and when it has spent enough. Pure.
 
-from collections.abc import Sequence
+Tokens are those that rollouts report in ``response.usage``; money is tokens times the prices that the configuration
+gives for the model of an agent. A budget never cuts a rollout short: it only keeps new ones from starting.
+
+Counts how a run goes, and says how it went. Pure.
+
+When a run ends before its plan does: too much has failed, nothing works, or the budget is used up. Pure.
+
+What a run leaves a person to read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Vanished
-from nemo_gym.rollouts.spending import Spending
+from nemo_gym.io.files import RunFiles
+from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
+from nemo_gym.schemas.rows import Prices
+
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.run_metrics import RunMetrics
+
+
+@dataclass(slots=True)
+class Spending:
+    """What was spent since the beginning of the run."""
+
+    prices: Mapping[str, Prices] = field(default_factory=dict)  # by agent
+    input_tokens: int = 0
+    output_tokens: int = 0
+    usd: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Read and written."""
+        return self.input_tokens + self.output_tokens
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Count what completed rollouts used."""
+        for outcome in outcomes:
+            if isinstance(outcome, Completed) and (usage := outcome.usage) is not None:
+                self.input_tokens += usage.input_tokens
+                self.output_tokens += usage.output_tokens
+                if (prices := self.prices.get(outcome.planned.agent)) is not None:
+                    self.usd += cost(usage, prices)
+
+    def text(self) -> str:
+        """For the end of a run; empty if nothing is known."""
+        if not self.tokens:
+            return ""
+        money = f", {self.usd:.4g} USD" if self.prices else ""
+        return f"{self.input_tokens:,} tokens read, {self.output_tokens:,} written{money}"
+
+
+def cost(usage: Usage, prices: Prices) -> float:
+    """In USD. Tokens that the endpoint had in its cache have a price of their own where one is given."""
+    cached = usage.cached_tokens if prices.cached_input is not None else 0
+    fresh = (usage.input_tokens - cached) * prices.input + cached * (prices.cached_input or 0.0)
+    return (fresh + usage.output_tokens * prices.output) / 1e6
+
+
+class Budget(NamedTuple):
+    """How much a run may spend; None: as much as it takes."""
+
+    tokens: int | None = None
+    usd: float | None = None
+    seconds: float | None = None
+
+    def spent(self, spending: Spending, seconds: float) -> str | None:
+        """What has been used up, in words; None while something of everything is left."""
+        if self.tokens is not None and spending.tokens >= self.tokens:
+            return f"budget_tokens={self.tokens} is used up"
+        if self.usd is not None and spending.usd >= self.usd:
+            return f"budget_usd={self.usd:g} is used up"
+        if self.seconds is not None and seconds >= self.seconds:
+            return f"budget_minutes={self.seconds / 60:g} is used up"
+        return None
+
+
+def usage_in(record: Mapping[str, Any]) -> Usage | None:
+    """What a result says about its tokens, if it is to be believed."""
+    response = record.get("response")
+    usage = response.get("usage") if isinstance(response, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get("input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    counts: tuple[Any, ...] = (usage.get("input_tokens"), usage.get("output_tokens"), cached or 0)
+    return Usage(*counts) if all(type(count) is int and count >= 0 for count in counts) else None
+
 
 EXAMPLE_CHARS = 100
 HOPELESS_FAILURES = 50
@@ -125,3 +209,86 @@ def failure_table(tally: Tally) -> str:
 def _one_line(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= EXAMPLE_CHARS else f"{flat[: EXAMPLE_CHARS - 1]}…"
+
+
+class StopVerdict(NamedTuple):
+    """Why to stop, as a kind and in words."""
+
+    ending: Ending
+    reason: str
+
+
+class StopRules(NamedTuple):
+    """What a run may cost; whoever says how many failures are allowed decides that for themselves."""
+
+    max_failed: float | None = None
+    budget: Budget = Budget()
+
+    def verdict(self, tally: Tally, seconds: float) -> StopVerdict | None:
+        """Whether to stop, given what happened in so many seconds."""
+        if self.max_failed is None and tally.is_hopeless:
+            return StopVerdict(Ending.NOTHING_WORKS, Ending.NOTHING_WORKS)
+        if self.max_failed is not None and tally.failed > self.max_failed:
+            return StopVerdict(Ending.TOO_MANY_FAILURES, Ending.TOO_MANY_FAILURES)
+        spent = self.budget.spent(tally.spending, seconds)
+        return StopVerdict(Ending.OUT_OF_BUDGET, spent) if spent else None
+
+
+def failure_budget(max_failures: float | None, owed: int) -> float | None:
+    """How many rollouts may fail: a number as it is, a fraction of what the run has to do; None if nobody said."""
+    if max_failures is None:
+        return None
+    return max_failures if isinstance(max_failures, int) else max_failures * owed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How a run went and where everything is."""
+
+    files: RunFiles
+    planned: int
+    done_before: int
+    given_up_before: int
+    tally: Tally
+    metrics: Sequence["RunMetrics"] = ()
+    has_metrics_file: bool = False
+
+    @property
+    def completed(self) -> int:
+        """Rollouts of the plan that are on disk, from this run and earlier ones."""
+        return self.done_before + self.tally.completed
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What to tell the shell."""
+        return self.tally.exit_code(still_owed=self.planned - self.completed)
+
+    def text(self) -> str:
+        """Some lines for the end of a run."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if table := failure_table(self.tally):
+            yield from (table, "")
+        yield f"{self.completed} of {self.planned} rollouts completed{self._shortfall()}"
+        if self.tally.ending is not Ending.FINISHED:
+            yield f"stopped: {self.tally.reason or self.tally.ending}"
+        if spent := self.tally.spending.text():
+            yield f"spent:    {spent}"
+        yield f"plan:     {self.files.plan}"
+        yield f"rollouts: {self.files.rollouts}"
+        if self.tally.failures:
+            yield f"failures: {self.files.failures}"
+        yield f"metrics:  {self.files.metrics if self.has_metrics_file else None}"
+        if self.completed < self.planned:
+            yield "To run what is left: the same command with +resume_from_cache=true"
+
+    def _shortfall(self) -> str:
+        counts = {
+            "failed": self.tally.failed,
+            "vanished": self.tally.vanished,
+            "given up earlier": self.given_up_before,
+        }
+        counts["not run"] = self.planned - self.completed - sum(counts.values())
+        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count > 0)
+        return f" ({told})" if told else ""

@@ -10,8 +10,12 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, Tag, with_config
 from typing_extensions import TypedDict
 
-from nemo_gym.schemas.item_union import NeMoGymResponseOutputItem, TextOrItems
-from nemo_gym.schemas.items import NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.schemas.items import (
+    NeMoGymResponseOutputItem,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputText,
+    TextOrItems,
+)
 
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | dict[str, Any]
 Truncation: TypeAlias = Literal["auto", "disabled"]

@@ -2,9 +2,15 @@
 
 A row is a JSON object of which the program reads only the keys named here; everything else passes through untouched.
 The names are part of the file format: changing one makes older files unreadable.
+
+Bodies of ``POST /aggregate_metrics``: scored rollouts in, metrics out. No behaviour.
+
+What a model costs.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
 
 TASK_INDEX_KEY_NAME: Final = "_ng_task_index"
 ROLLOUT_INDEX_KEY_NAME: Final = "_ng_rollout_index"
@@ -26,3 +32,27 @@ class RolloutKey(NamedTuple):
 
     task: int
     rollout: int
+
+
+class AggregateMetricsRequest(BaseModel):
+    """The scored rollouts of one agent, each with its task and rollout index."""
+
+    verify_responses: list[dict[str, Any]]
+
+
+class AggregateMetrics(BaseModel):
+    """Metrics of one agent: per task, overall, and the few that matter most."""
+
+    group_level_metrics: list[dict[str, Any]] = Field(default_factory=list)
+    agent_metrics: dict[str, Any] = Field(default_factory=dict)
+    key_metrics: dict[str, Any] = Field(default_factory=dict)
+
+
+class Prices(BaseModel):
+    """USD for a million tokens; in the configuration of a model server: ``prices: {input: 0.15, output: 0.60}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached_input: float | None = Field(default=None, ge=0)

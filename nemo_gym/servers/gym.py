@@ -21,19 +21,23 @@ from starlette.types import ASGIApp
 from nemo_gym import CACHE_DIR
 from nemo_gym.config.instances import ServerInstance, require_instances
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.children import Child, first_crash, start_child, stopping_at_exit, wait_until_ready
-from nemo_gym.servers.client import GymClient
-from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance, run_token
 from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.isolation import (
+    Child,
+    first_crash,
+    raise_open_files_limit,
+    start_child,
+    stopping_at_exit,
+    wait_until_ready,
+)
 from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import bind, listening
-from nemo_gym.servers.loader import build_server
-from nemo_gym.servers.standalone import raise_open_files_limit
+from nemo_gym.servers.loader import build_app, build_server
+from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.startup import garbage_collection_paused
-from nemo_gym.servers.token import run_token
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
-from nemo_gym.servers.webapp import build_app
 
 
 @dataclass

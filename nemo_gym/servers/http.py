@@ -24,16 +24,16 @@ from urllib.request import getproxies_environment, proxy_bypass
 import orjson
 from yarl import URL
 
+from nemo_gym.io.json import cookie_values, encode_json
 from nemo_gym.servers import http_errors
-from nemo_gym.servers.gate import Door
 from nemo_gym.servers.http_errors import AttemptError, ClientClosedError, describe, shown
 from nemo_gym.servers.http_pool import HttpSettings, Pool
 from nemo_gym.servers.http_request import plain_request, refuse_control_characters
 from nemo_gym.servers.http_timeout import Timeout, timeout_of
 from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.models.gate import Door
 from nemo_gym.servers.plain_http import IDEMPOTENT, REDIRECTS, PlainReply, redirect_of, unpacked
 from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
-from nemo_gym.servers.wire import cookie_values, encode_json
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ async def request(
                 raise http_errors.request_error(cause, reason, method, url, attempts=attempt) from cause
         else:
             if door is not None:
-                door.heed(response)
+                door.note_answer(response)
             is_good = response.status not in policy.statuses
             if is_good or (delay := policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))) is None:
                 return response

@@ -1,4 +1,6 @@
-"""From a server folder to a server object.
+"""From a server object to the app that is served: the author's app plus what every server has.
+
+From a server folder to a server object.
 
 The entrypoint of a folder is imported as ``<type>.<implementation>.<module>``, the name under which other servers
 import it too, so a class exists once. The server class is the one whose ``run_webserver`` the file calls when it is run
@@ -7,20 +9,52 @@ not see one another's.
 """
 
 import ast
+import contextlib
 import importlib
 import importlib.util
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
+from fastapi import FastAPI, Request
+from fastapi.exception_handlers import request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.client import GymClient
+from nemo_gym.servers.server_client import GymClient
+
+logger = logging.getLogger(__name__)
+
+
+def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
+    """The author's app with liveness, faults as answers, and refused bodies logged.
+
+    Relative paths that an author opens while the app is built are meant relative to the server's folder.
+    """
+    with contextlib.chdir(folder) if folder else contextlib.nullcontext():
+        app = cast("FastAPI", server.setup_webserver())
+    server.setup_liveness(app)
+    server.setup_exception_middleware(app)
+    if app.exception_handlers.get(RequestValidationError) is request_validation_exception_handler:
+        app.add_exception_handler(RequestValidationError, _refusal_logger(server.get_session_middleware_key()))
+    return app
+
+
+def _refusal_logger(label: str) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        reasons = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors()]
+        logger.warning("%s: %s refused a body: %s", label, request.url.path, "; ".join(reasons))
+        return await request_validation_exception_handler(request, error)
+
+    return refuse
 
 
 def build_server(instance: ServerInstance, client: GymClient) -> Any:

@@ -19,14 +19,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.filters import FilterError
+from nemo_gym.filters import FilterError
 from nemo_gym.view import groups as grouping
-from nemo_gym.view.comparing import compare_rollouts, compare_runs
 from nemo_gym.view.guard import Guard
 from nemo_gym.view.library import Library, Snapshot
+from nemo_gym.view.listing import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
 from nemo_gym.view.overview import at_present, overview
-from nemo_gym.view.rollout import rollout
-from nemo_gym.view.rows import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
+from nemo_gym.view.rollout import compare_rollouts, compare_runs, rollout
 from nemo_gym.view.selection import Query, Selection, Selections
 
 STATIC: Final = Path(__file__).parent / "static"

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.store.files import replacing
+from nemo_gym.io.files import replacing
 from nemo_gym.view.app import STATIC
+from nemo_gym.view.listing import line_of, read_record, read_rows, to_bytes
 from nemo_gym.view.overview import at_present, overview
 from nemo_gym.view.rollout import as_saved, continuity
-from nemo_gym.view.rows import line_of, read_record, read_rows, to_bytes
 from nemo_gym.view.selection import Selection
 
 _SCRIPT: Final = re.compile(r'<script(?P<attributes>[^>]*?)\ssrc="(?P<file>[^"]+)"(?P<more>[^>]*)></script>')

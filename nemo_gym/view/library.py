@@ -6,7 +6,10 @@ which does not change under their hands (but for what can be searched).
 """
 
 import itertools
+import json
 import logging
+import os
+import socket
 import sqlite3
 import threading
 import time
@@ -18,13 +21,15 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.filters_fields import FIXED, NUMBERS, PREVIEWS
-from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.view.files import check_files, display_names, find_files
-from nemo_gym.view.index_columns import ColumnFacts
-from nemo_gym.view.index_reader import StaleIndexError
-from nemo_gym.view.plan import Plan, is_held
-from nemo_gym.view.source import Part, Source
+from nemo_gym.filters.columns import FIXED, NUMBERS, PREVIEWS
+from nemo_gym.io.files import RunFiles
+from nemo_gym.metrics.builder import MetricsBuilder
+from nemo_gym.metrics.coverage import distinct
+from nemo_gym.metrics.table import Keys
+from nemo_gym.view.index.reader import StaleIndexError
+from nemo_gym.view.index.tables import ColumnFacts
+from nemo_gym.view.inputs import check_files, display_names, find_files
+from nemo_gym.view.source import Part, RolloutFile
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +39,7 @@ _ASKED_FOR: Final = ("task", "rollout", "reward", "failure", "agent")  # columns
 _LIVE_S: Final = 10.0  # a file that grew within this time is being written
 
 
-class Run:
+class ViewedRun:
     """A rollout file and what lies beside it."""
 
     def __init__(self, path: Path, number: int, cache: Path) -> None:
@@ -43,13 +48,13 @@ class Run:
         self.name = path.name
         self.files = RunFiles.of(path)
         self._cache = cache
-        self.rollouts = Source(path, run=number, kind="rollouts", cache=cache)
-        self.failures: Source | None = None
+        self.rollouts = RolloutFile(path, run=number, kind="rollouts", cache=cache)
+        self.failures: RolloutFile | None = None
         self.plan = Plan(self.files.plan)
         self.find_failures()
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[RolloutFile]:
         """The files with rows."""
         return [self.rollouts, self.failures] if self.failures else [self.rollouts]
 
@@ -57,7 +62,7 @@ class Run:
         """Failures may come later than rollouts."""
         path = self.files.failures
         if self.failures is None and path.is_file() and path.stat().st_size:
-            self.failures = Source(path, run=self.number, kind="failures", cache=self._cache)
+            self.failures = RolloutFile(path, run=self.number, kind="failures", cache=self._cache)
 
     @property
     def live(self) -> bool:
@@ -91,7 +96,7 @@ class Snapshot:
     """All that is indexed at one moment."""
 
     version: int
-    runs: tuple[Run, ...]
+    runs: tuple[ViewedRun, ...]
     parts: tuple[Part, ...]
 
     @cached_property
@@ -134,7 +139,7 @@ class Library:
         self.caught_up = threading.Event()  # all columns there are can be seen, or nobody follows any more
         self._text_grew = False
         self._complaints: set[str] = set()
-        self.runs: list[Run] = []
+        self.runs: list[ViewedRun] = []
         self._add(check_files(self._patterns))
         self._snapshot = self._taken()
 
@@ -253,7 +258,7 @@ class Library:
         new = [path for path in paths if path not in known and path.is_file()]
         for path in new:
             try:
-                self.runs.append(Run(path, len(self.runs), self._cache))
+                self.runs.append(ViewedRun(path, len(self.runs), self._cache))
             except (OSError, ConfigError) as error:
                 if not self.runs:
                     raise
@@ -261,8 +266,50 @@ class Library:
         for run, name in zip(self.runs, display_names([run.path for run in self.runs]), strict=True):
             run.name = name
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[RolloutFile]:
         return [source for run in self.runs for source in run.sources]
 
     def _taken(self) -> Snapshot:
         return Snapshot(next(self._versions), tuple(self.runs), tuple(source.part() for source in self._sources()))
+
+
+class Plan:
+    """The plan of a run, read again when it changes. ``refresh`` belongs to one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self.keys: Keys | None = None  # each rollout once, in order
+
+    @property
+    def count(self) -> int | None:
+        """How many rollouts were planned; None if there is no plan, or it was not read yet."""
+        return None if self.keys is None else len(self.keys.task)
+
+    def refresh(self) -> bool:
+        """Read the plan if it is new; True if it was."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return False
+        look = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if look == self._seen:
+            return False
+        self._seen = look
+        builder = MetricsBuilder()
+        builder.add_file(self._path)
+        self.keys = distinct(builder.keys())
+        return True
+
+
+def is_held(lock: Path) -> bool:
+    """Whether the process that a lock file names is there, as far as one can tell. Locks nothing itself."""
+    try:
+        holder = json.loads(lock.read_text("utf-8"))
+        if holder["host"] == socket.gethostname():
+            os.kill(int(holder["pid"]), 0)
+    except PermissionError:  # it is there, and somebody else's
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True

@@ -18,9 +18,9 @@ from nemo_gym.metrics.pass_at_k import pass_at_k
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Floats, Keys, RolloutTable
 from nemo_gym.schemas.rows import RolloutKey
-from nemo_gym.view.library import Run
+from nemo_gym.view.groups import Scored, is_failure, scored
+from nemo_gym.view.library import ViewedRun
 from nemo_gym.view.selection import Selection
-from nemo_gym.view.tables import Scored, is_failure, scored
 
 _BINS: Final = 20
 _RATE_BINS: Final = 10
@@ -51,7 +51,7 @@ def overview(selection: Selection, *, whole: bool) -> dict[str, Any]:
     }
 
 
-def at_present(runs: tuple[Run, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
+def at_present(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
     """What changes while the rollouts stay the same: the pace, and what the metrics file says."""
     if not whole:
         return {"progress": None, "metrics": None}
@@ -114,7 +114,7 @@ def _failures(selection: Selection) -> dict[str, int]:
     return {failed.vocabulary[code]: count for code, count in sorted(counted.items())}
 
 
-def _coverage(runs: tuple[Run, ...], selection: Selection, found: Scored) -> Coverage | None:
+def _coverage(runs: tuple[ViewedRun, ...], selection: Selection, found: Scored) -> Coverage | None:
     """How much of the plans is done; None if a run has no plan."""
     total = Coverage(0, 0, {})
     for run in runs:
@@ -128,7 +128,7 @@ def _coverage(runs: tuple[Run, ...], selection: Selection, found: Scored) -> Cov
     return total
 
 
-def _failed_keys(selection: Selection, run: Run) -> list[tuple[RolloutKey, str]]:
+def _failed_keys(selection: Selection, run: ViewedRun) -> list[tuple[RolloutKey, str]]:
     place = selection.snapshot.part(run.number, "failures")
     if place is None:
         return []
@@ -143,7 +143,7 @@ def _failed_keys(selection: Selection, run: Run) -> list[tuple[RolloutKey, str]]
     ]
 
 
-def _progress(runs: tuple[Run, ...], done: int | None, planned: int | None) -> dict[str, Any] | None:
+def _progress(runs: tuple[ViewedRun, ...], done: int | None, planned: int | None) -> dict[str, Any] | None:
     if done is None or planned is None or not any(run.live for run in runs):
         return None
     rate = sum(run.rollouts.rate for run in runs)
@@ -152,7 +152,7 @@ def _progress(runs: tuple[Run, ...], done: int | None, planned: int | None) -> d
 
 
 # ---- the metrics file ------------------------------------------------------------------------------------------------
-def _metrics(runs: tuple[Run, ...]) -> Any:
+def _metrics(runs: tuple[ViewedRun, ...]) -> Any:
     """What the metrics file of a run says about its agents, without the long list of tasks."""
     if len(runs) != 1:
         return None

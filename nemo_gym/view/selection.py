@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.config.suggest import did_you_mean
+from nemo_gym.config.locate import did_you_mean
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.filters import Filter, parse_filter
+from nemo_gym.filters import Filter, parse_filter
 from nemo_gym.metrics.table import Floats, Ints
+from nemo_gym.view.index.reader import ColumnValues
 from nemo_gym.view.library import Snapshot
-from nemo_gym.view.searching import to_match
+from nemo_gym.view.search import to_match
 from nemo_gym.view.source import Part
-from nemo_gym.view.values import Values
 
 _SHIFT: Final = 40
 _KEPT: Final = 16
@@ -42,7 +42,7 @@ class Selection:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def values(self, name: str) -> Values:
+    def values(self, name: str) -> ColumnValues:
         """A column of these rows, in their order."""
         return gather(self.snapshot, self.rows, name)
 
@@ -104,7 +104,7 @@ def decode(code: int) -> tuple[int, int]:
     return code >> _SHIFT, code & ((1 << _SHIFT) - 1)
 
 
-def gather(snapshot: Snapshot, rows: Ints, name: str) -> Values:
+def gather(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
     """A column of some rows of several parts."""
     if len(snapshot.parts) == 1 and name != "file":
         return snapshot.parts[0].values(name).take(rows - 1)
@@ -116,7 +116,7 @@ def gather(snapshot: Snapshot, rows: Ints, name: str) -> Values:
         if not len(mine):
             continue
         if name == "file":
-            values = Values.constant(len(part), snapshot.runs[part.source.run].name)
+            values = ColumnValues.constant(len(part), snapshot.runs[part.source.run].name)
         else:
             values = part.values(name)
         values = values.take((rows[mine] & ((1 << _SHIFT) - 1)) - 1)
@@ -124,7 +124,7 @@ def gather(snapshot: Snapshot, rows: Ints, name: str) -> Values:
         if values.codes is not None:
             shared = [vocabulary.setdefault(text, len(vocabulary)) for text in values.vocabulary]
             codes[mine] = np.array([*shared, -1], np.int32)[values.codes]  # the last one is for -1
-    return Values(numbers, codes if vocabulary else None, list(vocabulary))
+    return ColumnValues(numbers, codes if vocabulary else None, list(vocabulary))
 
 
 # ---- sorting ---------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _order(snapshot: Snapshot, rows: Ints, keys: Sequence[SortKey]) -> Ints:
     return np.lexsort(arrays)
 
 
-def sort_arrays(values: Values, *, descending: bool) -> list[Floats]:
+def sort_arrays(values: ColumnValues, *, descending: bool) -> list[Floats]:
     """Arrays for lexsort, the decisive one last: numbers before texts, and what is missing always last."""
     sign = -1.0 if descending else 1.0
     if values.codes is None:

@@ -17,7 +17,7 @@ _LAST_PORT: Final = 65_535
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not used
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where a viewer can be opened."""
 
     host: str
@@ -33,14 +33,14 @@ class Address(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(library: Library, host: str, port: int) -> AsyncIterator[Address]:
+async def serving(library: Library, host: str, port: int) -> AsyncIterator[ListenAddress]:
     """Serve while the context lasts, on the port or the next free one. Beyond this machine only with a token."""
     listener = bind_free(host, port)
     bound = int(listener.getsockname()[1])
     token = None if is_loopback(host) else secrets.token_urlsafe(18)
     app = build_app(library, token=token, hosts=host_names(host))
     async with listening({bound: app}, [listener]):
-        yield Address(host, bound, token)
+        yield ListenAddress(host, bound, token)
 
 
 def bind_free(host: str, port: int) -> socket.socket:

@@ -8,21 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from nemo_gym.export.filters_fields import FIXED, PREVIEWS
-from nemo_gym.export.filters_sql import Columns, Sql
+from nemo_gym.filters.columns import FIXED, PREVIEWS
+from nemo_gym.filters.sql import Columns, Sql
 from nemo_gym.metrics.table import Ints
-from nemo_gym.view.index_columns import ColumnFacts
-from nemo_gym.view.index_reader import IndexReader, Place, StaleIndexError
-from nemo_gym.view.index_store import State, open_index
-from nemo_gym.view.index_writer import IndexWriter
-from nemo_gym.view.values import ColumnCache, Values
+from nemo_gym.view.index.reader import ColumnCache, ColumnValues, IndexReader, RolloutPlace, StaleIndexError
+from nemo_gym.view.index.tables import ColumnFacts, State, open_index
+from nemo_gym.view.index.writer import IndexWriter
 
 Kind = Literal["rollouts", "failures"]
 _SORTED_BY: Final = 60  # characters of a preview
 _RECENT_S: Final = 60.0
 
 
-class Source:
+class RolloutFile:
     """A file that grows. ``refresh`` belongs to one thread; everything else may be called from any."""
 
     def __init__(self, path: Path, *, run: int, kind: Kind, cache: Path) -> None:
@@ -85,7 +83,7 @@ class Source:
 class Part:
     """A source at one moment."""
 
-    source: Source
+    source: RolloutFile
     state: State
     cache: ColumnCache
     facts: list[ColumnFacts]
@@ -99,10 +97,10 @@ class Part:
     def __len__(self) -> int:
         return self.state.rows
 
-    def values(self, name: str) -> Values:
+    def values(self, name: str) -> ColumnValues:
         """A column over all rows."""
         column = self.fields.get(name)
-        return Values.missing(len(self)) if column is None else self.cache.get(column, len(self))
+        return ColumnValues.missing(len(self)) if column is None else self.cache.get(column, len(self))
 
     def sql_columns(self, file: str, names: list[str]) -> Columns:
         """What these columns are in the database."""
@@ -137,11 +135,11 @@ class Part:
             for row, values in found.items()
         }
 
-    def place(self, row: int) -> Place | None:
+    def place(self, row: int) -> RolloutPlace | None:
         """Where a row is in the file."""
         return self.source.reader.place(self.state.generation, row) if 0 < row <= len(self) else None
 
-    def line(self, place: Place) -> bytes:
+    def line(self, place: RolloutPlace) -> bytes:
         """The bytes of a row."""
         try:
             with self.source.path.open("rb") as file:

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.metrics.transcript import output_of
+from nemo_gym.metrics.fields import output_of
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,

@@ -17,10 +17,10 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
-from nemo_gym.servers.responses import JsonResponse
-from nemo_gym.servers.wire import encode_json
+from nemo_gym.servers.direct.replies import JsonResponse
 
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None

@@ -14,11 +14,12 @@ from fastapi.responses import Response
 from pydantic import Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.conversion.anthropic.answers_in import message_to_response
-from nemo_gym.conversion.anthropic.requests_out import request_to_messages
+from nemo_gym.conversion.anthropic.answers import message_to_response
+from nemo_gym.conversion.anthropic.calling import request_to_messages
+from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.from_chat import chat_to_request, response_to_completion
-from nemo_gym.conversion.ids import uuid4
 from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -26,14 +27,18 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
-from nemo_gym.schemas.anthropic import AnthropicMessagesRequest
-from nemo_gym.servers.endpoint import Upstream
-from nemo_gym.servers.gate import gates_of
+from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.servers.http_errors import shown
-from nemo_gym.servers.messages_api import messages_answer
-from nemo_gym.servers.model_answers import MALFORMED, ForwardedParams, answer_model_error, refuse_malformed
-from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
-from nemo_gym.servers.wire import encode_json
+from nemo_gym.servers.models.answering import (
+    MALFORMED,
+    ForwardedParams,
+    answer_model_error,
+    messages_answer,
+    refuse_malformed,
+)
+from nemo_gym.servers.models.endpoint import Upstream
+from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.gate import gates_of
 from responses_api_models.anthropic_model.upstream import AnthropicEndpoint, MessageReader
 
 CONVERTER: Final = ResponsesConverter(return_token_id_information=False)

@@ -6,13 +6,12 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from nemo_gym.conversion.anthropic.answers_in import notes_on
-from nemo_gym.conversion.anthropic.stream_in import message_of_stream
+from nemo_gym.conversion.anthropic.answers import message_of_stream, notes_on
 from nemo_gym.conversion.reading import error_body, explain
 from nemo_gym.conversion.streams import BrokenStreamError, is_stream, whole_answer
-from nemo_gym.schemas.anthropic import AnthropicMessage
-from nemo_gym.servers.endpoint import RETRY_ERROR_CODES, Endpoint
-from nemo_gym.servers.model_answers import STREAM_HINT, AnswerReader
+from nemo_gym.schemas.messages import AnthropicMessage
+from nemo_gym.servers.models.answering import STREAM_HINT, AnswerReader
+from nemo_gym.servers.models.endpoint import RETRY_ERROR_CODES, Endpoint
 
 OVERLOADED: Final = 529
 BASE_URL_HINT: Final = "check that the base URL belongs to Anthropic's Messages API, like https://api.anthropic.com/v1"

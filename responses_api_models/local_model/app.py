@@ -29,7 +29,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputText,
 )
 from nemo_gym.responses_converter import ResponsesConverter
-from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from responses_api_models.local_model.completions import chat_completion
 from responses_api_models.local_model.cores import usable_cores
 from responses_api_models.local_model.engine import (

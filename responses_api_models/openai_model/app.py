@@ -13,10 +13,11 @@ from fastapi import FastAPI, Response
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.conversion.kept import release_encoded
+from nemo_gym.conversion.chat_requests import PastReasoning
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.plain_response import is_plain_response
-from nemo_gym.conversion.to_chat import PastReasoning
+from nemo_gym.conversion.unknown_items import release_encoded
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -24,19 +25,18 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
-from nemo_gym.servers.endpoint import Endpoint, Upstream
-from nemo_gym.servers.gate import gates_of
+from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.http_errors import shown
-from nemo_gym.servers.model_answers import (
+from nemo_gym.servers.models.answering import (
     MALFORMED,
     AnswerReader,
     ForwardedParams,
     answer_model_error,
     refuse_malformed,
 )
-from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
-from nemo_gym.servers.responses import JsonResponse
-from nemo_gym.servers.wire import encode_json
+from nemo_gym.servers.models.endpoint import Endpoint, Upstream
+from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.gate import gates_of
 
 WITHOUT_MODEL: Final = {"model"}
 

@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.servers.cached_calls import launch_path
-from nemo_gym.servers.model_errors import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.cache import launch_path
+from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
-from nemo_gym.servers.wire import encode_json
 from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
 from responses_api_models.replay_model.recording import Answer, Asked, Recorder, Recording
 from responses_api_models.replay_model.upstream import EndpointSettings, Forwarded, Source, source_of

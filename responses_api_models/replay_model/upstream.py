@@ -11,10 +11,10 @@ from nemo_gym.config_types import ModelServerRef
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers import http_errors
-from nemo_gym.servers.endpoint import Endpoint, Upstream
-from nemo_gym.servers.gate import gates_of
 from nemo_gym.servers.http_errors import shown
-from nemo_gym.servers.model_errors import ModelAddress, ModelCallError
+from nemo_gym.servers.models.endpoint import Endpoint, Upstream
+from nemo_gym.servers.models.failures import ModelAddress, ModelCallError
+from nemo_gym.servers.models.gate import gates_of
 from responses_api_models.replay_model.recording import Answer
 
 # What an error answer says beside its body.

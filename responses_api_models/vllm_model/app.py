@@ -23,9 +23,9 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import request_as_sent
-from nemo_gym.servers.gate import gates_of
-from nemo_gym.servers.model_answers import answer_model_error
-from nemo_gym.servers.model_errors import ModelCallError
+from nemo_gym.servers.models.answering import answer_model_error
+from nemo_gym.servers.models.failures import ModelCallError
+from nemo_gym.servers.models.gate import gates_of
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, good_content
 from responses_api_models.vllm_model.settings import VLLMModelConfig, unsupported_settings
 

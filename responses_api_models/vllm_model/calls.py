@@ -11,17 +11,17 @@ import orjson
 from fastapi import Body, Request
 from fastapi.responses import Response
 
-from nemo_gym.conversion.kept import release_items
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.reading import error_body
+from nemo_gym.conversion.unknown_items import release_items
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.responses_converter import ReasoningParserError
 from nemo_gym.schemas.chat import NeMoGymChatCompletionMessageForTraining
 from nemo_gym.server_utils import SESSION_ID_KEY
-from nemo_gym.servers.gate import Gates
-from nemo_gym.servers.model_answers import MALFORMED, ForwardedParams, refuse_malformed
-from nemo_gym.servers.model_errors import ModelCallError, ModelErrorKind
-from nemo_gym.servers.wire import encode_json
+from nemo_gym.servers.models.answering import MALFORMED, ForwardedParams, refuse_malformed
+from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.gate import Gates
 from responses_api_models.vllm_model.completions import empty_completion, is_idle_turn, is_overflow
 from responses_api_models.vllm_model.knobs import KnobError, add_audio, audio_urls, set_knobs, wants_audio
 from responses_api_models.vllm_model.replicas import Answered, Replica

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from nemo_gym.conversion.ids import uuid4
+from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
 
 # Words of vLLM and SGLang, and of llama.cpp.

@@ -13,10 +13,10 @@ from typing import Final
 
 import aiohttp
 
-from nemo_gym.servers.endpoint import RETRY_ERROR_CODES, Endpoint
 from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
-from nemo_gym.servers.model_answers import AnswerReader
-from nemo_gym.servers.model_errors import ModelAddress, ModelErrorKind
+from nemo_gym.servers.models.answering import AnswerReader
+from nemo_gym.servers.models.endpoint import RETRY_ERROR_CODES, Endpoint
+from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
 from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
 from responses_api_models.vllm_model.queue_depth import QueueGauge
 

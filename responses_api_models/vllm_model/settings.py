@@ -6,10 +6,10 @@ from pydantic import Field, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 from nemo_gym.responses_converter import ResponsesConverter
-from nemo_gym.servers.endpoint import Endpoint
-from nemo_gym.servers.gate import Door, Gates
 from nemo_gym.servers.http_errors import shown
-from nemo_gym.servers.model_errors import ModelAddress
+from nemo_gym.servers.models.endpoint import Endpoint
+from nemo_gym.servers.models.failures import ModelAddress
+from nemo_gym.servers.models.gate import Door, Gates
 from responses_api_models.vllm_model.replicas import Replica, Replicas
 
 PROBE_TIMEOUT_S = 2.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nemo_gym.conversion.to_chat import TOKEN_FIELDS
+from nemo_gym.conversion.parts import TOKEN_FIELDS
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChoice
 
 PREFIX_FIELD: Final = "required_prefix_token_ids"

@@ -15,10 +15,10 @@ import pytest
 from omegaconf import OmegaConf
 
 import nemo_gym.cli
-from nemo_gym.cli.loop import run_async
+from nemo_gym.cli.gyms import run_async
 from nemo_gym.global_config import GlobalConfigDictParserConfig
 from nemo_gym.server_utils import get_server_url
-from nemo_gym.servers.children import ServerCrashedError
+from nemo_gym.servers.isolation import ServerCrashedError
 
 SERVER = """\
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer

@@ -1,11 +1,90 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import nemo_gym
 from nemo_gym.cli.information import DEPENDENCIES
+
+CONFIG = """\
+{name}_resources:
+  resources_servers:
+    any:
+      entrypoint: app.py
+      domain: {domain}
+{name}_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {{type: resources_servers, name: {name}_resources}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+      datasets:
+      - name: {name}
+        type: benchmark
+        jsonl_fpath: data.jsonl
+        prepare_script: prepare.py
+        prompt_config: null
+        num_repeats: 4
+"""
+
+
+def add_benchmark(name: str, text: str) -> None:
+    folder = Path("benchmarks") / name
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(text)
+
+
+@pytest.fixture
+def benchmarks(workspace):
+    add_benchmark("zz_algebra", CONFIG.format(name="zz_algebra", domain="math"))
+    add_benchmark("zz_poems", CONFIG.format(name="zz_poems", domain="translation"))
+
+
+def test_benchmarks_are_listed_as_a_table(run, benchmarks):
+    ran = run("ng_list_benchmarks", "+query=zz_")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        "Benchmark name  Domain       Agent name        Num repeats",
+        "--------------  -----------  ----------------  -----------",
+        "zz_algebra      math         zz_algebra_agent  4",
+        "zz_poems        translation  zz_poems_agent    4",
+    ]
+
+
+def test_benchmarks_are_listed_as_json(run, benchmarks):
+    ran = run("ng", "list", "benchmarks", "--json", "--query", "zz_algebra")
+    expected = {"name": "zz_algebra", "agent_name": "zz_algebra_agent", "domain": "math", "num_repeats": 4}
+    assert expected in json.loads(ran.out)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"), [("translation", True), ("tranlsation", True), ("zz_poem", True), ("xyz", False)]
+)
+def test_a_query_finds_what_contains_it_or_is_like_it(run, benchmarks, query, found):
+    assert ("zz_poems" in run("ng_list_benchmarks", f"+query={query}").out) is found
+
+
+def test_that_nothing_was_found_is_said(run):
+    ran = run("ng_list_benchmarks", "+query=nothing-like-it")
+    assert (ran.code, ran.out, ran.err) == (0, "", "no benchmarks found for 'nothing-like-it'\n")
+
+
+def test_a_broken_benchmark_is_reported_and_left_out(run, benchmarks):
+    add_benchmark("zz_broken", "a: [\n")
+    ran = run("ng_list_benchmarks", "+query=zz_")
+    assert ran.code == 0
+    assert "zz_algebra" in ran.out
+    assert "warning: benchmark zz_broken is left out: " in ran.err
+
+
+def test_a_benchmark_without_dataset_has_no_agent(run, workspace):
+    add_benchmark("zz_bare", "x: 1\n")
+    assert json.loads(run("ng_list_benchmarks", "+query=zz_bare", "+json=true").out) == [
+        {"name": "zz_bare", "agent_name": None, "domain": None, "num_repeats": None}
+    ]
+
 
 HEAVY = {"fastapi", "aiohttp", "numpy", "hydra", "omegaconf", "pydantic", "ray", "pandas", "torch", "openai"}
 

@@ -1,11 +1,78 @@
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tomllib
 
+import pytest
+
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli.commands import COMMANDS, scripts
+from nemo_gym.cli.command import HelpRequest, UsageError
+from nemo_gym.cli.commands import COMMANDS, GROUPS, scripts
+from nemo_gym.cli.main import Invocation, read_command_line
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_spelling_of_a_command_means_the_same(command):
+    for spelling in command.spellings:
+        assert read_command_line(spelling.split()) == Invocation(command)
+
+
+def test_names_may_be_typed_with_dashes():
+    assert read_command_line(["ng", "collect-rollouts"]) == read_command_line(["ng_collect_rollouts"])
+
+
+def test_both_roots_are_the_same():
+    assert read_command_line(["gym", "env", "start"]) == read_command_line(["/usr/local/bin/ng", "env", "start"])
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "+h=true", "+help=true", "++help=True", "help=true"])
+def test_help_is_recognised_anywhere(word):
+    request = read_command_line(["ng_run", "+config_paths=[a.yaml]", "--nonsense", word])
+    assert isinstance(request, HelpRequest)
+    assert request.command
+    assert request.command.name == "run"
+
+
+def test_help_for_everything_and_for_groups():
+    assert read_command_line(["ng", "--help"]) == HelpRequest()
+    assert read_command_line(["ng"]) == HelpRequest(asked=False)
+    assert read_command_line(["ng", "env", "-h"]) == HelpRequest(group="env")
+    assert read_command_line(["ng", "env"]) == HelpRequest(group="env", asked=False)
+
+
+def test_version_is_also_a_flag():
+    request = read_command_line(["ng", "--version", "--json"])
+    assert isinstance(request, Invocation)
+    assert (request.command.name, request.overrides) == ("version", ("+json=true",))
+
+
+def test_every_command_has_a_group():
+    assert {command.group for command in COMMANDS} == set(GROUPS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_examples_are_commands(command, workspace, monkeypatch):
+    monkeypatch.chdir(__import__("nemo_gym").PARENT_DIR)
+    for example in command.examples:
+        assert read_command_line(shlex.split(example)).command in COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "hint"),
+    [
+        (["ng_rnu"], "unknown command rnu", "Did you mean: 'run'"),
+        (["ng", "collect_rollout"], "unknown command collect_rollout", "Did you mean: 'collect_rollouts'"),
+        (["ng", "env", "strat"], "unknown command ng env strat", "Did you mean: 'start'"),
+        (["ng", "qqqqqq"], "unknown command qqqqqq", "Commands: "),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(argv, message, hint):
+    with pytest.raises(UsageError) as caught:
+        read_command_line(argv)
+    assert message in str(caught.value)
+    assert hint in (caught.value.hint or "")
 
 
 def test_the_package_installs_a_script_for_every_spelling():

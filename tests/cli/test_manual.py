@@ -1,10 +1,13 @@
+import re
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
+from nemo_gym import PARENT_DIR
+from nemo_gym.cli.command import Exit
 from nemo_gym.cli.commands import COMMANDS
-from nemo_gym.cli.fields import parameters_of, type_text, value_text
+from nemo_gym.cli.manual import parameters_of, type_text, updated, value_text
 
 
 class Inner(BaseModel):
@@ -109,3 +112,21 @@ def test_every_parameter_is_described(command):
     described = command.load_parameters()
     undescribed = [p.name for p in parameters_of(described) if not p.description] if described else []
     assert undescribed == []
+
+
+DOCUMENT = PARENT_DIR / "docs" / "commands.md"
+
+
+def test_every_command_is_documented():
+    documented = re.findall(r"^## (ng_\w+)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert documented == [command.script for command in COMMANDS]
+
+
+def test_the_document_agrees_with_the_table_of_commands():
+    document = DOCUMENT.read_text("utf-8")
+    assert document == updated(document), "run: python -m nemo_gym.cli.manual docs/commands.md"
+
+
+def test_exit_codes_are_documented():
+    documented = re.findall(r"^\| (\d+) \|", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert documented == [str(code.value) for code in Exit]

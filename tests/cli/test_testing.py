@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from nemo_gym.cli import parameters, testing
-from nemo_gym.cli.folders import find_servers
+from nemo_gym.cli.testing import find_servers
 
 PASSING = "def test_nothing():\n    pass\n"
 FAILING = "def test_nothing():\n    assert False\n"

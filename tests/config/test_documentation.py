@@ -5,7 +5,7 @@ import pytest
 from nemo_gym import PARENT_DIR, errors
 from nemo_gym.config.datasets import License
 from nemo_gym.config.keys import GLOBAL_KEYS
-from nemo_gym.config.server_types import ResourcesServerSettings
+from nemo_gym.config.servers import ResourcesServerSettings
 from nemo_gym.schemas.refs import Domain
 
 TEXT = (PARENT_DIR / "docs" / "configuration.md").read_text("utf-8")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.config.files import load_yaml
+from nemo_gym.config.sources import load_yaml
 from nemo_gym.errors import ConfigError
 
 Write = Callable[[str, str], Path]

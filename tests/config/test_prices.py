@@ -3,7 +3,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.prices import prices_by_agent
 from nemo_gym.errors import ConfigError
-from nemo_gym.schemas.prices import Prices
+from nemo_gym.schemas.rows import Prices
 
 
 def config(prices: object) -> DictConfig:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.config.locate import Source
+from nemo_gym.config.locate import ConfigSource
 from nemo_gym.config.paths import find_readable, server_directory
 from nemo_gym.config.sources import merge_sources
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
@@ -182,5 +182,5 @@ def test_merging_unites_mappings_and_replaces_everything_else(contents: list[dic
     expected: Any = {}
     for content in contents:
         expected = united(expected, content)
-    merged = merge_sources([Source(str(index), content) for index, content in enumerate(contents)])
+    merged = merge_sources([ConfigSource(str(index), content) for index, content in enumerate(contents)])
     assert OmegaConf.to_container(merged) == expected

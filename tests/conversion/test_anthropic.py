@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from nemo_gym.conversion.anthropic.answers_in import message_to_items, message_to_response
-from nemo_gym.conversion.anthropic.answers_out import response_to_message
+from nemo_gym.conversion.anthropic.answers import message_to_items, message_to_response
 from nemo_gym.conversion.anthropic.blocks import arguments_to_input, input_to_arguments
-from nemo_gym.conversion.anthropic.requests_in import messages_to_request
-from nemo_gym.conversion.anthropic.requests_out import request_to_messages
+from nemo_gym.conversion.anthropic.calling import request_to_messages
+from nemo_gym.conversion.anthropic.serving import messages_to_request, response_to_message
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.schemas.anthropic import AnthropicMessage
+from nemo_gym.schemas.messages import AnthropicMessage
 
 MESSAGES: TypeAdapter[Any] = TypeAdapter(list[MessageParam])
 

@@ -471,7 +471,7 @@ def test_a_call_in_the_older_form_is_a_call_too() -> None:
 
 
 def test_items_that_a_chat_cannot_carry_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    kept = {"type": "reasoning", "id": "r", "summary": [], "kept_item": {"type": "web_search_call"}}
+    kept = {"type": "reasoning", "id": "r", "summary": [], "unknown_item": {"type": "web_search_call"}}
 
     messages = to_chat({"input": [{"role": "user", "content": "hi"}, kept, answer("yes")]})["messages"]
 

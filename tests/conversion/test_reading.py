@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nemo_gym.conversion.kept import release_items
 from nemo_gym.conversion.reading import explain, read_chat_completion, read_response
+from nemo_gym.conversion.unknown_items import release_items
 
 ASKED = {"input": "hi", "tools": [{"type": "function", "name": "f"}]}
 
@@ -129,7 +129,7 @@ def test_items_of_unknown_types_are_kept_beside_known_ones() -> None:
     reading = read_response(json.dumps({"output": [search, CALL]}).encode(), ASKED)
 
     kept = reading.response.output[0]
-    assert (kept.type, kept.model_dump()["kept_item"]) == ("reasoning", search)
+    assert (kept.type, kept.model_dump()["unknown_item"]) == ("reasoning", search)
     assert reading.notes == ("items of type web_search_call: they are kept, not understood",)
     assert release_items([item.model_dump(exclude_unset=True) for item in reading.response.output]) == [search, CALL]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.conversion.anthropic.answers_out import event_bytes, message_events
-from nemo_gym.conversion.anthropic.stream_in import message_of_stream
+from nemo_gym.conversion.anthropic.answers import message_of_stream
+from nemo_gym.conversion.anthropic.serving import event_bytes, message_events
 from nemo_gym.conversion.reading import read_chat_completion, read_response
 from nemo_gym.conversion.streams import BrokenStreamError, completion_of_stream, is_stream, whole_answer
 

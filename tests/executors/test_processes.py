@@ -15,9 +15,9 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.executors.processes import WorkerPool, worker_count, worker_pool
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.outcome import Completed, Failed, FailureClass, Outcome
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.servers.client import GymClient
+from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.server_client import GymClient
 
 ROOT = Path(__file__).parents[2]
 AGENT = "example_session_state_mgmt_simple_agent"
@@ -31,10 +31,10 @@ def configuration(base_url: str) -> DictConfig:
     return parse_config([f"+config_paths=[{paths}]", *policy]).config
 
 
-def rollouts(times: int) -> list[Planned]:
+def rollouts(times: int) -> list[PlannedRollout]:
     tasks = [json.loads(line) for line in (ROOT / ENVIRONMENT / "data/example.jsonl").read_text().splitlines()]
     return [
-        Planned.of(
+        PlannedRollout.of(
             {**task, "_ng_task_index": number, "_ng_rollout_index": repeat, "agent_ref": {"name": AGENT}},
             last_attempt=3,
         )

@@ -14,12 +14,12 @@ import pytest
 
 from nemo_gym.export.trackers import Trackers, WandbTracker, flat, tracking
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.rollouts.aggregate import AgentMetrics
-from nemo_gym.schemas.aggregate import AggregateMetrics
+from nemo_gym.rollouts.run_metrics import RunMetrics
+from nemo_gym.schemas.rows import AggregateMetrics
 
 ROOT = Path(__file__).absolute().parents[2]
 METRICS = [
-    AgentMetrics(
+    RunMetrics(
         "a", AggregateMetrics(agent_metrics={"x": 1.5, "list": [1], "nan": float("nan")}, key_metrics={"y": True})
     )
 ]
@@ -54,7 +54,7 @@ def test_metrics_are_flat_single_values() -> None:
 def test_default_metrics_are_flat_too() -> None:
     builder = MetricsBuilder()
     builder.add({"reward": 1.0, "agent_ref": {"name": "a"}})
-    found = flat([AgentMetrics("a", builder.table())])
+    found = flat([RunMetrics("a", builder.table())])
     assert found["a/std/reward"] == 0.0
     assert found["key_metrics/a/mean/reward"] == 1.0
 
@@ -111,8 +111,8 @@ import asyncio
 from pathlib import Path
 import wandb
 from nemo_gym.export.trackers import tracking
-from nemo_gym.rollouts.aggregate import aggregate_run
-from nemo_gym.rollouts.store.files import RunFiles
+from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.io.files import RunFiles
 
 files = RunFiles.of(Path("out.jsonl"))
 with tracking(lambda: wandb.init(project="p", name="n", dir=".", mode="offline")) as trackers:

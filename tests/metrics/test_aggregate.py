@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.metrics.aggregate import AggregateMetricsMixin, compute_aggregate_metrics, group_by_task
-from nemo_gym.metrics.transcript import count_record
+from nemo_gym.metrics.fields import count_record
 
 RESPONSES = [
     {"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": float(repeat)}

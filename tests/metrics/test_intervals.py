@@ -9,8 +9,8 @@ import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import Coverage, coverage
-from nemo_gym.metrics.details import details, details_path, write_details
 from nemo_gym.metrics.intervals import bootstrap_means, clustered_wilson, effective_size, mean_intervals, wilson
+from nemo_gym.metrics.report import details, details_path, write_details
 from nemo_gym.metrics.table import Keys
 from nemo_gym.schemas.rows import RolloutKey
 

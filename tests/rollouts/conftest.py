@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 Script = Callable[[dict[str, Any], int], Any]  # (row, how often it was sent) -> what to answer
@@ -34,9 +34,11 @@ def row() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def planned() -> Callable[..., Planned]:
-    def make(task: int = 0, rollout: int = 0, *, attempt: int = 1, last: int = 1, agent: str = "alpha") -> Planned:
-        return Planned(RolloutKey(task, rollout), agent, make_row(task, rollout, agent), attempt, last)
+def planned() -> Callable[..., PlannedRollout]:
+    def make(
+        task: int = 0, rollout: int = 0, *, attempt: int = 1, last: int = 1, agent: str = "alpha"
+    ) -> PlannedRollout:
+        return PlannedRollout(RolloutKey(task, rollout), agent, make_row(task, rollout, agent), attempt, last)
 
     return make
 

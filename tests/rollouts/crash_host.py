@@ -19,14 +19,12 @@ from typing import Any
 import aiohttp
 
 from nemo_gym.rollouts.attempt import AgentAttempt
-from nemo_gym.rollouts.begin import begin
-from nemo_gym.rollouts.collect import Conduct, collect
-from nemo_gym.rollouts.limits import FixedLimit
-from nemo_gym.rollouts.plan import PlanSpec
-from nemo_gym.rollouts.source import PlanSource
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.concurrency import FixedLimit
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec
+from nemo_gym.rollouts.run import RunControl, collect
+from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.journal import Write
-from nemo_gym.rollouts.store.rollout_store import open_store
+from nemo_gym.rollouts.store.rollout_store import open_plan, open_store
 
 
 class Client:
@@ -56,9 +54,9 @@ async def run(url: str, tasks: str, output: Path, write: Write) -> None:
     source = PlanSource(tasks, None, PlanSpec(agent="alpha", repeats=2))
     async with aiohttp.ClientSession() as session:
         with open_store(output, write=write) as store:
-            agenda = begin(store, source.rows, source.request, resume=True, policy=RetryPolicy(1000))
-            conduct = Conduct(limit=FixedLimit(16), pause=lambda *_: 0.001)
-            await collect(agenda, store, AgentAttempt(Client(url, session)), conduct)
+            plan = open_plan(store, source.rows, source.request, resume=True, policy=AttemptPolicy(1000))
+            control = RunControl(limit=FixedLimit(16), pause=lambda *_: 0.001)
+            await collect(plan, store, AgentAttempt(Client(url, session)), control)
 
 
 def wait_for(output: Path, chance: random.Random) -> None:

@@ -17,8 +17,8 @@ from nemo_gym.cli.main import main
 
 # What every round would import.
 NEEDED = (
-    "nemo_gym.cli.collect",
-    "nemo_gym.rollouts.aggregate",
+    "nemo_gym.cli.collection",
+    "nemo_gym.rollouts.run_metrics",
     "nemo_gym.servers.gym",
     "resources_servers.example_single_tool_call.app",
     "responses_api_agents.simple_agent.app",

@@ -8,13 +8,12 @@ from typing import Protocol
 
 import pytest
 
-from nemo_gym.rollouts.concurrency import AdaptiveLimit, limit_for
-from nemo_gym.rollouts.limits import FixedLimit
+from nemo_gym.rollouts.concurrency import AdaptiveLimit, FixedLimit, limit_for
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
-ANY = Planned(RolloutKey(0, 0), "a", {}, 1, 99)
+ANY = PlannedRollout(RolloutKey(0, 0), "a", {}, 1, 99)
 Latency = Callable[[random.Random], float]
 Finish = Callable[[float, bool], None]  # (when, whether it worked)
 

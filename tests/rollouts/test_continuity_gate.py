@@ -10,9 +10,9 @@ import pytest
 from nemo_gym.rollouts.classify import outcome_of_record
 from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
 
-Make = Callable[..., Planned]
+Make = Callable[..., PlannedRollout]
 
 
 def record(*calls: tuple[list[int], list[int]], **fields: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ BROKEN = record(([1, 2], [3]), ([1, 2, 9, 4, 4, 4], [5]), ([7], [8]))
 
 
 async def collect(mode: TokenContinuity, planned: Make, *records: dict[str, Any]) -> list[Outcome]:
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         return outcome_of_record(one, json.loads(json.dumps(records[one.key.task])), 0.1)
 
     with continuity_gate(attempt, mode) as gated:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.keyed import key_of
-from nemo_gym.rollouts.store.files import RunFiles
 from nemo_gym.rollouts.store.repair import read_lines
 
 if TYPE_CHECKING:

@@ -3,25 +3,81 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nemo_gym.rollouts.dispatch import Dispatch
-from nemo_gym.rollouts.limits import FixedLimit
+from nemo_gym.rollouts.concurrency import FixedLimit
+from nemo_gym.rollouts.dispatch import LONGEST_PAUSE_S, Backlog, Dispatch, pause_before_retry
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome
-from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import RolloutKey
 
-Make = Callable[..., Planned]
+Make = Callable[..., PlannedRollout]
 
 
-def completed(planned: Planned) -> Outcome:
+def test_new_rollouts_come_in_the_order_of_the_plan(planned: Make) -> None:
+    plan = [planned(n) for n in range(3)]
+    backlog = Backlog(iter(plan))
+    assert [backlog.take(0), backlog.take(0), backlog.take(0)] == plan
+    assert not backlog.is_empty, "the end of the plan is known only once it was reached for"
+    assert backlog.take(0) is None
+    assert backlog.is_empty
+
+
+def test_rows_are_read_only_when_they_are_taken(planned: Make) -> None:
+    read: list[int] = []
+
+    def plan() -> list[PlannedRollout]:
+        for n in range(9):
+            read.append(n)
+            yield planned(n)  # type: ignore[misc]
+
+    backlog = Backlog(iter(plan()))
+    backlog.take(0)
+    assert read == [0]
+
+
+def test_a_retry_goes_first_once_its_time_has_come(planned: Make) -> None:
+    backlog = Backlog(iter([planned(1), planned(2)]))
+    backlog.put_off(planned(0, attempt=2), until=5.0)
+    assert backlog.next_due == 5.0
+    assert backlog.take(4.9) == planned(1)
+    assert backlog.take(5.0) == planned(0, attempt=2)
+    assert backlog.next_due is None
+
+
+def test_what_waits_keeps_the_backlog_from_being_empty(planned: Make) -> None:
+    backlog = Backlog(iter(()))
+    backlog.put_off(planned(0), until=9)
+    assert backlog.take(0) is None
+    assert not backlog.is_empty
+
+
+@given(st.integers(0, 10**6), st.integers(0, 100), st.integers(1, 50), st.none() | st.floats(0, 600))
+def test_the_pause_is_bounded_and_never_shorter_than_asked_for(
+    task: int, rollout: int, attempt: int, asked: float | None
+) -> None:
+    one = PlannedRollout(RolloutKey(task, rollout), "a", {}, attempt, 99)
+    pause = pause_before_retry(one, asked)
+    assert pause >= max(1.0, asked or 0)
+    assert pause <= 1.5 * max(LONGEST_PAUSE_S, asked or 0)
+
+
+def test_rollouts_that_failed_together_do_not_come_back_together(planned: Make) -> None:
+    pauses = {round(pause_before_retry(planned(n), None), 2) for n in range(100)}
+    assert len(pauses) > 30
+
+
+def completed(planned: PlannedRollout) -> Outcome:
     return Completed(planned, b"{}", 0.0, 1.0)
 
 
-def failed(planned: Planned, *, transient: bool = True, retry_after: float | None = None) -> Outcome:
+def failed(planned: PlannedRollout, *, transient: bool = True, retry_after: float | None = None) -> Outcome:
     failure = Failure(kind="timeout", message="", transient=transient, retry_after_s=retry_after)
     return Failed(planned, b"{}", 0.0, failure)
 
 
-def short(_: Planned, asked: float | None) -> float:
+def short(_: PlannedRollout, asked: float | None) -> float:
     return asked or 0.001
 
 
@@ -33,7 +89,7 @@ async def test_starts_in_the_order_of_the_plan_and_never_more_than_allowed(plann
     started: list[int] = []
     running = most = 0
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         nonlocal running, most
         started.append(one.key.task)
         running += 1
@@ -52,7 +108,7 @@ async def test_rows_are_read_only_when_there_is_room(planned: Make) -> None:
     read: list[int] = []
     release = asyncio.Event()
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         await release.wait()
         return completed(one)
 
@@ -70,7 +126,7 @@ async def test_rows_are_read_only_when_there_is_room(planned: Make) -> None:
 
 
 async def test_a_failure_that_may_pass_is_tried_again_up_to_the_last_attempt(planned: Make) -> None:
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         return completed(one) if one.key.task == 1 and one.attempt == 2 else failed(one)
 
     plan = [planned(0, last=3), planned(1, last=3)]
@@ -80,7 +136,7 @@ async def test_a_failure_that_may_pass_is_tried_again_up_to_the_last_attempt(pla
 
 
 async def test_a_failure_that_will_not_pass_is_not_tried_again(planned: Make) -> None:
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         return failed(one, transient=False)
 
     assert len(await all_of(Dispatch(iter([planned(last=3)]), attempt, limit=FixedLimit(1)))) == 1
@@ -89,7 +145,7 @@ async def test_a_failure_that_will_not_pass_is_not_tried_again(planned: Make) ->
 async def test_others_go_on_while_a_rollout_waits_for_its_next_attempt(planned: Make) -> None:
     order: list[tuple[int, int]] = []
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         order.append((one.key.task, one.attempt))
         await asyncio.sleep(0)
         return failed(one, retry_after=0.05) if (one.key.task, one.attempt) == (0, 1) else completed(one)
@@ -107,7 +163,7 @@ async def test_a_due_retry_does_not_keep_the_loop_busy_while_there_is_no_room(pl
             rounds += 1
             return super().allowed(now)
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         if (one.key.task, one.attempt) == (0, 1):
             return failed(one)
         await asyncio.sleep(0.1)
@@ -120,7 +176,7 @@ async def test_a_due_retry_does_not_keep_the_loop_busy_while_there_is_no_room(pl
 async def test_stopping_starts_nothing_more_and_lets_what_runs_finish(planned: Make) -> None:
     started: list[int] = []
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         started.append(one.key.task)
         await asyncio.sleep(0.02)
         return completed(one)
@@ -135,7 +191,7 @@ async def test_stopping_starts_nothing_more_and_lets_what_runs_finish(planned: M
 async def test_stopping_does_not_wait_for_ever(planned: Make) -> None:
     cancelled: list[int] = []
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         try:
             await asyncio.sleep(0 if one.key.task == 0 else 3600)
         except asyncio.CancelledError:
@@ -151,7 +207,7 @@ async def test_stopping_does_not_wait_for_ever(planned: Make) -> None:
 
 
 async def test_a_second_stop_can_only_shorten_the_wait(planned: Make) -> None:
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         await asyncio.sleep(3600)
         return completed(one)
 
@@ -164,7 +220,7 @@ async def test_a_second_stop_can_only_shorten_the_wait(planned: Make) -> None:
 
 
 async def test_a_bug_ends_the_stream_after_what_has_ended_was_handed_out(planned: Make) -> None:
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         if one.key.task == 2:
             raise ZeroDivisionError
         return completed(one)
@@ -178,7 +234,7 @@ async def test_a_bug_ends_the_stream_after_what_has_ended_was_handed_out(planned
 async def test_leaving_the_stream_cancels_what_runs(planned: Make) -> None:
     running = 0
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         nonlocal running
         running += 1
         try:
@@ -195,7 +251,7 @@ async def test_leaving_the_stream_cancels_what_runs(planned: Make) -> None:
 
 
 async def test_nothing_owed_ends_at_once() -> None:
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         raise AssertionError
 
     assert await all_of(Dispatch(iter(()), attempt, limit=FixedLimit(1))) == []
@@ -214,7 +270,7 @@ async def test_a_limit_that_opens_later_is_waited_for(planned: Make) -> None:
         def next_change(self, now: float) -> float | None:
             return self.opens if now < self.opens else None
 
-    async def attempt(one: Planned) -> Outcome:
+    async def attempt(one: PlannedRollout) -> Outcome:
         return completed(one)
 
     assert len(await all_of(Dispatch(iter([planned(n) for n in range(3)]), attempt, limit=OpensLater()))) == 3

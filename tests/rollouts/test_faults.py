@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.io.files import RunFiles
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.rollouts.summary import Summary
+from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.gym import host_gym
 
 ENVIRONMENT = "resources_servers/example_single_tool_call"

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import encode_keyed, key_in, key_of
 from nemo_gym.schemas.rows import RolloutKey
 

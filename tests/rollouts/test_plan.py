@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.plan import PlanSpec, TaskError, plan_rollouts
-from nemo_gym.rollouts.prompts import MissingFieldError, PromptConfig, PromptError
-from nemo_gym.rollouts.tasks import Task
+from nemo_gym.rollouts.tasks import MissingFieldError, PromptConfig, PromptError, Task
 
 
 def tasks(*rows: dict[str, Any]) -> list[Task]:

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.rollouts.milestones import Milestones
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.progress import Progress
-from nemo_gym.rollouts.store.agenda import Agenda
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.progress import Milestones, Progress
+from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.tally import Tally
 
-Make = Callable[..., Planned]
+Make = Callable[..., PlannedRollout]
 
 
 @dataclass
@@ -33,8 +32,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def agenda(*, owed: int, done: int = 0) -> Agenda:
-    plan = Agenda(Path("plan"), RetryPolicy(), planned=owed + done, done=done)
+def plan(*, owed: int, done: int = 0) -> PlanOnDisk:
+    plan = PlanOnDisk(Path("plan"), AttemptPolicy(), planned=owed + done, done=done)
     for position in range(owed):
         plan.owe(position, "alpha")
     return plan
@@ -47,7 +46,7 @@ def advance(progress: Progress, tally: Tally, *outcomes: Completed | Failed) -> 
 
 def test_the_last_line_is_the_bar_of_a_finished_run(planned: Make) -> None:
     stream, tally = io.StringIO(), Tally()
-    progress = Progress(agenda(owed=10), stream, clock=Clock())
+    progress = Progress(plan(owed=10), stream, clock=Clock())
     for n in range(10):
         advance(progress, tally, Completed(planned(n), b"", 0.1, float(n % 2)))
     progress.close()
@@ -60,7 +59,7 @@ def test_the_last_line_is_the_bar_of_a_finished_run(planned: Make) -> None:
 
 def test_a_terminal_gets_the_same_bar(planned: Make) -> None:
     stream, tally = Terminal(), Tally()
-    progress = Progress(agenda(owed=2), stream)
+    progress = Progress(plan(owed=2), stream)
     for n in range(2):
         advance(progress, tally, Completed(planned(n), b"", 0.1, 1.0))
     progress.tick(tally, Load())
@@ -71,7 +70,7 @@ def test_a_terminal_gets_the_same_bar(planned: Make) -> None:
 
 def test_without_a_terminal_there_is_a_line_every_half_minute_even_if_nothing_ends() -> None:
     clock, stream, tally = Clock(), io.StringIO(), Tally()
-    progress = Progress(agenda(owed=10), stream, clock=clock)
+    progress = Progress(plan(owed=10), stream, clock=clock)
     for second in range(100):
         clock.now = float(second)
         progress.tick(tally, Load())
@@ -80,7 +79,7 @@ def test_without_a_terminal_there_is_a_line_every_half_minute_even_if_nothing_en
 
 def test_a_resumed_run_starts_where_the_last_one_stopped(planned: Make) -> None:
     stream, tally = io.StringIO(), Tally()
-    progress = Progress(agenda(owed=10, done=30), stream, clock=Clock())
+    progress = Progress(plan(owed=10, done=30), stream, clock=Clock())
     advance(progress, tally, Completed(planned(0), b"", 0.1, 1.0))
     progress.close()
     assert "31/40" in stream.getvalue()
@@ -88,7 +87,7 @@ def test_a_resumed_run_starts_where_the_last_one_stopped(planned: Make) -> None:
 
 def test_an_attempt_that_is_repeated_is_no_progress(planned: Make) -> None:
     stream, tally = io.StringIO(), Tally()
-    progress = Progress(agenda(owed=2), stream, clock=Clock())
+    progress = Progress(plan(owed=2), stream, clock=Clock())
     failure = Failure(kind="timeout", message="", transient=True)
     advance(progress, tally, Failed(planned(0, attempt=1, last=2), b"", 0.1, failure))
     advance(progress, tally, Failed(planned(0, attempt=2, last=2), b"", 0.1, failure))

@@ -20,16 +20,15 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.judge import JudgeError
-from nemo_gym.rollouts.collect import Conduct
-from nemo_gym.rollouts.limits import FixedLimit
-from nemo_gym.rollouts.reverify import Reverification, ToolReplay, VerifyAttempt, reverify
-from nemo_gym.rollouts.saved import SavedRollouts
-from nemo_gym.rollouts.summary import Summary
+from nemo_gym.rollouts.concurrency import FixedLimit
+from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify
+from nemo_gym.rollouts.run import RunControl
+from nemo_gym.rollouts.tally import Summary
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
-from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.webapp import build_app
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.loader import build_app
 
 RESPONSE = {
     "id": "r",
@@ -117,8 +116,8 @@ async def run(saved: SavedRollouts, server: Counter, **options: Any) -> Summary:
         client=server.server_client, saved=saved, verifiers={"alpha": "counter"}, timeout_s=5.0, tools=tools
     )
     wanted = Reverification(saved=saved, output=saved.path.with_name("new.jsonl"), **options)
-    conduct = Conduct(limit=FixedLimit(4), pause=lambda *_: 0.0)
-    return await reverify(wanted, attempt, conduct)
+    control = RunControl(limit=FixedLimit(4), pause=lambda *_: 0.0)
+    return await reverify(wanted, attempt, control)
 
 
 def results(saved: SavedRollouts) -> dict[tuple[int, int], float]:
@@ -220,7 +219,7 @@ async def test_a_verifier_that_takes_too_long_is_given_up(tmp_path: Path, server
     slow = Slow(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
     attempt = VerifyAttempt(client=slow, saved=saved, verifiers={"alpha": "counter"}, timeout_s=0.01)
     wanted = Reverification(saved=saved, output=tmp_path / "new.jsonl")
-    summary = await reverify(wanted, attempt, Conduct(limit=FixedLimit(1), pause=lambda *_: 0.0))
+    summary = await reverify(wanted, attempt, RunControl(limit=FixedLimit(1), pause=lambda *_: 0.0))
     assert set(summary.tally.failures) == {"timeout"}
 
 

@@ -18,19 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.begin import begin
+from nemo_gym.io.files import RunFiles, StorageError
 from nemo_gym.rollouts.classify import failed, outcome_of_record
-from nemo_gym.rollouts.collect import Conduct, collect
+from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.keyed import key_of
-from nemo_gym.rollouts.limits import FixedLimit
 from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
-from nemo_gym.rollouts.plan import PlanSpec
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.source import PlanSource
-from nemo_gym.rollouts.store.files import RunFiles, StorageError
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
+from nemo_gym.rollouts.run import RunControl, collect
+from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.repair import read_lines
-from nemo_gym.rollouts.store.rollout_store import open_store
+from nemo_gym.rollouts.store.rollout_store import open_plan, open_store
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -65,7 +62,7 @@ class Agents:
 
     chance: random.Random
 
-    async def __call__(self, planned: Planned) -> Outcome:
+    async def __call__(self, planned: PlannedRollout) -> Outcome:
         if self.chance.random() < 0.25:
             return failed(planned, Failure(kind=FailureClass.TIMEOUT, message="late", transient=True), 0.1)
         return outcome_of_record(planned, {"reward": 1.0, "text": "é" * self.chance.randrange(300)}, 0.1)
@@ -74,9 +71,9 @@ class Agents:
 async def run_on(disk: Disk, tasks: Path, output: Path, chance: random.Random) -> None:
     source = PlanSource(str(tasks), None, PlanSpec(agent="alpha", repeats=REPEATS))
     with open_store(output, write=disk.write) as store:
-        agenda = begin(store, source.rows, source.request, resume=True, policy=RetryPolicy(ENDLESS))
-        conduct = Conduct(limit=FixedLimit(3), pause=lambda *_: 0.0)
-        await collect(agenda, store, Agents(chance), conduct)
+        plan = open_plan(store, source.rows, source.request, resume=True, policy=AttemptPolicy(ENDLESS))
+        control = RunControl(limit=FixedLimit(3), pause=lambda *_: 0.0)
+        await collect(plan, store, Agents(chance), control)
 
 
 async def error_on(disk: Disk, tasks: Path, output: Path, chance: random.Random) -> StorageError | None:

@@ -13,9 +13,9 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.servers.direct import LocalServer
+from nemo_gym.io.json import encode_json
+from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.gym import Gym, host_gym
-from nemo_gym.servers.wire import encode_json
 
 ROOT = Path(__file__).parents[2]
 # The embedded model has a test of its own: it would have to be loaded, and it samples.

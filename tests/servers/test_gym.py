@@ -13,14 +13,14 @@ import aiohttp
 import pytest
 from omegaconf import DictConfig
 
+from nemo_gym.config.addresses import ServerNotFoundError
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.addresses import ServerNotFoundError
-from nemo_gym.servers.children import ServerCrashedError
-from nemo_gym.servers.client import GymClient, HeadServerUnreachableError
+from nemo_gym.servers.direct.replies import DirectReply
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.replies import DirectReply
-from nemo_gym.servers.token import TOKEN_HEADER, read_run_token
+from nemo_gym.servers.head import TOKEN_HEADER, read_run_token
+from nemo_gym.servers.isolation import ServerCrashedError
+from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
 
 Build = Callable[..., DictConfig]
 

@@ -13,7 +13,7 @@ import pytest
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.compare import compare
 from nemo_gym.view.library import Library
-from nemo_gym.view.serve import Address, serving
+from nemo_gym.view.serve import ListenAddress, serving
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Answer:
 class Client:
     """Somebody who looks at a viewer."""
 
-    address: Address
+    address: ListenAddress
     session: aiohttp.ClientSession
 
     async def get(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> Answer:

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.view import index_store
-from nemo_gym.view.index_store import SUFFIX, connect, index_paths, open_index, read_state
-from nemo_gym.view.index_writer import IndexWriter, read_columns
-from nemo_gym.view.read_ahead import ReadAhead
+from nemo_gym.view.index import tables as index_store
+from nemo_gym.view.index.parsing import ReadAhead
+from nemo_gym.view.index.tables import SUFFIX, connect, index_paths, open_index, read_state
+from nemo_gym.view.index.writer import IndexWriter, read_columns
 
 Record = dict[str, Any]
 OpenWriter = Callable[..., IndexWriter]
@@ -271,8 +271,8 @@ def test_a_record_with_thousands_of_fields_has_a_limited_number_of_columns(write
 CRASHES = """
 import sys
 from pathlib import Path
-from nemo_gym.view.index_store import open_index
-from nemo_gym.view.index_writer import IndexWriter
+from nemo_gym.view.index.tables import open_index
+from nemo_gym.view.index.writer import IndexWriter
 path = Path(sys.argv[1])
 writer = IndexWriter(path, open_index(path, path.parent / "cache"))
 print("ready", flush=True)

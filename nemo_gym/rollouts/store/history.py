@@ -1,17 +1,21 @@
 """What earlier runs left behind, and what follows from it for each rollout: done, given up, or owed again.
 
 Only keys are kept, as plain integers: a million rollouts take some hundred megabytes, however large they are on disk.
+
+Reads the files of a run without touching them, for callers who want everything in memory.
 """
 
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.io.files import RunFiles
+from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import MAX_ROLLOUTS, key_in, key_of
-from nemo_gym.rollouts.store.repair import Line, Span, read_lines
+from nemo_gym.rollouts.plan import Row
+from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_TERMINAL_KEY, RolloutKey
 
 logger = logging.getLogger(__name__)
@@ -34,7 +38,7 @@ class PastFailures:
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class AttemptPolicy:
     """When a rollout that failed before is tried again."""
 
     max_attempts: int = 3
@@ -74,7 +78,7 @@ class History:
         """Whether a rollout is completed."""
         return packed(key) in self.done
 
-    def attempts(self, key: RolloutKey, policy: RetryPolicy) -> Attempts | None:
+    def attempts(self, key: RolloutKey, policy: AttemptPolicy) -> Attempts | None:
         """The attempts that a rollout which is not done still has."""
         return policy.attempts(self.failures.get(packed(key)))
 
@@ -84,9 +88,9 @@ def packed(key: RolloutKey) -> int:
     return key.task * MAX_ROLLOUTS + key.rollout
 
 
-def read_rollouts(path: Path, history: History) -> list[Span]:
+def read_rollouts(path: Path, history: History) -> list[StoredSpan]:
     """Note all completed rollouts of a file; return what in it is none, or is one again."""
-    strays: list[Span] = []
+    strays: list[StoredSpan] = []
     for line in read_lines(path):
         key = key_of(line.text)
         number = None if key is None else packed(key)
@@ -97,9 +101,9 @@ def read_rollouts(path: Path, history: History) -> list[Span]:
     return strays
 
 
-def read_failures(path: Path, history: History) -> list[Span]:
+def read_failures(path: Path, history: History) -> list[StoredSpan]:
     """Note all failed attempts of a sidecar; return what in it can't be read."""
-    strays: list[Span] = []
+    strays: list[StoredSpan] = []
     for line in read_lines(path):
         try:
             record = decode(line.text)
@@ -114,7 +118,7 @@ def read_failures(path: Path, history: History) -> list[Span]:
     return strays
 
 
-def strangers(path: Path, planned: set[int]) -> Iterator[Span]:
+def unplanned(path: Path, planned: set[int]) -> Iterator[StoredSpan]:
     """The rollouts of a file that no plan asked for."""
     for line in read_lines(path):
         key = key_of(line.text)
@@ -122,11 +126,50 @@ def strangers(path: Path, planned: set[int]) -> Iterator[Span]:
             yield _stray(line, "rollout of another plan")
 
 
-def _stray(line: Line, why: str) -> Span:
-    return Span(line.start, line.start + len(line.text), why)
+def _stray(line: StoredLine, why: str) -> StoredSpan:
+    return StoredSpan(line.start, line.start + len(line.text), why)
 
 
-def _unreadable(line: Line) -> str:
+def _unreadable(line: StoredLine) -> str:
     if not line.text.strip():
         return "blank line"
     return "unreadable line" if line.text.endswith(b"\n") else "torn line"
+
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What is owed, and what there is: the row, the result and its text stand at the same place of three lists."""
+
+    owed: list[Row]
+    rows: list[Row] = field(default_factory=list)
+    results: list[Record] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+
+
+def read_saved(files: RunFiles, policy: AttemptPolicy) -> Recollection:
+    """Read everything. Lines that can't be read, or belong to no planned rollout, are as if they were not there."""
+    history = History()
+    read_rollouts(files.rollouts, history)
+    if files.failures.exists():
+        read_failures(files.failures, history)
+    plan = {packed(key): decode(line.text) for line in read_lines(files.plan) if (key := key_of(line.text))}
+    memory = Recollection([row for number, row in plan.items() if _is_owed(number, history, policy)])
+    for line in read_lines(files.rollouts):
+        key = key_of(line.text)
+        if key is not None and packed(key) in plan:
+            memory.rows.append(plan[packed(key)])
+            memory.results.append(decode(line.text))
+            memory.texts.append(line.text.strip())
+    return memory
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The rollouts of a file that nobody writes to any more."""
+    return (decode(line.text) for line in read_lines(path))
+
+
+def _is_owed(number: int, history: History, policy: AttemptPolicy) -> bool:
+    return number not in history.done and policy.attempts(history.failures.get(number)) is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_gym import __version__
-from nemo_gym.rollouts.store.files import BUFFER_BYTES, replacing
+from nemo_gym.io.files import BUFFER_BYTES, replacing
 
 FORMAT = 1
 

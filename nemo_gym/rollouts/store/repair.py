@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from nemo_gym.rollouts.store.files import BUFFER_BYTES, replacing, storage_errors, torn_path
+from nemo_gym.io.files import BUFFER_BYTES, replacing, storage_errors, torn_path
 
 logger = logging.getLogger(__name__)
 
 
-class Line(NamedTuple):
+class StoredLine(NamedTuple):
     """A line and where it is."""
 
     start: int
     text: bytes  # with its end, if it has one
 
 
-class Span(NamedTuple):
+class StoredSpan(NamedTuple):
     """Bytes that do not belong in a file, and why."""
 
     start: int
@@ -31,16 +31,16 @@ class Span(NamedTuple):
     why: str
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path) -> Iterator[StoredLine]:
     """The lines of a file, in the memory of one."""
     end = 0
     with path.open("rb", buffering=BUFFER_BYTES) as file:
         for text in file:
             start, end = end, end + len(text)
-            yield Line(start, text)
+            yield StoredLine(start, text)
 
 
-def set_aside(path: Path, spans: Sequence[Span]) -> None:
+def set_aside(path: Path, spans: Sequence[StoredSpan]) -> None:
     """Move the spans, which are in order, out of the file, and see that it ends with a whole line."""
     with storage_errors(path, "repair"):
         if spans:
@@ -52,7 +52,7 @@ def set_aside(path: Path, spans: Sequence[Span]) -> None:
         _end_last_line(path)
 
 
-def _keep(path: Path, spans: Iterable[Span]) -> None:
+def _keep(path: Path, spans: Iterable[StoredSpan]) -> None:
     with path.open("rb") as source, torn_path(path).open("ab") as aside:
         for span in spans:
             source.seek(span.start)
@@ -61,14 +61,14 @@ def _keep(path: Path, spans: Iterable[Span]) -> None:
         os.fsync(aside.fileno())
 
 
-def _cut(path: Path, spans: Sequence[Span]) -> None:
+def _cut(path: Path, spans: Sequence[StoredSpan]) -> None:
     size = path.stat().st_size
     if len(spans) == 1 and spans[0].end == size:  # by far the usual case, and the file may be large
         os.truncate(path, spans[0].start)
         return
     with path.open("rb") as source, replacing(path) as target:
         position = 0
-        for span in (*spans, Span(size, size, "end")):
+        for span in (*spans, StoredSpan(size, size, "end")):
             source.seek(position)
             _copy(source, target, span.start - position)
             position = span.end

@@ -7,28 +7,34 @@ Invariants, whatever happens to the process:
 - A failure is recorded, and never in the main file.
 - A plan takes its place only when it is complete; a fresh run moves what it replaces aside.
 - One process writes at a time.
+
+Decides how a run begins: afresh, or where an earlier one stopped.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nemo_gym.rollouts.jsonl import decode
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import RunFiles, old_path, replacing, storage_errors, torn_path
+from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.plan import Row
-from nemo_gym.rollouts.store.agenda import Agenda, PlanWriter, survey, write_agenda
-from nemo_gym.rollouts.store.extend import write_extended
-from nemo_gym.rollouts.store.files import RunFiles, old_path, replacing, storage_errors, torn_path
-from nemo_gym.rollouts.store.history import History, RetryPolicy, packed, read_failures, read_rollouts, strangers
-from nemo_gym.rollouts.store.journal import Fsync, Journal, Write
-from nemo_gym.rollouts.store.lock import exclusive
+from nemo_gym.rollouts.store.history import AttemptPolicy, History, packed, read_failures, read_rollouts, unplanned
+from nemo_gym.rollouts.store.journal import Fsync, Journal, Write, exclusive
 from nemo_gym.rollouts.store.manifest import Manifest, Request
+from nemo_gym.rollouts.store.plan_file import PlanOnDisk, PlanWriter, survey, write_extended, write_plan
 from nemo_gym.rollouts.store.repair import read_lines, set_aside
 
-Approve: TypeAlias = Callable[[Agenda], None]  # raises if the run must not begin
+logger = logging.getLogger(__name__)
+
+
+Approve: TypeAlias = Callable[[PlanOnDisk], None]  # raises if the run must not open_plan
 
 
 class RolloutStore:
@@ -48,22 +54,22 @@ class RolloutStore:
         return self.files.plan.exists() and self.files.rollouts.exists()
 
     # ---- ways to begin ----------------------------------------------------------------------------------------------
-    def begin(self, rows: Iterable[Row], request: Request, policy: RetryPolicy, approve: Approve) -> Agenda:
+    def start(self, rows: Iterable[Row], request: Request, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Begin afresh: write the plan, move aside what an earlier run left. Nothing is touched without approval."""
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
             writer = PlanWriter(file)
-            agenda = write_agenda(self.files.plan, writer, rows, policy)
-            approve(agenda)
+            plan = write_plan(self.files.plan, writer, rows, policy)
+            approve(plan)
             self._retire()
         self._write_manifest(request.manifest(writer.facts))
         self._open()
-        return agenda
+        return plan
 
-    def resume(self, policy: RetryPolicy, approve: Approve) -> Agenda:
+    def resume(self, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Go on with the plan that is there."""
         return self._go_on(self._recall(), policy, approve)
 
-    def extend(self, rows: Iterable[Row], request: Request, policy: RetryPolicy, approve: Approve) -> Agenda:
+    def extend(self, rows: Iterable[Row], request: Request, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Go on with another plan that agrees with the old one where they overlap; keep what is collected."""
         history = self._recall()
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
@@ -102,13 +108,13 @@ class RolloutStore:
         """The completed rollouts, parsed, one at a time, in the order of the file."""
         return (decode(line.text) for line in read_lines(self.files.rollouts))
 
-    def _go_on(self, history: History, policy: RetryPolicy, approve: Approve) -> Agenda:
-        agenda = survey(self.files.plan, history, policy)
-        approve(agenda)
-        if agenda.done < len(history.done):
+    def _go_on(self, history: History, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
+        plan = survey(self.files.plan, history, policy)
+        approve(plan)
+        if plan.done < len(history.done):
             self._expel_strangers()
         self._open()
-        return agenda
+        return plan
 
     # ---- the past ---------------------------------------------------------------------------------------------------
     def _recall(self) -> History:
@@ -121,7 +127,7 @@ class RolloutStore:
 
     def _expel_strangers(self) -> None:
         planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
-        set_aside(self.files.rollouts, list(strangers(self.files.rollouts, planned)))
+        set_aside(self.files.rollouts, list(unplanned(self.files.rollouts, planned)))
 
     def _retire(self) -> None:
         """Clear the way for a fresh run. What was collected is kept beside it until the run after that."""
@@ -158,3 +164,54 @@ def open_store(output: Path, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os
             yield store
         finally:
             store.close()
+
+
+class ResumeMode(StrEnum):
+    """What to do if a resumed run is asked for something else than the run before it."""
+
+    STRICT = "strict"  # refuse, and say what differs
+    EXTEND = "extend"  # plan anew, run what is new, keep what is collected
+    FORCE = "force"  # go on with the old plan, whatever is asked for
+
+
+class PlanChangedError(ConfigError):
+    """A run can't be resumed because it is asked for something else."""
+
+
+def open_plan(
+    store: RolloutStore,
+    rows: Callable[[], Iterable[Row]],
+    request: Request,
+    *,
+    resume: bool = False,
+    mode: ResumeMode = ResumeMode.STRICT,
+    policy: AttemptPolicy,
+    approve: Approve = lambda plan: None,  # noqa: ARG005 - nothing to object to
+) -> PlanOnDisk:
+    """Prepare the files and find out what is owed. ``rows`` makes the plan and is called only if one is needed."""
+    if not resume or not store.can_resume:
+        if resume:
+            missing = [path.name for path in (store.files.plan, store.files.rollouts) if not path.exists()]
+            logger.info("Nothing to resume (%s not there): starting afresh", " and ".join(missing))
+        return store.start(rows(), request, policy, approve)
+    changes = _changes(store, request)
+    if mode is ResumeMode.EXTEND:
+        return store.extend(rows(), request, policy, approve)
+    if changes and mode is ResumeMode.STRICT:
+        raise PlanChangedError(
+            "this output was collected with another plan:\n" + "\n".join(f"  {change}" for change in changes),
+            hint="resume with the old settings; or +resume_mode=extend to run only what is new; or "
+            "+resume_mode=force to finish the old plan; or another output_jsonl_fpath",
+        )
+    return store.resume(policy, approve)
+
+
+def _changes(store: RolloutStore, request: Request) -> list[str]:
+    """What differs from the run before; nothing is known without a manifest, and then the plan on disk is the plan."""
+    earlier = Manifest.read(store.files.manifest)
+    if earlier is None:
+        return []
+    changes = list(request.differences(earlier))
+    if store.files.plan.stat().st_size != earlier.plan.bytes:
+        changes.append(f"{store.files.plan.name}: the file is not as it was written")
+    return changes

@@ -1,27 +1,136 @@
-"""Several rollout files as one: each rollout counted exactly once, in the order of their keys.
+"""Which files hold the shards of a collection, and what may be asked of them: what is known without reading numbers.
+
+Where each rollout of some files is, and how to read it again: 24 bytes of memory each, whatever its size on disk.
+
+Several rollout files as one: each rollout counted exactly once, in the order of their keys.
 
 The files are read once, for their numbers; of the rollouts themselves only the positions are kept, and lines are read
 again when they are needed. A line that cannot be read is reported and leaves the rest as it is, or is an error.
 """
 
+import glob
 import logging
-from collections.abc import Iterator, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.json import decode
+from nemo_gym.io.lines import Block, line_ends, read_blocks
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
 from nemo_gym.metrics.fields import NO_INDEX
-from nemo_gym.metrics.lines import Block, line_ends, read_blocks
 from nemo_gym.metrics.table import Ints, RolloutTable
-from nemo_gym.rollouts.jsonl import decode
-from nemo_gym.rollouts.store.positions import Positions
-from nemo_gym.rollouts.store.shard_files import OnConflict, Place, unreadable
 from nemo_gym.schemas.rows import RolloutKey
 
 logger = logging.getLogger(__name__)
+
+
+class OnConflict(StrEnum):
+    """What to do about two different rollouts with the same key."""
+
+    ERROR = "error"
+    FIRST = "first"
+    LAST = "last"
+
+
+class ShardPlace(NamedTuple):
+    """A line of a file."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path} line {self.line}"
+
+
+def expand_globs(patterns: str) -> list[str]:
+    """The files that comma-separated patterns match: in the order of the patterns, sorted within each, none twice."""
+    parts = filter(None, (part.strip() for part in patterns.split(",")))
+    matches = (path for part in parts for path in sorted(glob.glob(part)))  # noqa: PTH207 - strings in, strings out
+    return list(dict.fromkeys(matches))
+
+
+def parse_line(line: bytes | str, path: str | Path, line_number: int) -> Any:
+    """The value on a line; an error names the file and the line."""
+    try:
+        return decode(line)
+    except ValueError as error:
+        raise unreadable([(ShardPlace(Path(path), line_number), f"not JSON ({error})")]) from None
+
+
+def unreadable(lines: Sequence[tuple[ShardPlace, str]]) -> ConfigError:
+    """The error about lines that can't be read, each with the reason."""
+    (place, reason), more = lines[0], len(lines) - 1
+    return ConfigError(
+        f"{place.path}: line {place.line}: {reason}" + (f" (and {more} more lines)" if more else ""),
+        hint="a line that a crash tore is set aside when its collection is resumed",
+    )
+
+
+_OPEN_FILES: Final = 64
+
+
+class Positions:
+    """The lines of some files, numbered in the order in which they were added."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+        self._chunks: list[tuple[int, Ints, Ints, Ints]] = []
+        self._firsts: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, shard: int, starts: Ints, stops: Ints, lines: Ints) -> None:
+        """Add lines of one file: where they start, where they stop, their numbers."""
+        if len(starts):
+            self._firsts.append(self._count)
+            self._chunks.append((shard, starts, stops, lines))
+            self._count += len(starts)
+
+    def place(self, row: int) -> ShardPlace:
+        """Where a line is, for people."""
+        (shard, _, _, lines), offset = self._find(row)
+        return ShardPlace(self.paths[shard], int(lines[offset]))
+
+    def read(self, rows: Iterable[int]) -> Iterator[bytes]:
+        """The text of these lines, without line ends."""
+        with _descriptors(self.paths) as descriptor:
+            for row in rows:
+                (shard, starts, stops, _), offset = self._find(row)
+                start = int(starts[offset])
+                yield os.pread(descriptor(shard), int(stops[offset]) - start, start).rstrip(b"\r\n")
+
+    def _find(self, row: int) -> tuple[tuple[int, Ints, Ints, Ints], int]:
+        chunk = bisect_right(self._firsts, row) - 1
+        return self._chunks[chunk], row - self._firsts[chunk]
+
+
+@contextmanager
+def _descriptors(paths: Sequence[Path]) -> Iterator[Callable[[int], int]]:
+    """Opens files by their number as they are needed, and keeps a few of them open."""
+    opened: dict[int, int] = {}
+
+    def descriptor(shard: int) -> int:
+        if shard not in opened:
+            if len(opened) >= _OPEN_FILES:
+                os.close(opened.pop(next(iter(opened))))
+            opened[shard] = os.open(paths[shard], os.O_RDONLY)
+        return opened[shard]
+
+    try:
+        yield descriptor
+    finally:
+        for number in opened.values():
+            os.close(number)
+
 
 _SHOWN: Final = 10
 
@@ -33,7 +142,7 @@ class Shards:
         self, paths: Sequence[Path], *, on_conflict: OnConflict = OnConflict.ERROR, strict: bool = True
     ) -> None:
         self.paths = paths
-        self.unreadable: list[tuple[Place, str]] = []
+        self.unreadable: list[tuple[ShardPlace, str]] = []
         self.repeated = 0  # rollouts that were left out because they are there already
         self._builder = MetricsBuilder()
         self._positions = Positions(paths)
@@ -87,7 +196,7 @@ class Shards:
             offset, done = offset + len(block), done + lines
 
     def _note(self, path: Path, bad: Sequence[BadLine]) -> None:
-        self.unreadable += [(Place(path, line.line), line.reason) for line in bad]
+        self.unreadable += [(ShardPlace(path, line.line), line.reason) for line in bad]
 
     def _tell_unreadable(self) -> None:
         for place, reason in self.unreadable[:_SHOWN]:

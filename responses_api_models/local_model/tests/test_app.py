@@ -14,8 +14,8 @@ from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
 )
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.model_errors import ModelCallError
-from nemo_gym.servers.webapp import build_app
+from nemo_gym.servers.loader import build_app
+from nemo_gym.servers.models.failures import ModelCallError
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.tests.conftest import CALCULATOR, QUESTION, ask, build_model, seeded
 

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from nemo_gym.metrics.continuity import Continuity, check_continuity
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.webapp import build_app
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.loader import build_app
 from resources_servers.calculator.app import CalculatorConfig, CalculatorServer
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
 from responses_api_models.local_model.app import LocalModel, LocalModelConfig

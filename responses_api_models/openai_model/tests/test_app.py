@@ -18,7 +18,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.http import close_http_client
-from nemo_gym.servers.model_errors import ModelCallError
+from nemo_gym.servers.models.failures import ModelCallError
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
 from responses_api_models.openai_model.tests.scripted_endpoint import CUT, ENDLESS, error, reply, serving, stream
 
@@ -312,7 +312,7 @@ async def test_items_of_unknown_types_are_kept_and_given_back(caplog: pytest.Log
         await server.responses(NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": conversation}))
 
         assert [item["type"] for item in first] == ["reasoning", "message"]
-        assert first[0]["kept_item"] == search
+        assert first[0]["unknown_item"] == search
         assert [body["input"][1] for body in endpoint.bodies[1:]] == [search, search]
         assert f"model real-name at {endpoint.url}: it answers with items of type web_search_call" in caplog.text
 

@@ -17,11 +17,11 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.direct import LocalServer
+from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.http import close_http_client
-from nemo_gym.servers.model_errors import ModelCallError
+from nemo_gym.servers.loader import build_app
+from nemo_gym.servers.models.failures import ModelCallError
 from nemo_gym.servers.rollout_scope import mark_rollout
-from nemo_gym.servers.webapp import build_app
 from responses_api_models.replay_model.app import ReplayModel, ReplayModelConfig
 
 RESPONSE = {

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.rollouts.store.history import (
+    AttemptPolicy,
     Attempts,
     History,
     PastFailures,
-    RetryPolicy,
     parse_max_attempts,
     read_failures,
     read_rollouts,
@@ -67,11 +67,11 @@ def test_failed_attempts_are_counted(tmp_path: Path) -> None:
     ],
 )
 def test_a_rollout_is_tried_so_many_times_over_all_runs(past: PastFailures | None, attempts: Attempts | None) -> None:
-    assert RetryPolicy(3).attempts(past) == attempts
+    assert AttemptPolicy(3).attempts(past) == attempts
 
 
 def test_a_reopened_class_gets_a_fresh_set_of_attempts() -> None:
-    policy = RetryPolicy(3, frozenset({"timeout"}))
+    policy = AttemptPolicy(3, frozenset({"timeout"}))
     assert policy.attempts(PastFailures(3, terminal=True, kind="timeout")) == Attempts(4, 6)
     assert policy.attempts(PastFailures(3, kind="connection")) is None
 

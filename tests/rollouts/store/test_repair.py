@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.store.repair import Span, read_lines, set_aside
+from nemo_gym.rollouts.store.repair import StoredSpan, read_lines, set_aside
 
 
 @pytest.fixture
@@ -13,9 +13,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "f.jsonl"
 
 
-def spans_of(path: Path, bad: set[int]) -> list[Span]:
+def spans_of(path: Path, bad: set[int]) -> list[StoredSpan]:
     lines = list(read_lines(path))
-    return [Span(line.start, line.start + len(line.text), "odd") for n, line in enumerate(lines) if n in bad]
+    return [StoredSpan(line.start, line.start + len(line.text), "odd") for n, line in enumerate(lines) if n in bad]
 
 
 def test_lines_know_where_they_are(file: Path) -> None:
@@ -26,7 +26,7 @@ def test_lines_know_where_they_are(file: Path) -> None:
 def test_a_torn_tail_is_cut_off_and_kept_aside(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_bytes(b'{"a":1}\n{"b"')
     with caplog.at_level(logging.WARNING):
-        set_aside(file, [Span(8, 12, "torn line")])
+        set_aside(file, [StoredSpan(8, 12, "torn line")])
     assert file.read_bytes() == b'{"a":1}\n'
     assert file.with_name("f.jsonl.torn").read_bytes() == b'{"b"\n'
     assert "1 torn line" in caplog.text
@@ -68,5 +68,5 @@ def test_what_is_set_aside_and_what_stays_is_everything_there_was(
 def test_what_was_set_aside_before_is_kept(file: Path) -> None:
     for torn in (b"first", b"second"):
         file.write_bytes(torn)
-        set_aside(file, [Span(0, len(torn), "torn line")])
+        set_aside(file, [StoredSpan(0, len(torn), "torn line")])
     assert file.with_name("f.jsonl.torn").read_bytes() == b"first\nsecond\n"

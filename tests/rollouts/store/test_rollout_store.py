@@ -9,19 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.begin import PlanChangedError, ResumeMode, begin
+from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.classify import failed, outcome_of_record
 from nemo_gym.rollouts.outcome import Failure, Outcome
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.store.agenda import Agenda
-from nemo_gym.rollouts.store.extend import PlanConflictError
-from nemo_gym.rollouts.store.files import RunFiles
-from nemo_gym.rollouts.store.history import RetryPolicy
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.manifest import Manifest, Request
-from nemo_gym.rollouts.store.rollout_store import open_store
+from nemo_gym.rollouts.store.plan_file import PlanConflictError, PlanOnDisk
+from nemo_gym.rollouts.store.rollout_store import PlanChangedError, ResumeMode, open_plan, open_store
 
 Rows = list[dict[str, Any]]
-THREE_ATTEMPTS = RetryPolicy(3)
+THREE_ATTEMPTS = AttemptPolicy(3)
 
 
 def rows(tasks: int, repeats: int = 1, text: str = "q") -> Rows:
@@ -37,11 +35,11 @@ def rows(tasks: int, repeats: int = 1, text: str = "q") -> Rows:
     ]
 
 
-def done(planned: Planned) -> Outcome:
+def done(planned: PlannedRollout) -> Outcome:
     return outcome_of_record(planned, {"reward": 1.0}, 0.1)
 
 
-def timed_out(planned: Planned) -> Outcome:
+def timed_out(planned: PlannedRollout) -> Outcome:
     return failed(planned, Failure(kind="timeout", message="late"), 0.1)
 
 
@@ -52,14 +50,14 @@ def run(
     resume: bool = True,
     mode: ResumeMode = ResumeMode.STRICT,
     settings: dict[str, Any] | None = None,
-    policy: RetryPolicy = THREE_ATTEMPTS,
-    outcome: Callable[[Planned], Outcome | None] = done,
+    policy: AttemptPolicy = THREE_ATTEMPTS,
+    outcome: Callable[[PlannedRollout], Outcome | None] = done,
 ) -> list[tuple[int, int]]:
     """One run; returns what it found to be owed."""
     with open_store(output) as store:
         request = Request(settings or {"rows": len(plan)})
-        agenda = begin(store, lambda: plan, request, resume=resume, mode=mode, policy=policy)
-        owed = list(agenda)
+        opened = open_plan(store, lambda: plan, request, resume=resume, mode=mode, policy=policy)
+        owed = list(opened)
         store.append([o for planned in owed if (o := outcome(planned))])
     return [tuple(planned.key) for planned in owed]
 
@@ -92,14 +90,14 @@ def test_a_resumed_run_owes_what_is_neither_done_nor_given_up(output: Path) -> N
     assert run(output, rows(3), outcome=timed_out) == [(0, 0), (2, 0)]
     assert run(output, rows(3), outcome=timed_out) == [(0, 0), (2, 0)]
     assert run(output, rows(3)) == [], "three attempts are enough"
-    assert run(output, rows(3), policy=RetryPolicy(3, frozenset({"timeout"}))) == [(0, 0), (2, 0)]
+    assert run(output, rows(3), policy=AttemptPolicy(3, frozenset({"timeout"}))) == [(0, 0), (2, 0)]
     assert sorted(keys(output)) == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_attempts_are_counted_over_all_runs(output: Path) -> None:
     attempts: list[tuple[int, int]] = []
 
-    def note(planned: Planned) -> Outcome:
+    def note(planned: PlannedRollout) -> Outcome:
         attempts.append((planned.attempt, planned.last_attempt))
         return timed_out(planned)
 
@@ -131,7 +129,7 @@ def test_a_plan_that_is_no_good_touches_nothing(output: Path) -> None:
         raise ConfigError("row 5 is no good")
 
     with open_store(output) as store, pytest.raises(ConfigError):
-        begin(store, broken, Request({}), policy=RetryPolicy())
+        open_plan(store, broken, Request({}), policy=AttemptPolicy())
     assert {path.name: path.read_bytes() for path in output.parent.iterdir()} == before
 
 
@@ -139,12 +137,12 @@ def test_a_plan_that_is_not_approved_touches_nothing(output: Path) -> None:
     run(output, rows(1))
     before = {path.name: path.read_bytes() for path in output.parent.iterdir()}
 
-    def refuse(agenda: Agenda) -> None:
-        assert agenda.agents == {"alpha": 2}
+    def refuse(plan: PlanOnDisk) -> None:
+        assert plan.agents == {"alpha": 2}
         raise ConfigError("unknown agent")
 
     with open_store(output) as store, pytest.raises(ConfigError):
-        begin(store, lambda: rows(2), Request({}), policy=RetryPolicy(), approve=refuse)
+        open_plan(store, lambda: rows(2), Request({}), policy=AttemptPolicy(), approve=refuse)
     assert {path.name: path.read_bytes() for path in output.parent.iterdir()} == before
 
 
@@ -228,17 +226,17 @@ def test_however_the_files_are_cut_off_everything_ends_up_there_once(
     files, plan = RunFiles.of(output), rows(3, 2)
     fate = {"done": done, "fail": timed_out, "none": lambda _: None}
 
-    def mixed(planned: Planned) -> Outcome | None:
+    def mixed(planned: PlannedRollout) -> Outcome | None:
         return fate[fates[planned.key.task * 2 + planned.key.rollout]](planned)
 
-    run(output, plan, outcome=mixed, policy=RetryPolicy(99))
+    run(output, plan, outcome=mixed, policy=AttemptPolicy(99))
     for name, cut in cuts:
         path: Path = getattr(files, name)
         os.truncate(path, min(cut, path.stat().st_size))
         with path.open("ab") as file:
             file.write(noise)
-        run(output, plan, outcome=mixed, policy=RetryPolicy(99))
-    run(output, plan, policy=RetryPolicy(99))
+        run(output, plan, outcome=mixed, policy=AttemptPolicy(99))
+    run(output, plan, policy=AttemptPolicy(99))
     assert sorted(keys(output)) == [(t, r) for t in range(3) for r in range(2)]
     assert output.read_bytes().endswith(b"\n")
     keys(files.failures)  # readable to the last line
@@ -253,6 +251,6 @@ def test_a_line_glued_to_a_torn_one_by_another_program_is_owed_again(output: Pat
 
 def test_the_completed_rollouts_can_be_read_back_while_the_store_is_open(output: Path) -> None:
     with open_store(output) as store:
-        agenda = begin(store, lambda: rows(2), Request({}), policy=RetryPolicy())
-        store.append([done(planned) for planned in agenda])
+        plan = open_plan(store, lambda: rows(2), Request({}), policy=AttemptPolicy())
+        store.append([done(planned) for planned in plan])
         assert [record["reward"] for record in store.completed()] == [1.0, 1.0]

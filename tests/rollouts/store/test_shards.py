@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.merge import find_shards
-from nemo_gym.rollouts.store.shard_files import OnConflict
-from nemo_gym.rollouts.store.shards import Shards
+from nemo_gym.rollouts.run_metrics import find_shards
+from nemo_gym.rollouts.store.shards import OnConflict, Shards
 
 
 def shard(path: Path, *records: dict[str, Any]) -> Path:

@@ -1,0 +1,230 @@
+"""Shows the metrics of rollouts: the key metrics as data, how complete and how sure they are for the eye.
+
+``ng_collect_rollouts``: reach a Gym, let the library do the work, say how it went.
+
+Ctrl-C before the first rollout ends the command; during the collection it stops new rollouts and saves those that run.
+
+``ng_e2e_collect_rollouts``: prepare the configured datasets, host the Gym, collect, aggregate, stop; in one process.
+
+The preparation lies beside the output, in ``preprocessed_datasets``. Whatever else can be asked of a collection can be
+asked here, too.
+"""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig
+from pydantic import Field, create_model
+
+from nemo_gym.cli import console
+from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
+from nemo_gym.cli.hosting import RunHelper
+from nemo_gym.cli.parameters import build, read_configuration
+from nemo_gym.cli.preparation import check_prompt
+from nemo_gym.config.instances import read_instances, require_instances
+from nemo_gym.config.interpolation import plain
+from nemo_gym.data.prepare import MissingDatasetError
+from nemo_gym.data.samples import Mode
+from nemo_gym.errors import ConfigError
+from nemo_gym.executors.processes import worker_count, worker_pool
+from nemo_gym.export.trackers import tracking
+from nemo_gym.global_config import get_wandb_run
+from nemo_gym.io.files import RunFiles
+from nemo_gym.io.json import to_json
+from nemo_gym.metrics.report import details_path
+from nemo_gym.rollout_collection import E2ERolloutCollectionConfig, RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.rollouts.run import StopSwitch, on_signals
+from nemo_gym.rollouts.run_metrics import RunMetrics
+from nemo_gym.rollouts.tally import Summary
+from nemo_gym.servers.http import close_http_client
+from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
+
+
+def show_metrics(metrics: Sequence[RunMetrics]) -> None:
+    """Print the key metrics of each agent; beside them coverage, intervals, rewards and difficulty."""
+    for each in metrics:
+        if each.report is not None:
+            console.note(f"\n{each.report.text()}\n")
+        console.emit(f"Key metrics for {each.agent}:")
+        console.emit(json.dumps(json.loads(to_json(each.key_metrics)), indent=4))
+
+
+SERVE = (
+    "Whether to host the servers in this process (true) or to use those of a running ng_run (false). Unless given, they"
+    " are hosted if the configuration describes any."
+)
+
+
+class CollectRolloutsConfig(RolloutCollectionConfig):
+    """Parameters of ``ng_collect_rollouts``."""
+
+    serve: bool | None = Field(default=None, description=SERVE)
+
+
+def collect_rollouts(overrides: Sequence[str]) -> int:
+    """Collect rollouts, show their metrics, and tell by the exit code whether all of them are there.
+
+    Whoever names a split instead of a task file wants it to be prepared first.
+    """
+    if any(re.match(r"\+*split=", override) for override in overrides):
+        end_to_end: int = import_module("nemo_gym.cli.collection").e2e_collect_rollouts(overrides)
+        return end_to_end
+    config = read_configuration(CollectRolloutsConfig, overrides)
+    parameters = build(CollectRolloutsConfig, config)
+    check_prompt(parameters.prompt_config)
+    return report(run_async(collect(config, parameters)))
+
+
+def report(summary: Summary) -> int:
+    """Show the metrics of a collection and how it went; return the exit code."""
+    show_metrics(summary.metrics)
+    console.note(summary.text())
+    if summary.metrics:
+        console.note(f"details:  {details_path(summary.files.rollouts)}")
+    return summary.exit_code
+
+
+async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summary:
+    """Collect in the Gym of this process or in one that runs elsewhere; tell the trackers."""
+    stop = StopSwitch(drain_s=parameters.drain_timeout_s)
+    async with (
+        reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
+        _workers(config, parameters) as attempt,
+    ):
+        with on_signals(stop, console.note), tracking(get_wandb_run) as trackers:
+            summary = await RolloutCollectionHelper().collect(parameters, client=client, attempt=attempt, stop=stop)
+            trackers.log(summary.metrics, rollouts=uploaded(summary.files.rollouts, parameters))
+            return summary
+
+
+def uploaded(rollouts: Path, parameters: RolloutCollectionConfig) -> Path | None:
+    """The rollouts that trackers get."""
+    return rollouts if parameters.upload_rollouts_to_wandb else None
+
+
+@asynccontextmanager
+async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> AsyncIterator[Attempt | None]:
+    """The worker processes that are asked for; none means that rollouts run in this process."""
+    number = worker_count(parameters.workers)
+    if number == 1:
+        yield None
+        return
+    if parameters.serve is False or not read_instances(config):
+        raise UsageError(
+            "worker processes host the servers themselves, so they need to know them",
+            hint="give +config_paths=[…], or leave out +workers to use the servers of ng_run",
+        )
+    async with worker_pool(config, number, timeout_s=parameters.rollout_timeout_s) as pool:
+        yield pool
+
+
+Driver = Callable[[RolloutCollectionConfig, dict[str, Any]], Awaitable[Any]]
+
+_OF_COLLECTION: Final = set(RolloutCollectionConfig.model_fields) - {"input_jsonl_fpath"}
+_OF_PREPARATION: Final = {"data_source", "overwrite_metrics_conflicts", "skip_invalid"}
+
+
+def _fields(model: Any, names: set[str]) -> dict[str, Any]:
+    return {
+        name: (field.annotation, field)
+        for name, field in model.model_fields.items()
+        if name in names and name not in E2ERolloutCollectionConfig.model_fields
+    }
+
+
+# Parameters of the command: those of the collection, but for the task file, and those of the preparation.
+EndToEndConfig = create_model(
+    "EndToEndConfig",
+    __base__=E2ERolloutCollectionConfig,
+    __doc__="Parameters of ``ng_e2e_collect_rollouts``.",
+    **_fields(RolloutCollectionConfig, _OF_COLLECTION),
+    **_fields(TrainDataProcessorConfig, _OF_PREPARATION),
+)
+
+
+def e2e_collect_rollouts(overrides: Sequence[str]) -> int:
+    """Prepare, host, collect, aggregate, stop."""
+    config = read_configuration(EndToEndConfig, overrides)
+    wanted = build(EndToEndConfig, config)
+    require_instances(config)
+    drive = load_driver(wanted.rollout_collection_driver) if wanted.rollout_collection_driver else None
+    config["input_jsonl_fpath"] = str(prepared_tasks(config, wanted))
+    parameters = build(CollectRolloutsConfig, config)
+    parameters.serve = True
+    check_prompt(parameters.prompt_config)
+    files = RunFiles.of(Path(parameters.output_jsonl_fpath))
+    console.note(f"tasks: {parameters.input_jsonl_fpath}\nrollouts: {files.rollouts}\nmetrics: {files.metrics}")
+    if drive is None:
+        return report(run_async(collect(config, parameters)))
+    console.note(f"driver: {wanted.rollout_collection_driver}")
+    with crashes_explained("correct the cause and start again"):
+        return _drive(config, parameters, drive)
+
+
+def prepared_tasks(config: DictConfig, wanted: E2ERolloutCollectionConfig) -> Path:
+    """The task file of the split, prepared now unless an earlier preparation is to be used."""
+    folder = Path(wanted.output_jsonl_fpath).parent / "preprocessed_datasets"
+    tasks = folder / f"{wanted.split}.jsonl"
+    if wanted.reuse_existing_data_preparation and tasks.exists():
+        console.note(f"using the data prepared before: {tasks}")
+        return tasks
+    mode = Mode.example_validation if wanted.split == "example" else Mode.train_preparation
+    settings = {"should_download": True, "mode": mode.value, "output_dirpath": str(folder)}
+    console.note(f"preparing the data in {folder}")
+    asked = config.copy()
+    asked.update(settings)
+    TrainDataProcessor().run(asked)
+    if not tasks.exists():
+        raise MissingDatasetError(
+            f"{tasks}: the preparation made no such file, because no configured agent has a {wanted.split} dataset",
+            hint="choose another +split=…, or list such a dataset under the agent's datasets",
+        )
+    return tasks
+
+
+def load_driver(reference: str) -> Driver:
+    """The function that collects in place of the built-in collection."""
+    module, _, name = reference.partition(":")
+    if not module or not name:
+        raise ConfigError(f"rollout_collection_driver={reference} names no function", hint="write module.path:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # a console script has no other way to a module of the user's
+    try:
+        driver: Driver = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"rollout_collection_driver={reference} can't be loaded: {error}", hint="write module.path:function"
+        ) from error
+    return driver
+
+
+def _drive(config: DictConfig, parameters: RolloutCollectionConfig, drive: Driver) -> int:
+    """Let the driver work with the Gym, which it finds as any other process would: through the head server.
+
+    The Gym has a thread of its own, because asking the head server blocks.
+    """
+    gym = RunHelper()
+    gym.start()
+    try:
+        run_async(_work(drive(parameters, plain(config))))
+        gym.poll()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    finally:
+        gym.shutdown()
+    return Exit.OK
+
+
+async def _work(driving: Awaitable[Any]) -> None:
+    try:
+        await driving
+    finally:
+        await close_http_client()

@@ -1,0 +1,60 @@
+"""``ng_prepare_data``: the datasets of the configured agents, collated into one task file per type.
+
+``ng_materialize_prompts``, and the check of a prompt template before it is used.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from nemo_gym.cli import console
+from nemo_gym.cli.command import Exit
+from nemo_gym.cli.parameters import build, read_configuration, read_parameters
+from nemo_gym.data.prepare import Preparation
+from nemo_gym.errors import ConfigError
+from nemo_gym.prompt import MaterializePromptsConfig, load_prompt_config
+from nemo_gym.prompt import materialize_prompts as materialize
+from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
+
+
+def prepare_data(overrides: Sequence[str]) -> int:
+    """Prepare the data and say where it is."""
+    config = read_configuration(TrainDataProcessorConfig, overrides, needs_model=False)
+    parameters = build(TrainDataProcessorConfig, config)
+    prepared = TrainDataProcessor().run(config)
+    if prepared.files:
+        console.emit(as_text(prepared))
+    else:
+        console.warn(f"no configured agent has a dataset for mode={parameters.mode}, so nothing was written")
+    if prepared.skipped:
+        console.warn(f"{len(prepared.skipped)} invalid samples were left out")
+    return Exit.OK
+
+
+def as_text(prepared: Preparation) -> str:
+    """List the files that were written."""
+    rows = [(kind, str(files.rows), str(files.tasks), str(files.metrics)) for kind, files in prepared.files.items()]
+    return console.table(("Type", "Rows", "Tasks", "Metrics"), rows)
+
+
+def materialize_prompts(overrides: Sequence[str]) -> int:
+    """Fill the template for every row and save the rows."""
+    config = read_parameters(MaterializePromptsConfig, overrides)
+    check_prompt(config.prompt_config)
+    materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
+    return Exit.OK
+
+
+def check_prompt(path: str | None) -> None:
+    """Say what is wrong with a prompt template file in words rather than with a traceback."""
+    if path is None:
+        return
+    try:
+        load_prompt_config(path)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        reasons = "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'the file'}: {detail['msg']}" for detail in details)
+        raise ConfigError(
+            f"{path} is no prompt template ({reasons})",
+            hint="it needs a text under user:, and may have one under system:",
+        ) from None

@@ -1,0 +1,162 @@
+"""``ng_reverify``: the verifiers of today on the rollouts of then.
+
+Hosts the resources servers that the agents of the file use, and what those need; the model that wrote the rollouts is
+neither hosted nor asked.
+"""
+
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel, Field
+
+from nemo_gym.cli import console
+from nemo_gym.cli.collection import SERVE, report
+from nemo_gym.cli.gyms import reach_gym, run_async
+from nemo_gym.cli.parameters import build, read_configuration
+from nemo_gym.config.addresses import server_names, server_settings
+from nemo_gym.config.instances import find_references, read_instances
+from nemo_gym.config.interpolation import plain
+from nemo_gym.config.keys import DUMMY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
+from nemo_gym.errors import ConfigError
+from nemo_gym.metrics.compare import reward_changes
+from nemo_gym.rollouts.concurrency import limit_for
+from nemo_gym.rollouts.options import DEFAULT_DRAIN_S, DEFAULT_TIMEOUT_S
+from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify
+from nemo_gym.rollouts.run import RunControl, StopSwitch, on_signals
+from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.rollouts.store.history import AttemptPolicy, parse_max_attempts
+from nemo_gym.rollouts.store.shards import Shards
+from nemo_gym.rollouts.tally import Summary
+from nemo_gym.servers.rollout_scope import wants_marks
+
+MAX_ATTEMPTS_VARIABLE = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
+MAX_ATTEMPTS = 3
+MANY = 64
+
+
+class ReverifyConfig(BaseModel):
+    """Parameters of ``ng_reverify``."""
+
+    input: str = Field(description="File with the rollouts to verify again.")
+    output: str = Field(description="File for the new ones; the other files of the run go beside it.")
+    resources_server: str | None = Field(
+        default=None, description="Who verifies them, if not the resources server that each agent is configured with."
+    )
+    replay_tools: bool = Field(
+        default=False, description="Make the recorded tool calls again first, for verifiers that look at their effects."
+    )
+    resume_from_cache: bool = Field(default=False, description="Go on where an earlier run to the same output stopped.")
+    retry_failed: list[str] = Field(
+        default_factory=list, description="Classes of failure to try again when resuming, e.g. [verifier_error]."
+    )
+    num_samples_in_parallel: int | Literal["auto"] | None = Field(
+        default=MANY, description="Most rollouts to verify at once; auto: find out."
+    )
+    rollout_timeout_s: float | None = Field(
+        default=DEFAULT_TIMEOUT_S, gt=0, description="Seconds after which a verification is given up; null: never."
+    )
+    disable_aggregation: bool = Field(default=False, description="Compute no metrics.")
+    serve: bool | None = Field(default=None, description=SERVE)
+
+
+def reverify_rollouts(overrides: Sequence[str]) -> int:
+    """Verify saved rollouts again, show their metrics and which rewards changed."""
+    config = read_configuration(ReverifyConfig, overrides, needs_model=False)
+    parameters = build(ReverifyConfig, config)
+    with closing(SavedRollouts(Path(parameters.input))) as saved:
+        summary, tools = run_async(_reverify(config, parameters, saved))
+    code = report(summary)
+    if tools is not None:
+        console.note(f"{tools.calls} tool calls made again, {tools.different} of them with another result")
+    old, new = (Shards([path], strict=False).table() for path in (saved.path, summary.files.rollouts))
+    console.emit(reward_changes(old, new).text())
+    return code
+
+
+async def _reverify(
+    config: DictConfig, parameters: ReverifyConfig, saved: SavedRollouts
+) -> tuple[Summary, ToolReplay | None]:
+    stop = StopSwitch(drain_s=DEFAULT_DRAIN_S)
+    agents = saved.agents()
+    hosted = _is_real(config) if parameters.serve is None else parameters.serve
+    if hosted:
+        config = only(config, needed(config, verifiers_of(config, agents, parameters.resources_server)))
+    async with reach_gym(config, serve=hosted, on_crash=stop.press) as client:
+        attempt = VerifyAttempt(
+            client=client,
+            saved=saved,
+            verifiers=verifiers_of(client.global_config_dict, agents, parameters.resources_server),
+            timeout_s=parameters.rollout_timeout_s,
+            tools=ToolReplay() if parameters.replay_tools else None,
+            marks=wants_marks(client.global_config_dict),
+        )
+        wanted = Reverification(
+            saved=saved,
+            output=Path(parameters.output),
+            resume=parameters.resume_from_cache,
+            retries=AttemptPolicy(_max_attempts(), frozenset(parameters.retry_failed)),
+        )
+        limit = limit_for(parameters.num_samples_in_parallel, window=MANY)
+        control = RunControl(limit=limit, stop=stop, stream=sys.stderr)
+        with on_signals(stop, console.note):
+            aggregate = None if parameters.disable_aggregation else lambda store: aggregate_run(store.files, client)
+            return await reverify(wanted, attempt, control, aggregate), attempt.tools
+
+
+def verifiers_of(config: DictConfig, agents: Collection[str], instead: str | None) -> dict[str, str]:
+    """Of each agent, the resources server that scores its rollouts."""
+    if not agents:
+        raise ConfigError("the rollouts name no agent", hint="they must have an agent_ref: {name: …}")
+    if instead is not None:
+        server_settings(config, instead)  # which says what there is, if it is not there
+        return dict.fromkeys(agents, instead)
+    verifiers = {}
+    for agent in agents:
+        ref = server_settings(config, agent).get("resources_server")
+        if not isinstance(ref, Mapping | DictConfig) or not ref.get("name"):
+            raise ConfigError(
+                f"the agent {agent!r} has no resources_server that could verify its rollouts",
+                hint="name one: +resources_server=<server>",
+            )
+        verifiers[agent] = str(ref["name"])
+    return verifiers
+
+
+def needed(config: DictConfig, verifiers: Mapping[str, str]) -> set[str]:
+    """The agents (for their metrics), their verifiers, and whatever the verifiers refer to."""
+    names, open_ends = set[str](), list(verifiers.values())
+    while open_ends:
+        name = open_ends.pop()
+        if name not in names:
+            names.add(name)
+            settings: Any = OmegaConf.to_container(server_settings(config, name), resolve=True)
+            open_ends += [ref.name for _, ref in find_references(settings)]
+    for instance in read_instances(config):
+        if instance.name in names and instance.implementation == DUMMY_MODEL:
+            raise ConfigError(
+                f"a verifier asks the model {instance.name!r}, and no file says what that is",
+                hint="add the file that defines it to config_paths",
+            )
+    return names | verifiers.keys()
+
+
+def only(config: DictConfig, names: Collection[str]) -> DictConfig:
+    """The configuration without all other servers."""
+    kinds = (RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS)
+    others = {name for name in server_names(config, *kinds) if name not in names}
+    # Resolved, because what stays may refer to what goes.
+    return OmegaConf.create({str(key): value for key, value in plain(config).items() if key not in others})
+
+
+def _is_real(config: DictConfig) -> bool:
+    """Whether the configuration describes servers, beside the stand-in for a model."""
+    return any(instance.implementation != DUMMY_MODEL for instance in read_instances(config))
+
+
+def _max_attempts() -> int:
+    return parse_max_attempts(os.environ.get(MAX_ATTEMPTS_VARIABLE, ""), MAX_ATTEMPTS)

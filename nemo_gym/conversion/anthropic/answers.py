@@ -1,0 +1,154 @@
+"""A message of Anthropic's Messages API as a response. Pure.
+
+The events of Anthropic's Messages API, read as the whole message they amount to. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from nemo_gym.conversion.anthropic.blocks import input_to_arguments
+from nemo_gym.conversion.anthropic.serving import REDACTED
+from nemo_gym.conversion.chat_answers import Item, MakeId, response_to, response_usage
+from nemo_gym.conversion.reading import FALSE_USAGE, is_true
+from nemo_gym.conversion.unknown_items import wrap_unknown_item
+from nemo_gym.schemas.messages import AnthropicMessage, AnthropicUsage
+
+_INCOMPLETE: Final = {
+    "max_tokens": "max_output_tokens",
+    "model_context_window_exceeded": "max_output_tokens",
+    "refusal": "content_filter",
+    "pause_turn": "pause_turn",
+}
+
+
+def message_to_response(
+    message: AnthropicMessage, asked: Mapping[str, Any], *, new_id: MakeId, created_at: float, model: str
+) -> dict[str, Any]:
+    """The response that says what a message says."""
+    return response_to(
+        asked,
+        message_to_items(message.content, new_id),
+        id=f"resp_{new_id()}",
+        created_at=created_at,
+        model=model,
+        reason=_INCOMPLETE.get(message.stop_reason or ""),
+        usage=_usage(message.usage),
+    )
+
+
+def message_to_items(content: Iterable[Mapping[str, Any]], new_id: MakeId) -> list[Item]:
+    """The blocks of an answer as items, at least one; texts that follow each other are one message."""
+    items: list[Item] = []
+    for position, block in enumerate(content):
+        if block["type"] == "text":
+            if not items or items[-1]["type"] != "message":
+                items.append(_message(new_id))
+            part = {"annotations": block.get("citations") or [], "text": block["text"], "type": "output_text"}
+            items[-1]["content"].append(part)
+        else:
+            items.append(_item(block, position, new_id))
+    if not items:
+        items.append(_message(new_id))
+        items[-1]["content"].append({"annotations": [], "text": "", "type": "output_text"})
+    return items
+
+
+def _message(new_id: MakeId) -> Item:
+    return {"id": f"msg_{new_id()}", "content": [], "role": "assistant", "status": "completed", "type": "message"}
+
+
+def _item(block: Mapping[str, Any], position: int, new_id: MakeId) -> Item:
+    match block["type"]:
+        case "thinking":
+            texts = [block["thinking"]] if block["thinking"] else []
+            summary = [{"text": text, "type": "summary_text"} for text in texts]
+            proof = {"encrypted_content": block["signature"]} if block.get("signature") else {}
+            return {"id": f"rs_{new_id()}", "summary": summary, "type": "reasoning", **proof}
+        case "redacted_thinking":
+            return {
+                "id": f"{REDACTED}{new_id()}",
+                "summary": [],
+                "type": "reasoning",
+                "encrypted_content": block["data"],
+            }
+        case "tool_use":
+            return {
+                "arguments": input_to_arguments(block["input"]),
+                "call_id": block["id"],
+                "name": block["name"],
+                "type": "function_call",
+                "id": block["id"],
+                "status": "completed",
+            }
+    return wrap_unknown_item(block, position=position)
+
+
+def _usage(usage: AnthropicUsage) -> dict[str, Any] | None:
+    cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    if not is_true((usage.input_tokens, usage.output_tokens, cached, written)):
+        return None
+    details = (usage.model_extra or {}).get("output_tokens_details")
+    thinking = details.get("thinking_tokens") if isinstance(details, dict) else None
+    return response_usage(
+        usage.input_tokens + cached + written,
+        usage.output_tokens,
+        cached=cached,
+        reasoning=thinking if isinstance(thinking, int) else 0,
+    )
+
+
+def notes_on(message: AnthropicMessage) -> Iterator[str]:
+    """What a person should know about how a message was read."""
+    known = {"text", "thinking", "redacted_thinking", "tool_use"}
+    for block in message.content:
+        if block.get("type") not in known:
+            yield f"blocks of type {block.get('type')}: they are kept, not understood"
+    if _usage(message.usage) is None:
+        yield FALSE_USAGE
+
+
+_GROWING: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+
+
+def message_of_stream(events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """The message that the events add up to; None if they end before it does."""
+    message: dict[str, Any] | None = None
+    blocks: dict[int, dict[str, Any]] = {}
+    inputs: dict[int, str] = {}
+    for event in events:
+        match event.get("type"):
+            case "message_start":
+                message = dict(event["message"])
+            case "content_block_start":
+                blocks[event["index"]] = dict(event["content_block"])
+            case "content_block_delta":
+                _grow(blocks.setdefault(event["index"], {"type": "text", "text": ""}), event, inputs)
+            case "message_delta" if message is not None:
+                message |= event.get("delta") or {}
+                message["usage"] = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+            case "message_stop" if message is not None:
+                return message | {"content": _whole(blocks, inputs)}
+    return None
+
+
+def _grow(block: dict[str, Any], event: dict[str, Any], inputs: dict[int, str]) -> None:
+    delta = event.get("delta") or {}
+    kind = delta.get("type")
+    if kind in _GROWING:
+        name = _GROWING[kind]
+        block[name] = (block.get(name) or "") + delta[name]
+    elif kind == "input_json_delta":
+        inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
+    elif kind == "citations_delta":
+        block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+
+
+def _whole(blocks: dict[int, dict[str, Any]], inputs: dict[int, str]) -> list[dict[str, Any]]:
+    for index, text in inputs.items():
+        try:
+            blocks[index]["input"] = orjson.loads(text or "{}")
+        except orjson.JSONDecodeError:
+            blocks[index]["input"] = text  # as the model wrote it
+    return [blocks[index] for index in sorted(blocks)]

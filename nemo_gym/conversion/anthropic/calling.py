@@ -1,0 +1,213 @@
+"""A conversation of items as messages of Anthropic's Messages API. Pure.
+
+The Messages API wants user and assistant in turn, every tool result right after its call, and names of calls that are
+plain and never repeat. So items of one side are collected into one message, and names are changed where they have to
+be, on the call and on its result.
+
+A request of the Responses API as a request of Anthropic's Messages API: its options. Pure.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.conversion.anthropic.blocks import arguments_to_input, part_to_block
+from nemo_gym.conversion.anthropic.serving import REDACTED
+from nemo_gym.conversion.parts import reasoning_texts
+from nemo_gym.conversion.unknown_items import unknown_item
+
+_NOT_PLAIN: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_INSTRUCTING: Final = ("system", "developer")
+
+
+@dataclass
+class MessageHistory:
+    """Messages, what was said before the first of them, and what could not be said."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    system: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    _open_calls: dict[str, deque[str]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+
+    def add(self, role: str, blocks: Iterable[dict[str, Any]]) -> None:
+        """Append to what a side says; blocks of text without text are refused by endpoints."""
+        kept = [block for block in blocks if block["type"] != "text" or block["text"]]
+        if not kept:
+            return
+        if self.messages and self.messages[-1]["role"] == role:
+            self.messages[-1]["content"] += kept
+        else:
+            self.messages.append({"role": role, "content": kept})
+
+    def name_call(self, call_id: str) -> str:
+        """The name of a call in this protocol."""
+        plain = name = _NOT_PLAIN.sub("_", call_id) or "call"
+        number = 1
+        while name in self._names:
+            number += 1
+            name = f"{plain}_{number}"
+        self._names.add(name)
+        self._open_calls.setdefault(call_id, deque()).append(name)
+        return name
+
+    def name_result(self, call_id: str) -> str:
+        """The name of the call that a result belongs to: of several with the same id, the first without a result."""
+        waiting = self._open_calls.get(call_id)
+        return waiting.popleft() if waiting else _NOT_PLAIN.sub("_", call_id) or "call"
+
+
+def history_to_messages(items: str | Sequence[Mapping[str, Any]]) -> MessageHistory:
+    """All items as messages."""
+    history = MessageHistory()
+    if isinstance(items, str):
+        history.add("user", [{"type": "text", "text": items}])
+        return history
+    for item in items:
+        match item.get("type") or "message":
+            case "message":
+                _add_message(item, history)
+            case "function_call":
+                given = arguments_to_input(item["arguments"])
+                name = history.name_call(item["call_id"])
+                history.add("assistant", [{"type": "tool_use", "id": name, "name": item["name"], "input": given}])
+            case "function_call_output":
+                content = _blocks(item["output"])
+                name = history.name_result(item["call_id"])
+                history.add("user", [{"type": "tool_result", "tool_use_id": name, "content": content}])
+            case "reasoning":
+                history.add("assistant", _thoughts(item, history))
+            case other:
+                history.lost.append(f"items of type {other}")
+    return history
+
+
+def _add_message(item: Mapping[str, Any], history: MessageHistory) -> None:
+    role, blocks = item["role"], _blocks(item["content"])
+    if role in _INSTRUCTING:
+        if not history.messages and all(block["type"] == "text" for block in blocks):
+            history.system.append("".join(block["text"] for block in blocks))
+            return
+        history.lost.append("the role of instructions after the first message")
+        role = "user"
+    history.add(role, blocks)
+
+
+def _blocks(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [part_to_block(part) for part in content]
+
+
+def _thoughts(item: Mapping[str, Any], history: MessageHistory) -> list[dict[str, Any]]:
+    """Reasoning goes back only with the proof of where it came from; endpoints refuse any other."""
+    kept = unknown_item(item)
+    if kept is not None:
+        return [dict(kept)]
+    proof = item.get("encrypted_content")
+    if not proof:
+        if reasoning_texts(item):
+            history.lost.append("reasoning without a signature")
+        return []
+    if str(item.get("id")).startswith(REDACTED):
+        return [{"type": "redacted_thinking", "data": proof}]
+    return [{"type": "thinking", "thinking": "\n".join(reasoning_texts(item)), "signature": proof}]
+
+
+_SAME: Final = ("temperature", "top_p")
+_UNKNOWN: Final[Sequence[str]] = (
+    "background",
+    "include",
+    "max_tool_calls",
+    "previous_response_id",
+    "prompt",
+    "service_tier",
+    "top_logprobs",
+    "truncation",
+)
+# Values that ask for nothing special, so nothing is lost without them.
+_HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "background": (False,),
+    # What is asked for here, an endpoint of this kind does in any case.
+    "include": ([], ["reasoning.encrypted_content"]),
+    "prompt": ({},),
+    "service_tier": ("auto", "default"),
+    "truncation": ("disabled",),
+}
+_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
+_CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
+
+
+class MessagesRequest(NamedTuple):
+    """A request of the Messages API, and the names of what got lost."""
+
+    body: dict[str, Any]
+    lost: list[str]
+
+
+def request_to_messages(asked: Mapping[str, Any], *, max_tokens: int) -> MessagesRequest:
+    """The same request for the Messages API; ``max_tokens`` is for a request that names no limit."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    history = history_to_messages(given["input"])
+    body: dict[str, Any] = {"messages": history.messages, "max_tokens": given.get("max_output_tokens", max_tokens)}
+    body |= {name: given[name] for name in _SAME if name in given}
+    system = [*([given["instructions"]] if given.get("instructions") else []), *history.system]
+    if system:
+        body["system"] = "\n\n".join(system)
+    if given.get("user"):
+        body["metadata"] = {"user_id": given["user"]}
+    lost = [name for name in _UNKNOWN if name in given and given[name] not in _HARMLESS.get(name, ())]
+    lost += history.lost
+    lost += _add_output_config(body, given.get("reasoning", {}), given.get("text", {}))
+    lost += _add_tools(body, given)
+    return MessagesRequest(body, lost)
+
+
+def _add_output_config(body: dict[str, Any], reasoning: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
+    config: dict[str, Any] = {}
+    lost = []
+    effort = reasoning.get("effort")
+    if effort in _EFFORTS:
+        config["effort"] = _EFFORTS[effort]
+    elif effort not in (None, "none"):
+        lost.append("reasoning.effort")
+    wanted = text.get("format") or {"type": "text"}
+    if wanted["type"] == "json_schema":
+        config["format"] = {"type": "json_schema", "schema": wanted["schema"]}
+    elif wanted["type"] != "text":
+        lost.append(f"text.format {wanted['type']}")
+    if text.get("verbosity") is not None:
+        lost.append("text.verbosity")
+    if config:
+        body["output_config"] = config
+    return lost
+
+
+def _add_tools(body: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
+    tools = given.get("tools", [])
+    functions = [tool for tool in tools if tool["type"] == "function"]
+    if functions:
+        body["tools"] = [_tool(tool) for tool in functions]
+        choice = _tool_choice(given.get("tool_choice", "auto"))
+        if given.get("parallel_tool_calls") is False and choice["type"] != "none":
+            choice["disable_parallel_tool_use"] = True
+        if choice != {"type": "auto"}:
+            body["tool_choice"] = choice
+    return [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    schema = tool.get("parameters") or {"type": "object", "properties": {}}
+    described = {"description": tool["description"]} if tool.get("description") else {}
+    strict = {"strict": True} if tool.get("strict") else {}
+    return {"name": tool["name"], **described, "input_schema": schema, **strict}
+
+
+def _tool_choice(choice: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(choice, str):
+        return {"type": _CHOICES[choice]}
+    if choice.get("type") == "function":
+        return {"type": "tool", "name": choice["name"]}
+    return {"type": "any" if choice.get("mode") == "required" else "auto"}

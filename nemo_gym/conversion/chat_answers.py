@@ -1,0 +1,220 @@
+"""Names for what is made here. A long history needs hundreds of them; the standard UUID costs more than the rest.
+
+Chat messages as items of a conversation. Pure: items are dictionaries, and have no key without a value.
+
+A chat completion as the response to a request: bookkeeping, finish reason, usage, log-probabilities. Pure.
+
+A response is a dictionary with every key of its class, in order, whether or not it has a value; its items have only
+keys with values.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from os import urandom
+from typing import Any, Final
+
+from nemo_gym.conversion.parts import (
+    TOKEN_FIELDS,
+    extract_reasoning,
+    joined_text,
+    parts_to_responses,
+    separate_reasoning,
+)
+from nemo_gym.schemas.chat import CompletionUsage, NeMoGymChatCompletion, NeMoGymChatCompletionMessage
+from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+
+
+class NewId:
+    """A name that nobody has used."""
+
+    __slots__ = ("hex",)
+
+    def __init__(self) -> None:
+        self.hex = urandom(16).hex()
+
+
+# What callers know: something that has the randomness and the ``hex`` of a standard UUID.
+uuid4 = NewId
+
+
+Item = dict[str, Any]
+MakeId = Callable[[], str]
+
+
+def assistant_to_items(message: Mapping[str, Any], new_id: MakeId) -> list[Item]:
+    """An assistant message as reasoning, text and tool calls, in this order; at least one item."""
+    get = message.get
+    content = get("content")
+    thoughts, text = extract_reasoning(content if isinstance(content, str) else joined_text(content))
+    if get("reasoning_content") or get("reasoning"):
+        thoughts = [separate_reasoning(message), *thoughts]
+    items: list[Item] = []
+    if thoughts:
+        summary = [{"text": thought, "type": "summary_text"} for thought in thoughts]
+        items.append({"id": f"rs_{new_id()}", "summary": summary, "type": "reasoning"})
+    refusal = get("refusal")
+    calls = get("tool_calls") or _only_call(message, new_id)
+    if text or refusal or not (thoughts or calls):
+        items.append(_message(text, refusal, new_id))
+    items += map(_call, calls)
+    return items
+
+
+def _call(call: Mapping[str, Any]) -> Item:
+    function, name = call["function"], call["id"]
+    return {
+        "arguments": function["arguments"],
+        "call_id": name,
+        "name": function["name"],
+        "type": "function_call",
+        "id": name,
+        "status": "completed",
+    }
+
+
+def _only_call(message: Mapping[str, Any], new_id: MakeId) -> list[Item]:
+    """The call in the form that was usual before there were several."""
+    function = message.get("function_call")
+    return [{"id": f"call_{new_id()}", "function": function}] if function else []
+
+
+def _message(text: str, refusal: str | None, new_id: MakeId) -> Item:
+    parts: list[dict[str, Any]] = []
+    if text or not refusal:
+        parts.append({"annotations": [], "text": text, "type": "output_text"})
+    if refusal:
+        parts.append({"refusal": refusal, "type": "refusal"})
+    return {"id": f"msg_{new_id()}", "content": parts, "role": "assistant", "status": "completed", "type": "message"}
+
+
+def with_tokens(items: list[Item], message: Mapping[str, Any]) -> list[Item]:
+    """The items of one model call, the last of them with the tokens of the call, if the message has any."""
+    if message.get("generation_token_ids") is not None:
+        items[-1] |= {name: message[name] for name in TOKEN_FIELDS if message.get(name) is not None}
+    return items
+
+
+def messages_to_items(
+    messages: Iterable[Mapping[str, Any]], assistant: Callable[[Mapping[str, Any]], list[Item]]
+) -> list[Item]:
+    """A chat history as items; ``assistant`` converts the messages of the assistant."""
+    items: list[Item] = []
+    for message in messages:
+        role = message["role"]
+        if role == "assistant":
+            items += assistant(message)
+            continue
+        content = message.get("content") or ""
+        if not isinstance(content, str):
+            content = parts_to_responses(content)
+        if role == "tool":
+            items.append({"call_id": message["tool_call_id"], "output": content, "type": "function_call_output"})
+        else:
+            items.append({"content": content, "role": role, "type": "message"})
+    return items
+
+
+INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+LOGPROBS: Final = "message.output_text.logprobs"
+_EMPTY: Final[Mapping[str, Any]] = dict.fromkeys(NeMoGymResponse.model_fields)
+# Fields that a response repeats from its request.
+_ECHOED: Final = frozenset(
+    NeMoGymResponse.model_fields.keys() & NeMoGymResponseCreateParamsNonStreaming.model_fields.keys()
+)
+
+
+def completion_to_response(
+    completion: NeMoGymChatCompletion,
+    output: list[dict[str, Any]],
+    asked: Mapping[str, Any],
+    *,
+    id: str,  # noqa: A002 - the name of the field
+    model: str,
+) -> dict[str, Any]:
+    """The response that a completion amounts to; ``output`` is its first choice, converted."""
+    choice = completion.choices[0]
+    if choice.logprobs and wants_logprobs(asked):
+        _add_logprobs(output, choice.logprobs.get("content"))
+    return response_to(
+        asked,
+        output,
+        id=id,
+        created_at=float(completion.created),
+        model=model,
+        reason=INCOMPLETE.get(choice.finish_reason),
+        usage=usage_to_responses(completion.usage) if completion.usage else None,
+    )
+
+
+def message_as_received(message: NeMoGymChatCompletionMessage) -> dict[str, Any]:
+    """An answer as a dictionary. Its tokens may be many, and are not copied."""
+    received = {**message.__dict__, **(message.__pydantic_extra__ or {})}
+    if message.tool_calls:
+        received["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    if message.function_call:
+        received["function_call"] = message.function_call.model_dump()
+    return received
+
+
+def response_to(
+    asked: Mapping[str, Any],
+    output: list[dict[str, Any]],
+    *,
+    id: str,  # noqa: A002 - the name of the field
+    created_at: float,
+    model: str,
+    reason: str | None,
+    usage: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """The response to a request; ``reason`` is why it stops early, if it does."""
+    return {
+        **_EMPTY,
+        **{name: value for name, value in asked.items() if name in _ECHOED},
+        "id": id,
+        "created_at": created_at,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "model": model,
+        "object": "response",
+        "output": output,
+        "parallel_tool_calls": asked.get("parallel_tool_calls") is not False,
+        "tool_choice": asked.get("tool_choice") or "auto",
+        "tools": asked.get("tools") or [],
+        "status": "incomplete" if reason else "completed",
+        "usage": usage,
+    }
+
+
+def usage_to_responses(usage: CompletionUsage) -> dict[str, Any]:
+    """The same numbers under their other names; details that are not given are 0."""
+    prompt, completion = usage.prompt_tokens_details or {}, usage.completion_tokens_details or {}
+    return response_usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        total=usage.total_tokens,
+        cached=prompt.get("cached_tokens") or 0,
+        reasoning=completion.get("reasoning_tokens") or 0,
+    )
+
+
+def response_usage(
+    input_tokens: int, output_tokens: int, *, total: int | None = None, cached: int = 0, reasoning: int = 0
+) -> dict[str, Any]:
+    """The usage of a response."""
+    return {
+        "input_tokens": input_tokens,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": input_tokens + output_tokens if total is None else total,
+    }
+
+
+def wants_logprobs(asked: Mapping[str, Any]) -> bool:
+    """True if the request asks how likely its answer was."""
+    return asked.get("top_logprobs") is not None or LOGPROBS in (asked.get("include") or ())
+
+
+def _add_logprobs(output: list[dict[str, Any]], scores: Any) -> None:
+    parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+    texts = [part for part in parts if part["type"] == "output_text"]
+    if texts and isinstance(scores, list):
+        texts[0]["logprobs"] = scores

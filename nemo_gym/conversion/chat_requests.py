@@ -1,0 +1,244 @@
+"""Options of a request, from the Responses API to Chat Completions. Pure.
+
+What Chat Completions calls by another name is renamed, what it does not know is listed, so that the caller can say so.
+
+A conversation of items as chat messages.
+
+The Responses API lists what a model did one item at a time; Chat Completions wants one assistant message a turn. So
+reasoning, text and tool calls are collected and become a message when somebody else speaks, or at the end.
+
+Items are dictionaries, as they are on the wire: a long conversation is converted with every call, and must not cost
+more than the JSON around it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from nemo_gym.conversion.chat_answers import LOGPROBS
+from nemo_gym.conversion.parts import (
+    REASONING_FIELDS,
+    TOKEN_FIELDS,
+    UnsupportedContentError,
+    parts_to_chat,
+    reasoning_texts,
+    wrap_reasoning,
+)
+from nemo_gym.conversion.unknown_items import unknown_item
+
+_SAME: Final = frozenset({"metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"})
+# Values that ask for nothing special, so nothing is lost without them.
+_HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "background": (False,),
+    "prompt": ({},),
+    "truncation": ("disabled",),
+}
+_UNKNOWN_TO_CHAT: Final = frozenset({"background", "max_tool_calls", "previous_response_id", "prompt", "truncation"})
+_WRAPPING: Final = ("type",)
+_WRAPPING_AND_STRICT: Final = ("type", "strict")
+_FORMAT_FIELDS: Final = ("name", "description", "schema", "strict")
+
+
+class ChatOptions(NamedTuple):
+    """Options for Chat Completions, and the names of those that got lost."""
+
+    options: dict[str, Any]
+    lost: list[str]
+
+
+def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False) -> ChatOptions:
+    """Everything that a request sets, apart from its conversation."""
+    options: dict[str, Any] = {}
+    lost: list[str] = []
+    for name, value in asked.items():
+        if value is None:
+            continue
+        if name in _SAME:
+            options[name] = value
+        elif name == "tools":
+            lost += _add_tools(options, asked, keep_strict=keep_strict)
+        elif name in _CONVERTED:
+            lost += _CONVERTED[name](options, value)
+        elif name in _UNKNOWN_TO_CHAT and value not in _HARMLESS.get(name, ()):
+            lost.append(name)
+    return ChatOptions(options, lost)
+
+
+def _add_limit(options: dict[str, Any], limit: int) -> list[str]:
+    options["max_tokens"] = limit
+    return []
+
+
+def _add_scores(options: dict[str, Any], top: int) -> list[str]:
+    options |= {"logprobs": True, "top_logprobs": top}
+    return []
+
+
+def _add_inclusions(options: dict[str, Any], wanted: Sequence[str]) -> list[str]:
+    if LOGPROBS in wanted:
+        options["logprobs"] = True
+    return ["include"] if any(name != LOGPROBS for name in wanted) else []
+
+
+def _add_reasoning(options: dict[str, Any], reasoning: Mapping[str, Any]) -> list[str]:
+    if reasoning.get("effort") is not None:
+        options["reasoning_effort"] = reasoning["effort"]
+    return [f"reasoning.{name}" for name, value in reasoning.items() if name != "effort" and value is not None]
+
+
+def _add_text(options: dict[str, Any], text: Mapping[str, Any]) -> list[str]:
+    wanted = text.get("format") or {"type": "text"}
+    if wanted["type"] == "json_schema":
+        schema = {name: wanted[name] for name in _FORMAT_FIELDS if wanted.get(name) is not None}
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif wanted["type"] != "text":
+        options["response_format"] = {"type": wanted["type"]}
+    if text.get("verbosity") is not None:
+        options["verbosity"] = text["verbosity"]
+    return [f"text.{name}" for name, value in text.items() if name not in ("format", "verbosity") and value is not None]
+
+
+def _add_tools(options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool) -> list[str]:
+    """Add the tools and what is said about them; endpoints refuse the latter without the former."""
+    tools = asked["tools"]
+    dropped = _WRAPPING if keep_strict else _WRAPPING_AND_STRICT
+    functions = [
+        {"type": "function", "function": {name: value for name, value in tool.items() if name not in dropped}}
+        for tool in tools
+        if tool["type"] == "function"
+    ]
+    if functions:
+        options["tools"] = functions
+        if asked.get("tool_choice") is not None:
+            options["tool_choice"] = _tool_choice(asked["tool_choice"])
+        if asked.get("parallel_tool_calls") is not None:
+            options["parallel_tool_calls"] = asked["parallel_tool_calls"]
+    if len(functions) == len(tools):
+        return []
+    return [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
+
+
+def _tool_choice(choice: str | Mapping[str, Any]) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice["name"]}}
+    if choice.get("type") == "allowed_tools":
+        tools = [_tool_choice(tool) for tool in choice.get("tools", [])]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": tools}}
+    return dict(choice)
+
+
+_CONVERTED: Final[Mapping[str, Callable[[dict[str, Any], Any], list[str]]]] = {
+    "include": _add_inclusions,
+    "max_output_tokens": _add_limit,
+    "reasoning": _add_reasoning,
+    "text": _add_text,
+    "top_logprobs": _add_scores,
+}
+
+
+# What becomes of reasoning in earlier turns: text inside the content, one field beside it or both that are in use, or
+# nothing.
+PastReasoning: TypeAlias = Literal["think", "reasoning_content", "separate", "drop"]
+
+
+@dataclass
+class ResponsesConverterState:
+    """Finished messages, and the assistant's turn as far as it is known."""
+
+    return_token_id_information: bool = False
+    past_reasoning: PastReasoning = "think"
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    content_buffer: str | None = None
+    reasoning_buffer: list[str] = field(default_factory=list)
+    refusal_buffer: str | None = None
+    tool_calls_buffer: list[dict[str, Any]] = field(default_factory=list)
+    token_information: dict[str, Any] | None = None
+    # What could not be said in a chat.
+    lost: list[str] = field(default_factory=list)
+
+    def add_text(self, text: str) -> None:
+        """Append to what the assistant says in this turn."""
+        self.content_buffer = (self.content_buffer or "") + text
+
+    def add_refusal(self, text: str) -> None:
+        """Append to why the assistant says nothing in this turn."""
+        self.refusal_buffer = (self.refusal_buffer or "") + text
+
+    def add_reasoning(self, item: Mapping[str, Any]) -> None:
+        """Append to what the assistant thinks in this turn."""
+        texts = reasoning_texts(item)
+        if not texts:
+            kept = unknown_item(item)
+            if kept is not None:
+                self.lost.append(f"items of type {kept.get('type')}")
+            elif item.get("encrypted_content"):
+                self.lost.append("encrypted reasoning")
+        elif self.past_reasoning == "think":
+            self.add_text(wrap_reasoning(texts))
+        elif self.past_reasoning != "drop":
+            self.reasoning_buffer += texts
+
+    def flush_assistant(self) -> None:
+        """End the assistant's turn."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content_buffer}
+        if self.reasoning_buffer:
+            names = REASONING_FIELDS if self.past_reasoning == "separate" else REASONING_FIELDS[:1]
+            message |= dict.fromkeys(names, "".join(self.reasoning_buffer))
+            self.reasoning_buffer = []
+        if self.refusal_buffer is not None:
+            message["refusal"] = self.refusal_buffer
+        if self.tool_calls_buffer:
+            message["tool_calls"] = self.tool_calls_buffer
+            self.tool_calls_buffer = []
+        if len(message) > 2 or self.content_buffer is not None:
+            if self.token_information is not None:
+                message |= self.token_information
+            self.messages.append(message)
+        self.content_buffer = self.refusal_buffer = self.token_information = None
+
+
+def items_to_messages(items: Iterable[Mapping[str, Any]], state: ResponsesConverterState) -> list[dict[str, Any]]:
+    """All items as chat messages, after those that the state has already."""
+    for item in items:
+        kind = item.get("type") or "message"
+        if kind == "message":
+            _add_message(item, state)
+        elif kind == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            state.tool_calls_buffer.append({"id": item["call_id"], "type": "function", "function": function})
+        elif kind == "function_call_output":
+            state.flush_assistant()
+            content = parts_to_chat(item["output"])
+            state.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+        elif kind == "reasoning":
+            state.add_reasoning(item)
+        else:
+            state.lost.append(f"items of type {kind}")
+        if state.return_token_id_information and item.get("generation_token_ids") is not None:
+            state.token_information = {name: item[name] for name in TOKEN_FIELDS if item.get(name) is not None}
+    state.flush_assistant()
+    return state.messages
+
+
+def _add_message(item: Mapping[str, Any], state: ResponsesConverterState) -> None:
+    role, content = item["role"], item["content"]
+    if role != "assistant":
+        state.flush_assistant()
+        state.messages.append({"role": role, "content": parts_to_chat(content)})
+    elif isinstance(content, str):
+        state.add_text(content)
+    else:
+        for part in content:
+            _add_part(part, state)
+
+
+def _add_part(part: Mapping[str, Any], state: ResponsesConverterState) -> None:
+    kind = part["type"]
+    if kind in ("output_text", "input_text"):
+        state.add_text(part["text"])
+    elif kind == "refusal":
+        state.add_refusal(part["refusal"])
+    else:
+        raise UnsupportedContentError(f"Chat Completions has no {kind!r} in an assistant message")

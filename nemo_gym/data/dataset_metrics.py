@@ -1,0 +1,132 @@
+"""What a dataset looks like in numbers: counts, sizes and the values of its own fields. Built in one pass.
+
+A field may hold numbers and texts; both are described then. Lists count by their elements, objects not at all, and
+numbers that are not finite are ignored.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
+
+EXAMPLES: Final = "Number of examples"
+TOOLS: Final = "Number of tools"
+WORDS: Final = "Json-dumped number of words (proxy for token count)"
+TURNS: Final = "Number of turns"
+TEMPERATURE: Final = "Temperature"
+_OWN: Final = frozenset({RESPONSES_CREATE_PARAMS_KEY_NAME, AGENT_REF_KEY_NAME})
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Count, mean, extremes and spread of numbers that come one by one."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # sum of squared distances from the mean
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, value: float, weight: int = 1) -> None:
+        """Take in a number that occurs so many times."""
+        self.count += weight
+        step = value - self.mean
+        self.mean += step * weight / self.count
+        self.squares += weight * step * (value - self.mean)
+        self.low, self.high = min(self.low, value), max(self.high, value)
+
+    def report(self) -> dict[str, int | float]:
+        """As in the metrics file; zeros if there is no number."""
+        spread = math.sqrt(max(self.squares, 0.0) / (self.count - 1)) if self.count > 1 else 0.0
+        known = self.count > 0
+        return {
+            "Total # non-null values": self.count,
+            "Average": _rounded(self.mean),
+            "Min": _rounded(self.low if known else 0.0),
+            "Max": _rounded(self.high if known else 0.0),
+            "Standard deviation": _rounded(spread),
+        }
+
+
+@dataclass(slots=True)
+class FieldValues:
+    """The values of one field: numbers, texts, or both."""
+
+    numbers: Numbers = field(default_factory=Numbers)
+    texts: set[int] = field(default_factory=set)  # hashes; a dataset may have more text than memory
+    total_texts: int = 0
+
+    def add(self, value: Any, weight: int) -> None:
+        """Take in a value, or the elements of a list."""
+        if isinstance(value, list):
+            for element in value:
+                self.add(element, weight)
+        elif isinstance(value, str):
+            self.texts.add(hash(value))
+            self.total_texts += weight
+        elif isinstance(value, bool | int | float) and (number := _finite(value)) is not None:
+            self.numbers.add(number, weight)
+
+    def report(self) -> dict[str, int | float]:
+        """As in the metrics file; empty if the field has neither numbers nor texts."""
+        numbers = self.numbers.report() if self.numbers.count else {}
+        texts = {"unique_count": len(self.texts), "total_count": self.total_texts} if self.total_texts else {}
+        return numbers | texts
+
+
+@dataclass(slots=True)
+class DatasetTally:
+    """The numbers of any amount of samples."""
+
+    examples: int = 0
+    request: dict[str, Numbers] = field(
+        default_factory=lambda: {name: Numbers() for name in (TOOLS, WORDS, TURNS, TEMPERATURE)}
+    )
+    fields: dict[str, FieldValues] = field(default_factory=dict)
+
+    def add(self, row: Mapping[str, Any], weight: int = 1) -> None:
+        """Take in a valid sample that occurs so many times."""
+        self.examples += weight
+        for name, number in _request_numbers(row[RESPONSES_CREATE_PARAMS_KEY_NAME]):
+            self.request[name].add(number, weight)
+        for name, value in row.items():
+            if name not in _OWN:
+                self.fields.setdefault(name, FieldValues()).add(value, weight)
+
+    def report(self) -> dict[str, Any]:
+        """As in the metrics file."""
+        described = {name: values.report() for name, values in self.fields.items()}
+        return {
+            EXAMPLES: self.examples,
+            **{name: numbers.report() for name, numbers in self.request.items()},
+            **{name: report for name, report in described.items() if report},
+        }
+
+
+def _request_numbers(params: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+    tools, temperature, given = params.get("tools"), params.get("temperature"), params.get("input")
+    if tools is not None:
+        yield TOOLS, len(tools)
+    yield WORDS, len(json.dumps(params).split())
+    yield TURNS, 1 if isinstance(given, str) else sum(_is_user(item) for item in given or ())
+    if temperature is not None:
+        yield TEMPERATURE, float(temperature)
+
+
+def _is_user(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") == "user"
+
+
+def _finite(value: float) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 2 if abs(value) >= 1 else 3)

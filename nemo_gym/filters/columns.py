@@ -1,0 +1,214 @@
+"""The texts of a rollout that stand for it in a list: how the question begins, and the answer.
+
+A rollout as the columns that people filter, sort and plot by.
+
+Some have fixed names and are there for every rollout. The rest are the record's own: numbers, booleans and short texts
+at the top level, and one level deep as ``object.field``. A field of the record that has a fixed name is called
+``record.<name>``. Numbers are those of SQL: 64-bit integers and floats; NaN is missing.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from nemo_gym.filters.syntax import Value
+from nemo_gym.metrics.fields import (
+    BOOKKEEPING_PREFIX,
+    NEVER_METRICS,
+    NO_INDEX,
+    NO_TRANSCRIPT,
+    REWARD,
+    TranscriptCounts,
+    agent_of,
+    as_float,
+    as_number,
+    count_items,
+    output_of,
+    rollout_index_of,
+    task_index_of,
+    type_and_role,
+    usage_of,
+)
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSES_CREATE_PARAMS_KEY_NAME
+
+LONGEST_PREVIEW: Final = 200
+_LOOKED_AT: Final = 300  # characters: it may begin with blanks
+_QUESTION_FIELDS: Final = ("question", "prompt", "problem")
+
+
+def preview_question(record: Mapping[str, Any]) -> str | None:
+    """What the user asked first."""
+    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    given = params.get("input") if type(params) is dict else None
+    if isinstance(given, str):
+        return preview(given)
+    text = _said_by("user", given) if isinstance(given, list) else None
+    if text is None:
+        text = _said_by("user", output_of(record) or ())
+    if text is None:
+        text = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+    return None if text is None else preview(text)
+
+
+def preview_answer(record: Mapping[str, Any]) -> str | None:
+    """What the assistant said last; of a rollout that failed, why."""
+    text = _said_by("assistant", reversed(output_of(record) or ()))
+    if text is None and isinstance(record.get("error_message"), str):
+        text = record["error_message"]
+    return None if text is None else preview(text)
+
+
+def _said_by(role: str, items: Iterable[Any]) -> str | None:
+    for item in items:
+        if type(item) is dict and item.get("role") == role:
+            text = _content(item.get("content"))
+            if text:
+                return text
+    return None
+
+
+def _content(content: Any) -> str | None:
+    if isinstance(content, str):
+        return content
+    for part in content if isinstance(content, list) else ():
+        text = part.get("text") if type(part) is dict else part
+        if isinstance(text, str) and text:
+            return text
+    return None
+
+
+def preview(text: str) -> str:
+    """The beginning of a text, on one line."""
+    return plain_text(text[:_LOOKED_AT].strip().replace("\n", " ").replace("\t", " ")[:LONGEST_PREVIEW])
+
+
+def plain_text(text: str) -> str:
+    """The text without what databases and terminals cannot hold: NUL, and halves of surrogate pairs."""
+    if "\0" in text:
+        text = text.replace("\0", "�")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+LONGEST_TEXT: Final = 60
+MOST_NESTED: Final = 40  # fields of an object; one that has more is a table of its own
+_DURATIONS: Final = ("_ng_duration_s", "duration_s", "duration")
+_INTEGERS: Final = 2**63
+NUMBERS: Final = (
+    "task",
+    "rollout",
+    "reward",
+    "tokens",
+    "input_tokens",
+    "output_tokens",
+    "turns",
+    "tool_calls",
+    "duration",
+)
+TEXTS: Final = ("agent", "failure")
+FIXED_ORDER: Final = (*NUMBERS, *TEXTS)
+PREVIEWS: Final = ("question", "answer")
+OUTSIDE: Final = ("file", "bytes")  # known of a line, not of its record
+FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE})
+
+
+def record_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+    """All columns of a record. An index that is no whole number is a ``ValueError``."""
+    return fixed_fields(record) | own_fields(record) | preview_fields(record)
+
+
+def fixed_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+    """The columns that every rollout has; None where the record does not say."""
+    return dict(zip(FIXED_ORDER, fixed_values(record), strict=True))
+
+
+def fixed_values(record: Mapping[str, Any]) -> tuple[Value, ...]:
+    """Their values, in the order of ``FIXED_ORDER``."""
+    rollout, failure, agent = rollout_index_of(record), record.get(NG_FAILURE_CLASS_KEY), agent_of(record)
+    calls, turns = _counts(record)
+    used = usage_of(record).get
+    total, read, written = number(used("total_tokens")), number(used("input_tokens")), number(used("output_tokens"))
+    if total is None and read is not None and written is not None:
+        total = read + written
+    return (
+        task_index_of(record),
+        None if rollout == NO_INDEX else rollout,
+        number(record.get(REWARD)),
+        total,
+        read,
+        written,
+        turns,
+        calls,
+        _duration(record),
+        None if agent is None else plain_text(agent),
+        None if failure is None else plain_text(str(failure)),
+    )
+
+
+def _duration(record: Mapping[str, Any]) -> Value:
+    for name in _DURATIONS:
+        if name in record and (found := number(record[name])) is not None:
+            return found
+    return None
+
+
+def _counts(record: Mapping[str, Any]) -> TranscriptCounts:
+    """Tool calls and turns; most transcripts have one of few patterns, which are counted once."""
+    output = output_of(record)
+    if output is None:
+        return NO_TRANSCRIPT
+    try:
+        return _counts_of(tuple([(item.get("type"), item.get("role")) for item in output]))
+    except (AttributeError, TypeError):  # an item that is no object, or says something odd
+        return count_items(map(type_and_role, output))
+
+
+@lru_cache(maxsize=4096)
+def _counts_of(pattern: tuple[tuple[Any, Any], ...]) -> TranscriptCounts:
+    return count_items([type_and_role({"type": kind, "role": role}) for kind, role in pattern])
+
+
+def preview_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+    """How the question begins, and the answer."""
+    return {"question": preview_question(record), "answer": preview_answer(record)}
+
+
+def own_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+    """The numbers and short texts of the record's own."""
+    fields: dict[str, Value] = {}
+    for name, value in record.items():
+        kind = type(value)
+        if name in NEVER_METRICS or name == REWARD or name.startswith(BOOKKEEPING_PREFIX):
+            continue
+        if kind is dict:
+            if len(value) <= MOST_NESTED:
+                _add_nested(fields, name, value)
+        elif kind is not list and (short := scalar(value)) is not None:
+            fields[plain_text(name) if name not in FIXED else f"record.{name}"] = short
+    return fields
+
+
+def _add_nested(fields: dict[str, Value], name: str, values: Mapping[str, Any]) -> None:
+    for inner, value in values.items():
+        if (short := scalar(value)) is not None:
+            fields[plain_text(f"{name}.{inner}")] = short
+
+
+def scalar(value: object) -> Value:
+    """The value if it is a number, a boolean or a short text, else None."""
+    kind = type(value)
+    if kind is str:
+        assert isinstance(value, str)
+        return plain_text(value) if len(value) <= LONGEST_TEXT else None
+    if kind is bool:
+        return bool(value)
+    return number(value)
+
+
+def number(value: object) -> float | int | None:
+    """The value as a number that SQL can hold; None if it is none, or NaN."""
+    if type(value) is float:
+        return value if value == value else None  # noqa: PLR0124 - NaN is what differs from itself
+    found = as_number(value)
+    if found is None or found != found:  # noqa: PLR0124
+        return None
+    return found if isinstance(found, float) or -_INTEGERS <= found < _INTEGERS else as_float(found)

@@ -1,0 +1,218 @@
+"""What was planned and what failed, as far as the files beside some rollouts tell: for saying how complete they are.
+
+Turns completed rollouts into metrics, and what is known beside them.
+
+An agent's metrics are its own affair: its ``/aggregate_metrics`` gets its rollouts and answers. Only where it is known
+that the answer would be the default one is it computed here, from numbers read in one pass, without asking. An agent
+that can't answer loses its own metrics and nobody else's. Both files are replaced as a whole.
+
+Merges the rollout files of several runs and computes the metrics of all of them together.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from nemo_gym.config.prices import prices_by_agent
+from nemo_gym.errors import ConfigPathNotFoundError
+from nemo_gym.io.files import RunFiles, replacing, storage_errors
+from nemo_gym.io.json import decode
+from nemo_gym.metrics import metrics_file
+from nemo_gym.metrics.aggregate import mean_metrics
+from nemo_gym.metrics.builder import MetricsBuilder
+from nemo_gym.metrics.coverage import Coverage, coverage
+from nemo_gym.metrics.profile import ProfileFiles
+from nemo_gym.metrics.report import Report, details_path, write_details
+from nemo_gym.metrics.statistics import overall
+from nemo_gym.metrics.table import Keys, RolloutTable
+from nemo_gym.rollouts.attempt import AgentClient
+from nemo_gym.rollouts.keyed import key_in, sort_key
+from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
+from nemo_gym.rollouts.plan import agent_name
+from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.shards import Shards, expand_globs
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, Prices, RolloutKey
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKeys:
+    """The rollouts that some plans ask for, and the failures of attempts in the order in which they happened."""
+
+    plan: MetricsBuilder
+    failures: list[tuple[RolloutKey, str]]
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Path]) -> Self | None:
+        """What lies beside these rollout files; None if one of them has no plan, as then nobody knows."""
+        files = [RunFiles.of(path) for path in rollouts]
+        if not all(each.plan.is_file() for each in files):
+            return None
+        plan = MetricsBuilder()
+        for each in files:
+            plan.add_file(each.plan)
+        return cls(plan, [failure for each in files for failure in _failures(each.failures)])
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents that the plans name."""
+        return self.plan.agents
+
+    def keys_of(self, agent: str) -> Keys:
+        """What an agent was asked for."""
+        rows, keys = self.plan.rows_of(agent), self.plan.keys()
+        return Keys(keys.task[rows], keys.rollout[rows])
+
+
+def _failures(path: Path) -> list[tuple[RolloutKey, str]]:
+    found = []
+    for line in read_lines(path) if path.is_file() else ():
+        try:
+            record = decode(line.text)
+        except ValueError:  # torn; the next run sets it aside
+            continue
+        if key := key_in(record):
+            found.append((key, str(record.get(NG_FAILURE_CLASS_KEY))))
+    return found
+
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """The metrics of one agent: what it answered, or the numbers of which the default ones are made."""
+
+    agent: str
+    metrics: AggregateMetrics | RolloutTable
+    report: Report | None = None
+
+    @property
+    def agent_metrics(self) -> dict[str, Any]:
+        """Over all its rollouts."""
+        return dict(overall(self.metrics)) if isinstance(self.metrics, RolloutTable) else self.metrics.agent_metrics
+
+    @property
+    def key_metrics(self) -> dict[str, Any]:
+        """The few that matter most."""
+        metrics = self.metrics
+        return mean_metrics(self.agent_metrics) if isinstance(metrics, RolloutTable) else metrics.key_metrics
+
+
+async def aggregate_run(files: RunFiles, client: AgentClient | None) -> list[RunMetrics]:
+    """The metrics of a run and the files with them."""
+    shards = await asyncio.to_thread(Shards, [files.rollouts], strict=False)
+    return await aggregate_shards(shards, files.rollouts, client)
+
+
+async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | None) -> list[RunMetrics]:
+    """The metrics of rollouts and the files with them, named after the output. Without a client: the default ones."""
+    planned = await asyncio.to_thread(PlannedKeys.of, shards.paths)
+    tables = {agent: shards.table_of(agent) for agent in shards.agents}
+    reports = await asyncio.to_thread(_reports, tables, planned, _prices(client))
+    found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, client, output) for agent in tables))
+    metrics = [
+        RunMetrics(agent, answer, reports[agent])
+        for agent, answer in zip(tables, found, strict=True)
+        if answer is not None
+    ]
+    if metrics:
+        await asyncio.to_thread(write_metrics, RunFiles.of(output).metrics, metrics)
+    with storage_errors(details_path(output), "write"):
+        write_details(details_path(output), {agent: report.details for agent, report in reports.items()})
+    return metrics
+
+
+async def _metrics(
+    agent: str, table: RolloutTable, shards: Shards, client: AgentClient | None, output: Path
+) -> AggregateMetrics | RolloutTable | None:
+    if client is None or has_default_metrics(getattr(client, "local_servers", {}), agent):
+        return table
+    return await ask(agent, shards.records_of(agent), client, output.parent)
+
+
+def _prices(client: AgentClient | None) -> Mapping[str, Prices]:
+    config = getattr(client, "global_config_dict", None)
+    return {} if config is None else prices_by_agent(config)
+
+
+def _reports(
+    tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, prices: Mapping[str, Prices]
+) -> dict[str, Report]:
+    reports = {}
+    for agent in sorted({*tables, *(planned.agents if planned else ())}):
+        table = tables.get(agent) or RolloutTable.empty()
+        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned), prices.get(agent))
+    return reports
+
+
+def _coverage(agent: str, table: RolloutTable, planned: PlannedKeys | None) -> Coverage | None:
+    if planned is None:
+        return None
+    return coverage(planned.keys_of(agent), table.key_columns(), planned.failures)
+
+
+def write_metrics(path: Path, metrics: Sequence[RunMetrics]) -> None:
+    """Replace the metrics file."""
+    with storage_errors(path, "write"):
+        metrics_file.write_metrics_file(path, [metrics_file.AgentMetrics(each.agent, each.metrics) for each in metrics])
+
+
+# ---- for results at hand ---------------------------------------------------------------------------------------------
+def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+    """The scores of each agent, in the order of their keys. Records that name no agent belong to nobody."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if name := agent_name(record):
+            groups.setdefault(name, []).append(scores(record))
+    for group in groups.values():
+        group.sort(key=sort_key)
+    return groups
+
+
+async def ask_for_metrics(groups: Mapping[str, Sequence[Record]], client: AgentClient) -> list[RunMetrics]:
+    """Ask every agent for the metrics of its rollouts; agents in alphabetical order."""
+    names = sorted(groups)
+    answers = await asyncio.gather(*(ask(name, groups[name], client) for name in names))
+    return [RunMetrics(name, metrics) for name, metrics in zip(names, answers, strict=True) if metrics is not None]
+
+
+def find_shards(patterns: str, output: Path) -> list[Path]:
+    """The rollout files that the patterns match.
+
+    What else they match is left out: an earlier merge, which holds nothing new, and files that lie beside rollouts.
+    """
+    found = [path for path in map(Path, expand_globs(patterns)) if path.absolute() != output.absolute()]
+    beside = {other for path in found for other in _beside(path)}
+    paths = [path for path in found if path not in beside]
+    if not paths:
+        raise ConfigPathNotFoundError(
+            f"no file matches {patterns!r}", hint="correct +input_glob=… (or --input-glob …); patterns need quotes"
+        )
+    return paths
+
+
+def _beside(rollouts: Path) -> tuple[Path, ...]:
+    files = RunFiles.of(rollouts)
+    return files.plan, files.failures, ProfileFiles.of(rollouts).groups
+
+
+def write_merged(shards: Shards, output: Path) -> None:
+    """Write all rollouts into one file, in the order of their keys."""
+    with replacing(output) as file:
+        file.writelines(line + b"\n" for line in shards.lines())
+
+
+async def merge_shards(
+    shards: Shards, output: Path, client: AgentClient | None, *, keep_merged: bool = True
+) -> Sequence[RunMetrics]:
+    """Merge, compute, save. Without a client the metrics are the default ones."""
+    logger.info("Shards:\n%s", "\n".join(f"  {path}" for path in shards.paths))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if keep_merged:
+        await asyncio.to_thread(write_merged, shards, output)
+    return await aggregate_shards(shards, output, client) if shards.agents else ()

@@ -1,0 +1,196 @@
+"""The plan on disk, and the part of it that is still owed.
+
+Rows stay in the file until they are started; in memory an owed rollout is the eight bytes of its position.
+
+Makes one plan of an old and a new one: more rows, more repeats, or fewer.
+
+The new plan is what is wanted; of the old one only what is already collected is kept. Where both have a key, both must
+have the same row, for otherwise a rollout on disk would be the answer to another question.
+"""
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import BUFFER_BYTES
+from nemo_gym.io.json import decode
+from nemo_gym.rollouts.keyed import encode_keyed, key_in, key_of
+from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name, summary_of
+from nemo_gym.rollouts.store.history import AttemptPolicy, History, PastFailures, packed
+from nemo_gym.rollouts.store.manifest import PlanFacts
+from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.schemas.rows import RolloutKey
+
+
+def _positions() -> "array[int]":
+    return array("Q")
+
+
+@dataclass(slots=True)
+class PlanOnDisk:
+    """What a run has to do: iterating over it reads the owed rollouts one by one, in the order of the plan."""
+
+    path: Path
+    policy: AttemptPolicy
+    failures: Mapping[int, PastFailures] = field(default_factory=dict)
+    positions: "array[int]" = field(default_factory=_positions)
+    agents: Counter[str] = field(default_factory=Counter)  # how many each has to run
+    planned: int = 0
+    done: int = 0
+    given_up: int = 0  # failed too often, or for good
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[PlannedRollout]:
+        with self.path.open("rb", buffering=BUFFER_BYTES) as file:
+            here = 0
+            for position in self.positions:
+                if position != here:
+                    file.seek(position)
+                line = file.readline()
+                here = position + len(line)
+                planned = self._planned(decode(line), line.rstrip())
+                if planned is not None:
+                    yield planned
+
+    def pick(self, rows: Iterable[Row]) -> Iterator[PlannedRollout]:
+        """These rows of the plan, whatever the files say about them."""
+        return (planned for row in rows if (planned := self._planned(row)))
+
+    def _planned(self, row: Row, text: bytes | None = None) -> PlannedRollout | None:
+        key, agent = key_in(row), agent_name(row)
+        attempts = self.policy.attempts(self.failures.get(packed(key))) if key else None
+        if not (key and agent and attempts):
+            return None
+        return PlannedRollout(key, agent, row, attempts.next, attempts.last, text)
+
+    def owe(self, position: int, agent: str) -> None:
+        """Add a rollout."""
+        self.positions.append(position)
+        self.agents[agent] += 1
+
+
+@dataclass(slots=True)
+class PlanWriter:
+    """Writes the rows of a plan and notes where each is."""
+
+    file: BinaryIO
+    rows: int = 0
+    size: int = 0
+    _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    def write(self, key: RolloutKey, row: Row) -> int:
+        """Add a row; return its position."""
+        return self.write_line(encode_keyed(key, row) + b"\n")
+
+    def write_line(self, line: bytes) -> int:
+        """Add a row that is already a line."""
+        position = self.size
+        self.file.write(line)
+        self._digest.update(line)
+        self.rows += 1
+        self.size += len(line)
+        return position
+
+    @property
+    def facts(self) -> PlanFacts:
+        """What was written."""
+        return PlanFacts(rows=self.rows, bytes=self.size, digest=self._digest.hexdigest())
+
+
+def write_plan(path: Path, writer: PlanWriter, rows: Iterable[Row], policy: AttemptPolicy) -> PlanOnDisk:
+    """Write a plan of which nothing is done yet."""
+    plan = PlanOnDisk(path, policy)
+    for row in rows:
+        key, agent = key_in(row), agent_name(row)
+        if key is None or not agent:
+            raise ConfigError(f"a planned row lacks its index or its agent: {summary_of(row)}")
+        plan.owe(writer.write(key, row), agent)
+    plan.planned = writer.rows
+    return plan
+
+
+def survey(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
+    """What is still owed of a plan."""
+    plan = PlanOnDisk(path, policy, history.failures)
+    for number, line in enumerate(read_lines(path), start=1):
+        key = key_of(line.text)
+        if key is None:
+            raise _broken_plan(path, number)
+        plan.planned += 1
+        if history.is_done(key):
+            plan.done += 1
+        elif history.attempts(key, policy) is None:
+            plan.given_up += 1
+        else:
+            plan.owe(line.start, agent_name(decode(line.text)) or "")
+    return plan
+
+
+def _broken_plan(path: Path, number: int) -> ConfigError:
+    return ConfigError(
+        f"{path}: line {number} is no row of a plan, so it is not known what is owed",
+        hint="resume with +resume_mode=extend to plan anew from the input and keep what is collected",
+    )
+
+
+SHOWN = 5
+
+
+class PlanConflictError(ConfigError):
+    """Two plans that can't be joined."""
+
+
+def write_extended(old: Path, writer: PlanWriter, rows: Iterable[Row], history: History) -> None:
+    """Write the new rows, then those old ones that are collected and not among them."""
+    before = _digests(old, history)
+    changed: list[RolloutKey] = []
+    for row in rows:
+        key = key_in(row)
+        if key is None:
+            continue
+        line = encode_keyed(key, row) + b"\n"
+        if before.pop(packed(key), None) not in (None, _digest(line)):
+            changed.append(key)
+        writer.write_line(line)
+    if changed:
+        raise _conflict(changed)
+    for key, line in _rows_of(old):
+        if packed(key) in before:
+            writer.write_line(line)
+
+
+def _digests(path: Path, history: History) -> dict[int, bytes]:
+    """A digest of each old row that is collected; others may change without harm."""
+    return {packed(key): _digest(line) for key, line in _rows_of(path) if packed(key) in history.done}
+
+
+def _rows_of(path: Path) -> Iterable[tuple[RolloutKey, bytes]]:
+    for line in read_lines(path):
+        try:
+            row = decode(line.text)
+        except ValueError:
+            continue
+        if key := key_in(row):
+            yield key, encode_keyed(key, row) + b"\n"
+
+
+def _digest(line: bytes) -> bytes:
+    return sha256(line).digest()[:8]
+
+
+def _conflict(keys: list[RolloutKey]) -> PlanConflictError:
+    some = ", ".join(f"task {key.task} rollout {key.rollout}" for key in keys[:SHOWN])
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return PlanConflictError(
+        f"the new plan has other rows for {some}{more}, which are already collected",
+        hint="a plan can be extended by rows at the end of the input and by repeats; for anything else collect to "
+        "another output, or keep the old plan with +resume_mode=force",
+    )

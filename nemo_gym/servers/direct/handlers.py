@@ -1,0 +1,256 @@
+"""ASGI by hand: calling a whole app without a socket, and reading a request without a framework.
+
+Direct dispatch: calling a server of the same process without HTTP.
+
+The contract is that nobody can tell. A call goes in as JSON bytes and comes out as JSON bytes, so sender and receiver
+never share an object; validation, sessions, status codes and faults are those of a real request. The short way is taken
+only for routes that are known to allow it (see ``routes``); everything else, and every body that does not validate,
+takes a full ASGI call through the same app. Requests from other processes take the same short way behind their HTTP.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.io.json import cookie_values, encode_json, request_headers
+from nemo_gym.servers.direct.replies import (
+    JSON_HEADERS,
+    Call,
+    DirectAnswer,
+    DirectReply,
+    HandlerResponse,
+    JsonResponse,
+    cookie_headers,
+)
+from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_routes
+from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, log_fault
+from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
+
+
+@dataclass(slots=True)
+class AsgiAnswer:
+    """What an app sent, collected."""
+
+    status: int = 500
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    chunks: list[bytes] = field(default_factory=list)
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(self.chunks)
+
+    async def send(self, message: Message) -> None:
+        """The ASGI ``send`` of this answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self.chunks.append(message.get("body", b""))
+
+
+async def call_asgi(app: ASGIApp, scope: Scope, body: bytes) -> AsgiAnswer:
+    """Run one request through an app."""
+    answer = AsgiAnswer()
+    await app(scope, replay(body), answer.send)
+    return answer
+
+
+def replay(body: bytes) -> Receive:
+    """An ASGI ``receive`` for a body that has already been read."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    return receive
+
+
+async def read_all(receive: Receive) -> bytes:
+    """The whole body of a request."""
+    message = await receive()
+    if not message.get("more_body", False):
+        return bytes(message.get("body", b""))
+    chunks = [message["body"]]
+    while message.get("more_body", False):
+        message = await receive()
+        chunks.append(message.get("body", b""))
+    return b"".join(chunks)
+
+
+def is_json(scope: Scope) -> bool:
+    """True if the request says that its body is JSON."""
+    return any(name == b"content-type" and value.startswith(b"application/json") for name, value in scope["headers"])
+
+
+REFUSED = object()
+
+
+class LocalServer:
+    """One server instance of this process, callable by method and path."""
+
+    def __init__(self, app: FastAPI, *, label: str, base_url: str) -> None:
+        self.app = app
+        self.label = label
+        self.base_url = base_url
+        self._host, _, self._port = base_url.partition("://")[2].rpartition(":")
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        cookies: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: bytes = b"",
+    ) -> DirectReply:
+        """Call a route from inside the process and return its answer."""
+        path = path if path.startswith("/") else f"/{path}"
+        call = Call(method, path, encode_json(json), cookie_values(cookies), self._seals)
+        route = self._routes.get((method, path))
+        content = REFUSED if route is None or headers or query else _read_body(route, call.body)
+        if route is None or content is REFUSED:
+            sent = await call_asgi(self.app, self._scope(call, headers=headers, query=query), call.body)
+            call.session_cookies = None  # the app's own middleware has set the cookie
+            return DirectReply(DirectAnswer(sent.status, sent.body, sent.headers), call, self.base_url)
+        return DirectReply(await self._answer(route, content, call), call, self.base_url)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request from another process: the same short way where it is allowed, else the whole app."""
+        route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if route is None or scope["query_string"] or (route.body_name and not is_json(scope)):
+            await self.app(scope, receive, send)
+            return
+        body = await read_all(receive)
+        content = _read_body(route, body)
+        if content is REFUSED:
+            await self.app(scope, replay(body), send)
+            return
+        call = Call(scope["method"], scope["path"], body, incoming_cookies(scope), self._seals, http=scope)
+        answer = await self._answer(route, content, call)
+        headers = [*answer.headers, *cookie_headers(answer.cookies), (b"content-length", b"%d" % len(answer.body))]
+        if self._seals is not None:
+            headers.append(self._seals.header(call.session_cookie() or ""))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    @cached_property
+    def _layers(self) -> Mapping[Any, Mapping[str, Any]]:
+        """The middleware of the app; looked at on the first call, when the author has finished with it."""
+        return {layer.cls: layer.kwargs for layer in self.app.user_middleware}
+
+    @cached_property
+    def _routes(self) -> RouteTable:
+        only_ours = set(self._layers) <= {SessionMiddleware, FaultMiddleware} and FaultMiddleware in self._layers
+        return direct_routes(self.app) if only_ours else {}
+
+    @cached_property
+    def _seals(self) -> SessionCookies | None:
+        return self._layers.get(SessionMiddleware, {}).get("cookies")
+
+    async def _answer(self, route: DirectRoute, content: Any, call: Call) -> DirectAnswer:
+        """Give the handler what it wants, and take what it returns or raises."""
+        values: dict[str, Any] = {}
+        if route.body_name is not None:
+            values[route.body_name] = content
+        if route.request_name is not None:
+            values[route.request_name] = self._request(call)
+        response = None
+        if route.response_name is not None:
+            response = values[route.response_name] = HandlerResponse()
+        try:
+            if route.is_async:
+                result = await route.handler(**values)
+            else:
+                result = await run_in_threadpool(route.handler, **values)
+            if isinstance(result, Response):
+                return await _render(result, {"type": "http", "method": call.method, "headers": []})
+            body = route.write_body(result)
+        except Exception as error:  # noqa: BLE001 - the boundary between a handler and its callers
+            return await self._answer_error(error, call)
+        if response is None:
+            return DirectAnswer(route.status, body)
+        headers = (*JSON_HEADERS, *response.raw_headers) if response.raw_headers else JSON_HEADERS
+        return DirectAnswer(response.status_code or route.status, body, headers, response.plain_cookies)
+
+    async def _answer_error(self, error: Exception, call: Call) -> DirectAnswer:
+        """The answer to an exception: by the app's own exception handlers, else as a fault."""
+        handler = find_exception_handler(self.app, error)
+        if handler is not None:
+            request = self._request(call)
+            result = handler(request, error)
+            return await _render(await result if inspect.isawaitable(result) else result, request.scope)
+        log_fault(error, self.label, call.path)
+        return DirectAnswer(500, fault_body(error, self.label), fault_headers(error))
+
+    def _request(self, call: Call) -> Request:
+        scope = call.http if call.http is not None else self._scope(call)
+        scope.update({"app": self.app, "router": self.app.router, "session": call.session, "path_params": {}})
+        return DirectRequest(scope, call)
+
+    def _scope(self, call: Call, *, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Scope:
+        """The ASGI scope of a call that never was HTTP."""
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": call.method,
+            "scheme": "http",
+            "path": call.path,
+            "raw_path": call.path.encode(),
+            "root_path": "",
+            "query_string": query,
+            "headers": request_headers(f"{self._host}:{self._port}".encode(), call.body, call.cookies, headers),
+            "client": ("127.0.0.1", 0),
+            "server": (self._host, int(self._port)),
+            "state": {},
+        }
+
+
+def _read_body(route: DirectRoute, body: bytes) -> Any:
+    """The validated body, or REFUSED: then FastAPI is asked, and words the refusal. The handler has not run."""
+    if route.body_name is None:
+        return None
+    try:
+        return route.read_body(body)
+    except ValueError:  # pydantic's errors are ValueErrors
+        return REFUSED
+
+
+class DirectRequest(Request):
+    """An ordinary request whose body and cookies are already at hand."""
+
+    def __init__(self, scope: Scope, call: Call) -> None:
+        super().__init__(scope)
+        self._body = call.body
+        self._cookies = dict(call.cookies)
+
+
+async def _render(response: Response, scope: Scope) -> DirectAnswer:
+    """The answer of a response object, whatever its class: one that has its body at hand, else by running it."""
+    if type(response) is JsonResponse and response.is_untouched:
+        return DirectAnswer(response.status_code, bytes(response.body))
+    if type(response).__call__ is Response.__call__ and response.background is None:
+        headers = [pair for pair in response.raw_headers if pair[0] != b"content-length"]
+        return DirectAnswer(response.status_code, bytes(response.body), headers)
+    sent = await call_asgi(response, scope, b"")
+    return DirectAnswer(sent.status, sent.body, [pair for pair in sent.headers if pair[0] != b"content-length"])
+
+
+def find_exception_handler(app: FastAPI, error: Exception) -> Callable[[Request, Exception], Any] | None:
+    """The handler that Starlette would choose: by status for HTTP errors, else by class."""
+    handlers = app.exception_handlers
+    if isinstance(error, HTTPException) and error.status_code != 500 and error.status_code in handlers:
+        return handlers[error.status_code]
+    classes = type(error).__mro__[: type(error).__mro__.index(Exception)]
+    return next((handlers[kind] for kind in classes if kind in handlers), None)

@@ -1,0 +1,164 @@
+"""Response objects without what a call between servers does not need.
+
+Agents set two plain cookies per rollout. Writing them as header text and reading them back would cost as much as a call
+between servers, so a plain cookie stays a name and a value until somebody wants the headers.
+
+The answer of a server in the same process, in the shape of ``aiohttp.ClientResponse``.
+
+Callers can't tell the two apart: same attributes, same exceptions (see ``reply``). Headers and cookies are made when
+they are asked for.
+"""
+
+from collections.abc import Iterable, Mapping
+from http.cookies import SimpleCookie
+from typing import Any, NamedTuple
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.types import Scope
+from yarl import URL
+
+from nemo_gym.servers.reply import PlainMorsel, Reply, read_cookies
+from nemo_gym.servers.sessions import Session, SessionCookies
+
+JSON_HEADERS = ((b"content-type", b"application/json"),)
+
+
+class HandlerResponse(Response):
+    """An ordinary response, empty, with nothing decided yet."""
+
+    def __init__(self) -> None:  # not Starlette's, which encodes a body and its headers
+        self.status_code = None  # type: ignore[assignment]  # FastAPI's way of saying "not set by the handler"
+        self.background = None
+        self.body = b""
+        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.plain_cookies: dict[str, str] = {}
+
+    def set_cookie(self, key: str, value: str = "", *args: Any, **attributes: Any) -> None:
+        """Set a cookie; one without attributes of its own is written only when the headers are."""
+        if args or attributes:
+            super().set_cookie(key, value, *args, **attributes)
+        else:
+            self.plain_cookies[key] = value
+
+    @property
+    def headers(self) -> MutableHeaders:
+        """The headers, with all cookies written."""
+        plain, self.plain_cookies = self.plain_cookies, {}
+        self.raw_headers += cookie_headers(plain)
+        return super().headers
+
+
+class JsonResponse(Response):
+    """JSON that is already written: what a server passes on as it came."""
+
+    def __init__(self, content: bytes) -> None:  # not Starlette's, which looks for a charset and existing headers
+        self.status_code = 200
+        self.background = None
+        self.body = content
+        self.raw_headers = [(b"content-length", b"%d" % len(content)), *JSON_HEADERS]
+
+    @property
+    def is_untouched(self) -> bool:
+        """True if nobody has added a header or a cookie since."""
+        return len(self.raw_headers) == 1 + len(JSON_HEADERS)
+
+
+def cookie_headers(cookies: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
+    """The ``Set-Cookie`` headers of plain cookies."""
+    response = Response()
+    for name, value in (cookies or {}).items():
+        response.set_cookie(name, value)
+    return [pair for pair in response.raw_headers if pair[0] == b"set-cookie"]
+
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+
+class DirectAnswer(NamedTuple):
+    """What a handler's result amounts to on the wire."""
+
+    status: int
+    body: bytes
+    headers: RawHeaders = JSON_HEADERS
+    cookies: Mapping[str, str] | None = None
+
+
+class Call:
+    """One call of a handler; ``http`` is the scope of one that came over HTTP. Its session is opened when needed."""
+
+    __slots__ = ("_session", "body", "cookies", "http", "method", "path", "session_cookies")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        cookies: Mapping[str, str],
+        session_cookies: SessionCookies | None,
+        *,
+        http: Scope | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.body = body
+        self.cookies = cookies
+        self.session_cookies = session_cookies
+        self.http = http
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the caller, if the server keeps sessions."""
+        if self._session is None and self.session_cookies is not None:
+            self._session = self.session_cookies.open(self.cookies.get(self.session_cookies.name))
+        return self._session
+
+    def session_cookie(self) -> str | None:
+        """The cookie to answer with, if the server keeps sessions."""
+        if self.session_cookies is None:
+            return None
+        given = self.cookies.get(self.session_cookies.name)
+        if self._session is None and self.session_cookies.is_ours(given):
+            return given  # nobody looked at the session, so nobody changed it
+        return self.session_cookies.seal(self.session or {})
+
+
+class DirectReply(Reply):
+    """A finished answer of a handler that was called directly."""
+
+    __slots__ = ("_answer", "_base_url", "_call")
+
+    def __init__(self, answer: DirectAnswer, call: Call, base_url: str) -> None:
+        self.status = answer.status
+        self._body = answer.body
+        self._headers = None
+        self._cookies = None
+        self._answer = answer
+        self._call = call
+        self._base_url = base_url
+
+    @property
+    def method(self) -> str:
+        """The method of the call."""
+        return self._call.method
+
+    @property
+    def url(self) -> URL:
+        """The address this server has for callers in other processes."""
+        return URL(self._base_url + self._call.path)
+
+    def _read_headers(self) -> Iterable[tuple[str, str]]:
+        return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
+
+    def _read_cookies(self) -> SimpleCookie:
+        headers = self._answer.headers
+        set_cookie = () if headers is JSON_HEADERS else [text for name, text in headers if name == b"set-cookie"]
+        cookies = read_cookies(text.decode("latin-1") for text in set_cookie) if set_cookie else SimpleCookie()
+        for key, text in (self._answer.cookies or {}).items():
+            dict.__setitem__(cookies, key, PlainMorsel(key, text))
+        sealed = self._call.session_cookie()
+        if sealed is not None and self._call.session_cookies is not None:
+            name = self._call.session_cookies.name
+            dict.__setitem__(cookies, name, PlainMorsel(name, sealed))
+        return cookies

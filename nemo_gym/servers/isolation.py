@@ -1,0 +1,283 @@
+"""One server in a process of its own: what ``python app.py`` does.
+
+Started by ``ng_run`` for servers with ``isolation: process``, or by hand with the same environment variables. With
+``num_workers`` the process becomes the parent of that many workers, which share one listening socket. A process whose
+parent is gone stops: nothing is left behind when ``ng_run`` is killed.
+
+Servers in processes of their own: started, listened to, waited for, stopped; never orphaned.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
+
+from nemo_gym.config.instances import ServerInstance, read_instances
+from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
+from nemo_gym.errors import ConfigError
+from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.listen import bind, listening
+from nemo_gym.servers.loader import build_app, construct
+from nemo_gym.servers.server_client import GymClient
+from nemo_gym.servers.sessions import SECRET_VARIABLE, session_secret
+
+logger = logging.getLogger(__name__)
+
+
+LISTEN_FD_VARIABLE = "NEMO_GYM_LISTEN_FD"
+PARENT_FD_VARIABLE = "NEMO_GYM_PARENT_FD"
+OPEN_FILES = 65_535
+
+
+def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: str) -> FastAPI | None:
+    """Serve one instance until a signal comes or the parent goes away."""
+    instance = _own_instance(config, name)
+    if (instance.num_workers or 1) > 1 and LISTEN_FD_VARIABLE not in os.environ:
+        _serve_with_workers(instance)
+        return None
+    head = BaseServerConfig.model_validate(config["head_server"])
+    client = GymClient(head_server_config=head, global_config_dict=config)
+    server = construct(server_class, instance.settings, client, where=name)
+    app = build_app(server)
+    if not config.get("dry_run"):
+        raise_open_files_limit()
+        with contextlib.suppress(KeyboardInterrupt):
+            _loop_runner()(_serve(app, instance))
+    return app
+
+
+def _own_instance(config: DictConfig, name: str) -> ServerInstance:
+    instance = next((instance for instance in read_instances(config) if instance.name == name), None)
+    if instance is None:
+        raise ConfigError(
+            f"no server named '{name}' to serve",
+            hint=f"{CONFIG_PATH_ENV_VAR} must name a server of the configuration; ng_run sets it for its processes",
+        )
+    return instance
+
+
+def raise_open_files_limit() -> None:
+    """Thousands of rollouts at once need as many sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _loop_runner() -> Any:
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+async def _serve(app: FastAPI, instance: ServerInstance) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    parent = os.environ.get(PARENT_FD_VARIABLE)
+    if parent is not None:
+        # Nothing is ever written to it: it becomes readable when the parent ends.
+        loop.add_reader(int(parent), stop.set)
+    listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
+    port = listener.getsockname()[1]
+    async with app.router.lifespan_context(app), listening({port: app}, [listener]):
+        await stop.wait()
+    await close_http_client()
+
+
+def _inherited_socket() -> socket.socket | None:
+    number = os.environ.get(LISTEN_FD_VARIABLE)
+    return socket.socket(fileno=int(number)) if number else None
+
+
+def _serve_with_workers(instance: ServerInstance) -> None:
+    listener = bind(instance.host, instance.port, owner=instance.name)
+    listener.listen(4096)
+    listener.set_inheritable(True)
+    reader, writer = os.pipe()
+    shared = {
+        LISTEN_FD_VARIABLE: str(listener.fileno()),
+        PARENT_FD_VARIABLE: str(reader),
+        SECRET_VARIABLE: session_secret(),
+    }
+    workers = [
+        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | shared, pass_fds=(listener.fileno(), reader))
+        for _ in range(instance.num_workers or 1)
+    ]
+
+    def stop(*_: object) -> None:
+        for worker in workers:
+            worker.terminate()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        for worker in workers:
+            worker.wait()
+    os.close(writer)
+
+
+LAST_LINES = 30
+STOP_S = 3.0
+POLL_S = 0.05
+PROBE_S = 2.0
+
+
+class ServerCrashedError(Exception):
+    """A server process ended although nobody asked it to."""
+
+    def __init__(self, server: str, code: int, last_lines: Iterable[str]) -> None:
+        output = "\n".join(f"    {line}" for line in last_lines) or "    (no output)"
+        super().__init__(f"Process `{server}` finished unexpectedly with exit code {code}. Its last lines:\n{output}")
+        self.server = server
+
+
+class Child:
+    """One server process."""
+
+    def __init__(self, instance: ServerInstance, process: asyncio.subprocess.Process, log_dir: Path | None) -> None:
+        self.instance = instance
+        self.process = process
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._log_path = log_dir / f"{instance.name}.log" if log_dir else None
+        self._reading = asyncio.create_task(self._pass_on_output())
+
+    async def _pass_on_output(self) -> None:
+        assert self.process.stdout is not None
+        with self._log_path.open("a") if self._log_path else contextlib.nullcontext() as log:
+            while line := await _read_line(self.process.stdout):
+                text = line.decode(errors="replace").rstrip()
+                self.last_lines.append(text)
+                sys.stderr.write(f"({self.instance.name}) {text}\n")
+                if log is not None:
+                    log.write(f"{text}\n")
+                    log.flush()
+
+    async def crash(self) -> ServerCrashedError:
+        """Wait for the end of a process that should not end."""
+        code = await self.process.wait()
+        await self._reading
+        return ServerCrashedError(self.instance.name, code, self.last_lines)
+
+    def interrupt(self) -> None:
+        """Ask the process and whatever it started to stop."""
+        self._signal(signal.SIGINT)
+
+    async def stop(self) -> None:
+        """Wait for an interrupted process; kill it if it takes too long."""
+        try:
+            await asyncio.wait_for(self.process.wait(), STOP_S)
+        except TimeoutError:
+            logger.warning("%s did not stop within %.0f s and is killed", self.instance.name, STOP_S)
+        self._signal(signal.SIGKILL)  # also what the process left behind in its group
+        await self.process.wait()
+        await self._reading
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except ValueError:  # a line longer than the stream's limit: its start is dropped, reading goes on
+        return b"(a very long line)\n"
+
+
+async def start_child(
+    instance: ServerInstance, config: DictConfig, *, python: str, parent_fd: int, log_dir: Path | None
+) -> Child:
+    """Start the entrypoint of an instance as a program, in a process group of its own."""
+    path = os.pathsep.join(filter(None, [str(instance.directory), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {
+        CONFIG_DICT_ENV_VAR: OmegaConf.to_yaml(config),
+        CONFIG_PATH_ENV_VAR: instance.name,
+        PARENT_FD_VARIABLE: str(parent_fd),
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+    }
+    process = await asyncio.create_subprocess_exec(
+        python,
+        str(instance.directory / instance.entrypoint),
+        cwd=instance.directory,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        pass_fds=(parent_fd,),
+        start_new_session=True,
+    )
+    return Child(instance, process, log_dir)
+
+
+@contextlib.asynccontextmanager
+async def stopping_at_exit(children: Sequence[Child]) -> AsyncIterator[None]:
+    """Stop all processes when the context ends, however it ends."""
+    try:
+        yield
+    finally:
+        for child in children:
+            child.interrupt()
+        await asyncio.gather(*(child.stop() for child in children))
+
+
+async def wait_until_ready(children: Sequence[Child]) -> None:
+    """Wait until every process answers; a process that ends meanwhile is an error."""
+    if not children:
+        return
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
+        crash = asyncio.create_task(first_crash(children))
+        ready = asyncio.create_task(_wait_for_answers(session, children))
+        try:
+            await asyncio.wait((crash, ready), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise crash.result()
+        finally:
+            crash.cancel()
+            ready.cancel()
+            await asyncio.gather(crash, ready, return_exceptions=True)
+
+
+async def first_crash(children: Sequence[Child]) -> ServerCrashedError:
+    """The crash that happens first; waits for ever while all is well."""
+    if not children:
+        await asyncio.Event().wait()
+    waiting = [asyncio.create_task(child.crash()) for child in children]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _wait_for_answers(session: "aiohttp.ClientSession", children: Sequence[Child]) -> None:
+    await asyncio.gather(*(_wait_for_answer(session, child.instance) for child in children))
+
+
+async def _wait_for_answer(session: "aiohttp.ClientSession", instance: ServerInstance) -> None:
+    while True:
+        try:
+            async with session.get(f"http://{instance.host}:{instance.port}/"):
+                return
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            await asyncio.sleep(POLL_S)

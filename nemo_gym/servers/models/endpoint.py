@@ -1,0 +1,137 @@
+"""Clients for endpoints that speak OpenAI's protocols. Stateless but for what they prepare once and count.
+
+Busy and broken endpoints are asked again, a bounded number of times; the retries are counted and logged at 1, 10, 100,
+… so that a throttled run says so without flooding the log.
+"""
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from nemo_gym.io.json import encode_json
+from nemo_gym.servers import http_errors
+from nemo_gym.servers.http import Retry, get_response_json, raise_for_status, request
+from nemo_gym.servers.http_timeout import Timeout
+from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.models.failures import ModelAddress
+from nemo_gym.servers.models.gate import Door
+from nemo_gym.servers.retry import RetryPolicy
+
+logger = logging.getLogger(__name__)
+
+
+RATE_LIMIT_ERROR_CODES: Final = [429, 502, 503, 504, 520]
+RETRY_ERROR_CODES: Final = [*RATE_LIMIT_ERROR_CODES, 500]
+
+
+@dataclass(slots=True, kw_only=True)
+class Endpoint:
+    """A base URL with what every request to it has in common."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    default_headers: dict[str, str] = field(default_factory=dict, repr=False)
+    internal: bool = False
+    request_timeout_s: float | None = 600.0
+    connect_timeout_s: float = 30.0
+    max_retries: int = 8
+    # The way through the gate that all model servers of a Gym share; without one, nothing holds a request back.
+    door: Door | None = field(default=None, repr=False)
+    retries: int = 0
+    _headers: dict[str, str] = field(init=False, repr=False)
+    _timeout: Timeout = field(init=False, repr=False)
+    _policy: RetryPolicy = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.base_url = self.base_url.rstrip("/")
+        bearer = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
+        self._headers = bearer | self.default_headers
+        self._timeout = Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
+        self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
+
+    async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
+        """Send JSON that is encoded already; the answer may have any status."""
+        return await request(
+            method,
+            url,
+            data=body,
+            headers=self._headers,
+            timeout=self._timeout,
+            retries=self._policy,
+            on_retry=self._count_retry,
+            door=self.door,
+            _internal=self.internal,
+        )
+
+    def _count_retry(self, retry: Retry) -> None:
+        self.retries += 1
+        if self.retries == 10 ** (len(str(self.retries)) - 1):
+            logger.warning("%d retries so far, the last: %s", self.retries, retry.reason)
+
+
+class Upstream:
+    """One model behind an endpoint: its share of what is asked there at once, and errors that say what to do."""
+
+    def __init__(self, endpoint: Endpoint, address: ModelAddress, *, max_concurrent_requests: int | None) -> None:
+        self.endpoint = endpoint
+        self.address = address
+        self._slots: contextlib.AbstractAsyncContextManager[None] = (
+            asyncio.Semaphore(max_concurrent_requests) if max_concurrent_requests else contextlib.nullcontext()
+        )
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """The body of the answer; anything but a good status is a ``ModelCallError``."""
+        try:
+            async with self._slots:
+                reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
+        except http_errors.RequestFailedError as error:
+            raise self.address.no_answer(error) from error
+        content = await reply.read()
+        if not reply.ok:
+            attempts = 1 + self.endpoint.max_retries if reply.status in RETRY_ERROR_CODES else 1
+            raise self.address.refusal(reply.status, reply.headers, content, attempts=attempts)
+        return content
+
+
+class NeMoGymAsyncOpenAI(BaseModel):
+    """An endpoint by its routes: parameters in, decoded JSON out, errors raised."""
+
+    base_url: str
+    api_key: str = Field(repr=False)
+    internal: bool = False
+    default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    request_timeout_s: float | None = 600.0
+    connect_timeout_s: float = 30.0
+    max_retries: int = Field(default=8, ge=0)
+
+    _endpoint: Endpoint = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Prepare what is the same for every request."""
+        super().model_post_init(context)
+        self._endpoint = Endpoint(**self.model_dump())
+
+    async def create_response(self, **params: Any) -> Any:
+        """Ask through the Responses API."""
+        return await self._ask("POST", f"{self._endpoint.base_url}/responses", params)
+
+    async def create_chat_completion(self, **params: Any) -> Any:
+        """Ask through the Chat Completions API."""
+        return await self._ask("POST", f"{self._endpoint.base_url}/chat/completions", params)
+
+    async def create_models(self) -> Any:
+        """List the models of the endpoint."""
+        return await self._ask("GET", f"{self._endpoint.base_url}/models", None)
+
+    async def create_tokenize(self, **params: Any) -> Any:
+        """Turn a prompt into token ids, where the endpoint can."""
+        return await self._ask("POST", self._endpoint.base_url.removesuffix("/v1") + "/tokenize", params)
+
+    async def _ask(self, method: str, url: str, params: dict[str, Any] | None) -> Any:
+        response = await self._endpoint.send(method, url, None if params is None else encode_json(params))
+        await raise_for_status(response)
+        return await get_response_json(response)

@@ -1,0 +1,178 @@
+"""How one server reaches another: by name, however far away it is.
+
+A server of the same process is called directly, any other over HTTP. The caller sees the same answer either way.
+"""
+
+import asyncio
+import json as json_module
+from collections.abc import Coroutine, Mapping
+from typing import Any, Literal, Protocol, Self
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import ProxyHandler, Request, build_opener
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel, ConfigDict, Field
+
+from nemo_gym.config.addresses import base_url, server_settings
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.json import cookie_values, encode_json
+from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.servers.head import TOKEN_HEADER, read_run_token
+from nemo_gym.servers.http import request as http_request
+from nemo_gym.servers.http_timeout import timeout_of
+from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.models.gate import Gates
+from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
+from nemo_gym.servers.rollout_scope import current_mark
+
+ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
+STATUS_TIMEOUT_S = 5.0
+DIRECT_OPTIONS = frozenset({"json", "cookies", "headers", "params", "timeout"})
+JSON_CONTENT = {"Content-Type": "application/json"}
+
+
+class DirectServer(Protocol):
+    """A server of the same process (see ``direct``, which is imported only by processes that host one)."""
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        cookies: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: bytes = b"",
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a route and return its answer."""
+
+
+class GymClient(BaseModel):
+    """Calls servers by their instance names."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    head_server_config: BaseServerConfig
+    global_config_dict: DictConfig
+
+    # Fields, because pydantic finds private attributes a hundred times more slowly, and these are read on every call.
+    local_servers: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
+    addresses: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    # What model servers of the same process share: manners towards the endpoints outside.
+    gates: Gates = Field(default_factory=Gates, exclude=True, repr=False)
+
+    @classmethod
+    def load_from_head(cls, head: BaseServerConfig) -> Self:
+        """A client for the Gym whose head server this is."""
+        config = OmegaConf.create(fetch_global_config(head))
+        assert isinstance(config, DictConfig)
+        return cls(head_server_config=head, global_config_dict=config)
+
+    def attach(self, name: str, server: DirectServer) -> None:
+        """Call this server directly from now on."""
+        self.local_servers[name] = server
+
+    def for_server(self, server_class: type[BaseModel]) -> "GymClient":
+        """This client as the class that a server declares for its own."""
+        declared = server_class.model_fields["server_client"].annotation
+        if not (isinstance(declared, type) and issubclass(declared, GymClient)) or isinstance(self, declared):
+            return self
+        twin = declared(head_server_config=self.head_server_config, global_config_dict=self.global_config_dict)
+        # One table of servers, and one of gates, for all clients of a Gym.
+        twin.local_servers, twin.gates = self.local_servers, self.gates
+        return twin
+
+    async def get(self, server_name: str, url_path: str, **options: Any) -> Any:
+        """GET a path of a server."""
+        return await self.request(server_name=server_name, url_path=url_path, method="GET", **options)
+
+    async def post(
+        self,
+        server_name: str,
+        url_path: str,
+        json: Any = None,
+        cookies: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """POST to a path of a server; ``json`` may be a model, of which only what was set is sent."""
+        local: DirectServer | None = None if options else self.local_servers.get(server_name)
+        if local is not None:  # the usual call, a thousand times more often than any other
+            return await local.call("POST", url_path, json=json, cookies=cookies)
+        return await self.request(server_name, url_path, "POST", json=json, cookies=cookies, **options)
+
+    async def request(self, server_name: str, url_path: str, method: str, **options: Any) -> Any:
+        """Call a server; options are aiohttp's: ``json``, ``cookies``, ``headers``, ``params``, ``timeout``, …"""
+        local: DirectServer | None = self.local_servers.get(server_name)
+        if local is None or not DIRECT_OPTIONS.issuperset(options):
+            return await self._request_over_http(server_name, url_path, method, options)
+        timeout = options.pop("timeout", None)
+        params = options.pop("params", None)
+        if params or "?" in url_path:
+            url_path, _, query = url_path.partition("?")
+            query = "&".join(filter(None, (query, urlencode(params or {}))))
+            options["query"] = query.encode()
+        call = local.call(method, url_path, **options)
+        if timeout is None:
+            return await call
+        return await asyncio.wait_for(call, timeout_of(timeout).total)
+
+    async def _request_over_http(self, server_name: str, url_path: str, method: str, options: dict[str, Any]) -> Any:
+        address = self.addresses.get(server_name)
+        if address is None:
+            address = base_url(server_settings(self.global_config_dict, server_name))
+            self.addresses[server_name] = address
+        content = options.pop("json", None)
+        if content is not None:
+            options["data"] = encode_json(content)
+            options["headers"] = {**JSON_CONTENT, **(options.get("headers") or {})}
+        if mark := current_mark():
+            options["headers"] = {**(options.get("headers") or {}), ROLLOUT_HEADER: mark}
+        if options.get("cookies") is not None:
+            options["cookies"] = cookie_values(options["cookies"])
+        path = url_path if url_path.startswith("/") else f"/{url_path}"
+        return await http_request(method, address + path, _internal=True, **options)
+
+    @staticmethod
+    def _build_server_base_url(server_config: Any) -> str:
+        """The address of a server, from its settings."""
+        return base_url(server_config)
+
+    async def poll_for_status(self, server_name: str) -> ServerStatus:
+        """Whether a server answers; any answer counts."""
+        address = base_url(server_settings(self.global_config_dict, server_name))
+        timeout = aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(address),
+            ):
+                return "success"
+        except TimeoutError:
+            return "timeout"
+        except aiohttp.ClientConnectionError:
+            return "connection_error"
+        except aiohttp.ClientError:
+            return "unknown_error"
+
+
+class HeadServerUnreachableError(ConfigError, ValueError):
+    """Nothing answers at the head server's address."""
+
+
+def fetch_global_config(head: BaseServerConfig) -> str:
+    """The YAML of the whole configuration; secrets are in it only for the user who started the run."""
+    address = f"http://{head.host}:{head.port}"
+    token = read_run_token(head.port)
+    request = Request(f"{address}/global_config_dict_yaml", headers={TOKEN_HEADER: token} if token else {})  # noqa: S310
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=STATUS_TIMEOUT_S) as reply:
+            text = json_module.loads(reply.read())
+    except (URLError, TimeoutError, ConnectionError) as error:
+        status = f" (status {error.code})" if isinstance(error, HTTPError) else ""
+        raise HeadServerUnreachableError(
+            f"Could not connect to the head server at {address}{status}",
+            hint="start the servers with ng_run in another terminal, or give +config_paths=[…] to host them here; "
+            "for another head server: '+head_server={host: HOST, port: PORT}'",
+        ) from None
+    return str(text)

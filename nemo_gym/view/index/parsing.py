@@ -1,0 +1,227 @@
+"""Reads what was appended to a file of lines: whole lines from a position on, and how to recognise the file again.
+
+A last line without its end is left alone until it is whole. It is whole without a line feed, too, if it ends like an
+object and parses as one, because no object is the beginning of a longer one.
+
+Lines of a rollout file become what the index stores. Pure but for reading the file; runs in any process.
+
+Parses the next parts of a large file in other processes, while this one stores those before.
+
+Parsing takes most of the time of a first index and holds Python's lock. For what is appended to a file while somebody
+looks at it, it is not worth starting a process: then everything is parsed here. Processes are gone as soon as the
+file is read.
+"""
+
+import gc
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import orjson
+
+from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
+from nemo_gym.filters.syntax import Value
+from nemo_gym.io.lines import parse_line
+
+_LOOK: Final = 1 << 16  # bytes that are searched for a line feed at a time
+_PROBE: Final = 4096  # bytes at the beginning and before the position
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Which file it is, up to a position."""
+
+    inode: int
+    head: str
+    tail: str
+
+
+def fingerprint(file: BinaryIO, position: int) -> Fingerprint:
+    """Look at a file."""
+    descriptor = file.fileno()
+    probe = min(position, _PROBE)
+    head, tail = os.pread(descriptor, probe, 0), os.pread(descriptor, probe, position - probe)
+    return Fingerprint(os.fstat(descriptor).st_ino, _digest(head), _digest(tail))
+
+
+def whole_lines(file: BinaryIO, position: int, budget: int) -> int:
+    """How many bytes from the position on are whole lines, about as many as asked for; 0 if there is no whole line."""
+    descriptor = file.fileno()
+    size = os.fstat(descriptor).st_size
+    while position < size:
+        stop = min(position + budget, size)
+        for end in range(stop, position, -_LOOK):
+            start = max(position, end - _LOOK)
+            place = os.pread(descriptor, end - start, start).rfind(b"\n")
+            if place >= 0:
+                return start + place + 1 - position
+        if stop == size:
+            return size - position if _is_whole(os.pread(descriptor, size - position, position)) else 0
+        budget *= 4  # a line that is longer than that
+    return 0
+
+
+def _is_whole(tail: bytes) -> bool:
+    if not tail.rstrip().endswith(b"}"):
+        return False
+    try:
+        return isinstance(parse_line(tail), dict)
+    except ValueError:
+        return False
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+_SEPARATOR: Final = 1  # the line feed
+
+
+class IndexedLine(NamedTuple):
+    """What a line becomes. The line is counted from 1 in its span."""
+
+    offset: int
+    length: int
+    line: int
+    fixed: tuple[Value, ...]
+    own: dict[str, Value]
+    question: str | None
+    answer: str | None
+
+
+class FileSpan(NamedTuple):
+    """A part of a file: where, and of which file."""
+
+    position: int
+    length: int
+    inode: int
+
+
+class Parsed(NamedTuple):
+    """The rollouts of a span."""
+
+    lines: list[IndexedLine]
+    unreadable: int
+    newlines: int
+
+
+def parse_span(path: Path, span: FileSpan) -> Parsed | None:
+    """Parse whole lines; None if the file is another one by now."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_ino != span.inode:
+            return None
+        block = os.pread(file.fileno(), span.length, span.position)
+    if len(block) < span.length:
+        return None
+    found = list(_parsed(block, span.position))
+    lines = [line for line in found if line is not None]
+    return Parsed(lines, len(found) - len(lines), block.count(b"\n"))
+
+
+def _parsed(block: bytes, offset: int) -> Iterator[IndexedLine | None]:
+    """The lines that are not blank; None for one that cannot be read."""
+    for number, line in enumerate(block.split(b"\n"), 1):
+        if line and not line.isspace():
+            yield _line(line, offset, number)
+        offset += len(line) + _SEPARATOR
+
+
+def _line(line: bytes, offset: int, number: int) -> IndexedLine | None:
+    try:
+        record = read_object(line)
+        fixed = fixed_values(record)
+    except ValueError:
+        return None
+    return IndexedLine(
+        offset, len(line), number, fixed, own_fields(record), preview_question(record), preview_answer(record)
+    )
+
+
+def read_object(line: bytes) -> dict[str, Any]:
+    """The record of a line; a line that is none is a ``ValueError``."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        record = parse_line(line)
+    if type(record) is not dict:
+        raise ValueError("not an object")
+    return record
+
+
+BACKLOG: Final = 96 << 20  # bytes that are worth other processes
+_MOST_PROCESSES: Final = 4
+_STEPS_AHEAD: Final = 2  # for each process
+
+NextSpan = Callable[[int], FileSpan | None]  # what follows a position
+
+
+class ReadAhead:
+    """Hands out the parsed spans of one file in order."""
+
+    def __init__(self, path: Path, *, backlog: int = BACKLOG) -> None:
+        self._path = path
+        self._backlog = backlog
+        self._processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+        self._pool: ProcessPoolExecutor | None = None
+        self._waiting: deque[tuple[FileSpan, Future[Parsed | None]]] = deque()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._waiting.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def parsed(self, span: FileSpan, following: NextSpan, *, left: int) -> Parsed | None:
+        """The lines of a span; ``left`` is how much of the file is not indexed yet."""
+        if self._pool is None and (left < self._backlog or self._processes < 2):
+            return parse_span(self._path, span)
+        try:
+            self._fill(span, following)
+            first, future = self._waiting.popleft()
+            parsed = future.result() if first == span else None
+        except BrokenProcessPool:  # somebody ended them; we can do without
+            self._backlog = 1 << 62
+            parsed = None
+        if parsed is None or span.length >= left:
+            self.close()
+        return parsed or parse_span(self._path, span)
+
+    def _fill(self, span: FileSpan, following: NextSpan) -> None:
+        """See to it that enough spans are being parsed, this one first."""
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of our threads
+            self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_prepare_process)
+        if self._waiting and self._waiting[0][0] != span:
+            self._waiting.clear()
+        last = self._waiting[-1][0] if self._waiting else None
+        upcoming = span if last is None else following(last.position + last.length)
+        while upcoming is not None:
+            self._waiting.append((upcoming, self._pool.submit(partial(parse_span, self._path), upcoming)))
+            if len(self._waiting) >= self._processes * _STEPS_AHEAD:
+                break
+            upcoming = following(upcoming.position + upcoming.length)
+
+
+def _prepare_process() -> None:
+    """Ctrl-C is for the viewer, which ends its processes; if it is killed, they end by themselves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # records have no cycles, and the process does not live long
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,183 @@
+"""Brings the index of a file up to date, a step at a time.
+
+Each step is one transaction: it reads the state, checks that the file is still the one it describes, adds what some
+more lines hold, and moves the state on. So a crash loses a step at most, several programs may work on the same index,
+and what was read once is not read again. A file that was replaced or cut is indexed anew.
+
+Two passes: the columns first, at the speed of parsing; then the text, many times slower, for searching.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from nemo_gym.view.index.parsing import FileSpan, IndexedLine, ReadAhead, fingerprint, read_object, whole_lines
+from nemo_gym.view.index.tables import (
+    FIXED_COLUMNS,
+    PLACE_COLUMNS,
+    ColumnFacts,
+    State,
+    connect,
+    create_tables,
+    read_state,
+    transaction,
+    write_state,
+)
+from nemo_gym.view.search import searchable_text
+
+COLUMN_STEP: Final = 16 << 20  # bytes of the file in a step
+TEXT_STEP: Final = 8 << 20
+MOST_COLUMNS: Final = 500  # a record with more fields than that is shown, but not all can be filtered by
+
+
+class IndexWriter:
+    """Keeps one index up to date. Used by one thread."""
+
+    def __init__(self, path: Path, place: Path) -> None:
+        self._path = path
+        self._database = connect(place)
+        self._looked: tuple[int, int, int] | None = None  # the file as it was when there was nothing to do
+        self.state = read_state(self._database)
+        self._ahead = ReadAhead(path)
+        self.size = 0
+
+    def close(self) -> None:
+        """Close the database."""
+        self._ahead.close()
+        self._database.close()
+
+    def step(self, budget: int = COLUMN_STEP) -> bool:
+        """Index some more lines; False if there were none."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:  # replaced, and not there yet
+            return False
+        with closing(file):
+            status = os.fstat(file.fileno())
+            look = (status.st_ino, status.st_size, status.st_mtime_ns)
+            self.size = status.st_size
+            if look == self._looked:
+                return False
+            with transaction(self._database):
+                before, self.state = self.state, self._added(file, status.st_size, budget)
+        if self.state == before:
+            self._looked = look
+        return self.state != before
+
+    def step_text(self, budget: int = TEXT_STEP) -> bool:
+        """Make some more rows searchable; False if all are."""
+        if self.state.text_rows >= self.state.rows or not self._path.exists():
+            return False
+        with transaction(self._database):
+            self.state = read_state(self._database)
+            rows = self._unsearchable(budget)
+            if rows:
+                self._database.executemany("INSERT INTO body (rowid, text) VALUES (?, ?)", self._texts(rows))
+                self.state = replace(self.state, text_rows=rows[-1][0])
+                write_state(self._database, self.state)
+        return bool(rows)
+
+    # ---- columns -------------------------------------------------------------------------------------------------
+
+    def _added(self, file: BinaryIO, size: int, budget: int) -> State:
+        state = read_state(self._database)
+        if not _describes(state, file, size):
+            self._ahead.close()
+            state = create_tables(self._database, generation=state.generation + 1)
+        inode = os.fstat(file.fileno()).st_ino
+
+        def following(position: int) -> FileSpan | None:
+            length = whole_lines(file, position, budget)
+            return FileSpan(position, length, inode) if length else None
+
+        span = following(state.position)
+        parsed = self._ahead.parsed(span, following, left=size - state.position) if span else None
+        if span is None or parsed is None:
+            return state
+        self._insert(parsed.lines, first=state.rows + 1, line=state.newlines)
+        position = span.position + span.length
+        seen = fingerprint(file, position)
+        state = replace(
+            state,
+            position=position,
+            newlines=state.newlines + parsed.newlines,
+            rows=state.rows + len(parsed.lines),
+            unreadable=state.unreadable + parsed.unreadable,
+            inode=seen.inode,
+            head=seen.head,
+            tail=seen.tail,
+        )
+        write_state(self._database, state)
+        return state
+
+    def _insert(self, lines: list[IndexedLine], *, first: int, line: int) -> None:
+        if not lines:
+            return
+        facts = self._columns({name: None for each in lines for name in each.own})
+        own = [fact.name for fact in facts[len(FIXED_COLUMNS) + 1 :]]
+        rows = [
+            (number, offset, length, line + place, *fixed, *map(values.get, own))
+            for number, (offset, length, place, fixed, values, _, _) in enumerate(lines, first)
+        ]
+        marks = ", ".join("?" * len(rows[0]))
+        self._database.executemany(f"INSERT INTO rollouts VALUES ({marks})", rows)  # noqa: S608 - question marks only
+        self._database.executemany(
+            "INSERT INTO previews VALUES (?, ?, ?)",
+            [(number, each.question, each.answer) for number, each in enumerate(lines, first)],
+        )
+        _, _, lengths, _, *values = zip(*rows, strict=True)
+        for fact, column in zip(facts, (lengths, *values), strict=True):
+            fact.add(column)
+        saved = [(fact.name, fact.field, fact.saved()) for fact in facts]
+        self._database.executemany("INSERT OR REPLACE INTO columns VALUES (?, ?, ?)", saved)
+
+    def _columns(self, own: Mapping[str, Any]) -> list[ColumnFacts]:
+        """What is known of the columns in the order of the table (the length first), with those that are new."""
+        facts = {fact.field: fact for fact in read_columns(self._database)}
+        fixed = [
+            facts.get(field) or ColumnFacts.new(name, field)
+            for name, field in (("bytes", "length"), *zip(FIXED_COLUMNS, FIXED_COLUMNS, strict=True))
+        ]
+        known = {fact.name: fact for field, fact in facts.items() if field not in {*FIXED_COLUMNS, *PLACE_COLUMNS}}
+        for name in own:
+            if name not in known and len(known) < MOST_COLUMNS:
+                known[name] = ColumnFacts.new(name, f"f{len(known)}")
+                self._database.execute(f"ALTER TABLE rollouts ADD COLUMN {known[name].field}")
+        return [*fixed, *sorted(known.values(), key=lambda fact: int(fact.field[1:]))]
+
+    # ---- text ----------------------------------------------------------------------------------------------------
+
+    def _unsearchable(self, budget: int) -> list[tuple[int, int, int]]:
+        rows, total = [], 0
+        query = "SELECT row, offset, length FROM rollouts WHERE row > ? ORDER BY row"
+        for row in self._database.execute(query, (self.state.text_rows,)):
+            rows.append(row)
+            total += row[2]
+            if total >= budget:
+                break
+        return rows
+
+    def _texts(self, rows: list[tuple[int, int, int]]) -> Iterator[tuple[int, str]]:
+        with self._path.open("rb") as file:
+            for row, offset, length in rows:
+                try:
+                    yield row, searchable_text(read_object(os.pread(file.fileno(), length, offset)))
+                except ValueError:  # the file was replaced meanwhile: the next step notices
+                    yield row, ""
+
+
+def read_columns(database: sqlite3.Connection) -> list[ColumnFacts]:
+    """What is known of the columns."""
+    query = "SELECT name, field, json FROM columns"
+    return [replace(ColumnFacts.read(text), name=name, field=field) for name, field, text in database.execute(query)]
+
+
+def _describes(state: State, file: BinaryIO, size: int) -> bool:
+    if size < state.position:
+        return False
+    seen = fingerprint(file, state.position)
+    return state.position == 0 or (seen.inode, seen.head, seen.tail) == (state.inode, state.head, state.tail)

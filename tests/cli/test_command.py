@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.cli import command as selectors
+from nemo_gym.cli.command import UsageError, quote, to_overrides
+from nemo_gym.cli.commands import by_name
+
+
+def touch(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).touch()
+
+
+def test_a_name_means_the_file_of_the_same_name(workspace):
+    touch("resources_servers/maths/configs/maths.yaml")
+    touch("resources_servers/maths/configs/hard.yaml")
+    assert selectors.resources_server("maths", []) == "resources_servers/maths/configs/maths.yaml"
+
+
+def test_a_flavor_picks_another_file(workspace):
+    touch("responses_api_models/server/configs/server.yaml")
+    touch("responses_api_models/server/configs/training.yaml")
+    assert selectors.model_type("server/training", []) == "responses_api_models/server/configs/training.yaml"
+
+
+def test_the_only_file_needs_no_flavor(workspace):
+    touch("resources_servers/maths/configs/other.yaml")
+    assert selectors.resources_server("maths", []) == "resources_servers/maths/configs/other.yaml"
+
+
+def test_benchmarks_and_environments_have_a_config_yaml(workspace):
+    touch("benchmarks/aime/config.yaml")
+    touch("environments/cards/config.yaml")
+    assert selectors.benchmark("aime", []) == "benchmarks/aime/config.yaml"
+    assert selectors.environment("cards", []) == "environments/cards/config.yaml"
+
+
+def test_search_directories_come_first(workspace):
+    touch("benchmarks/aime/config.yaml")
+    touch("elsewhere/benchmarks/aime/config.yaml")
+    assert selectors.benchmark("aime", ["elsewhere"]) == "elsewhere/benchmarks/aime/config.yaml"
+
+
+def test_an_unknown_name_suggests_a_near_one(workspace):
+    touch("benchmarks/aime/config.yaml")
+    with pytest.raises(UsageError, match="no benchmarks/aimee with a configuration file") as caught:
+        selectors.benchmark("aimee", [])
+    assert caught.value.hint == "Did you mean: 'aime'?"
+
+
+def test_several_files_and_no_flavor_is_ambiguous(workspace):
+    touch("resources_servers/maths/configs/easy.yaml")
+    touch("resources_servers/maths/configs/hard.yaml")
+    with pytest.raises(UsageError, match="resources_servers/maths has several configurations") as caught:
+        selectors.resources_server("maths", [])
+    assert caught.value.hint == "choose one: maths/easy, maths/hard"
+
+
+def test_an_unknown_flavor_lists_the_known_ones(workspace):
+    touch("resources_servers/maths/configs/maths.yaml")
+    with pytest.raises(UsageError, match="has no configuration 'hard'"):
+        selectors.resources_server("maths/hard", [])
+
+
+COLLECT = by_name()["collect_rollouts"].flags
+
+
+def test_overrides_pass_unchanged():
+    given_overrides = ["+limit=5", "++a.b.c=[1,2]", "+head_server={host: h, port: 1}", "~key"]
+    assert to_overrides(given_overrides, COLLECT) == given_overrides
+
+
+def test_flags_become_overrides():
+    typed = ["-a", "my_agent", "--input", "in.jsonl", "--limit=5", "--temperature", "0.7", "--resume"]
+    assert to_overrides(typed, COLLECT) == [
+        "+agent_name=my_agent",
+        "+input_jsonl_fpath=in.jsonl",
+        "+limit=5",
+        "+responses_create_params.temperature=0.7",
+        "+resume_from_cache=true",
+    ]
+
+
+def test_configuration_files_collapse_into_one_list():
+    assert to_overrides(["--config", "a.yaml", "--config=b c.yaml"], COLLECT) == ['+config_paths=[a.yaml,"b c.yaml"]']
+
+
+def test_a_later_flag_wins():
+    assert to_overrides(["--limit", "1", "--limit", "2"], COLLECT) == ["+limit=2"]
+
+
+def test_text_that_looks_like_a_number_stays_text():
+    assert to_overrides(["--model", "123"], COLLECT) == ['+policy_model_name="123"']
+
+
+def test_selectors_stand_for_configuration_files(workspace):
+    config = Path("resources_servers/mine/configs/mine.yaml")
+    config.parent.mkdir(parents=True)
+    config.touch()
+    assert to_overrides(["--resources-server", "mine"], COLLECT) == [f"+config_paths=[{config}]"]
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1))
+def test_the_override_grammar_reads_quoted_text_back(text):
+    parsed = OverridesParser.create().parse_override(f"+key={quote(text)}").value()
+    assert (parsed, type(parsed)) == (text, str)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "hint"),
+    [
+        (["--agnet", "x"], "unknown flag --agnet", "Did you mean: '--agent'?"),
+        (["--zzzzz"], "unknown flag --zzzzz", "Flags: '--agent'"),
+        (["--limit"], "--limit needs a value", "for example: --limit <limit>"),
+        (["--resume=yes"], "--resume takes no value", ""),
+        (["--config", "a.yaml", "+config_paths=[b.yaml]"], "both by flags and by +config_paths", "in one way"),
+    ],
+)
+def test_a_mistake_in_a_flag_is_explained(typed, message, hint):
+    with pytest.raises(UsageError) as caught:
+        to_overrides(typed, COLLECT)
+    assert message in str(caught.value)
+    assert hint in (caught.value.hint or "")

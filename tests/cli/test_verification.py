@@ -1,0 +1,188 @@
+"""Verifying again from the command line: with a Gym of its own, without the model, and with what changed at the end."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_gym.cli.verification import needed, only, verifiers_of
+from nemo_gym.errors import ConfigError
+
+VERIFIER = """\
+from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer
+
+
+class Row(BaseVerifyRequest):
+    do: str = ""
+
+
+class Verifier(SimpleResourcesServer):
+    async def verify(self, body: Row) -> BaseVerifyResponse:
+        if body.do == "fail":
+            raise ValueError("as asked")
+        return BaseVerifyResponse(**body.model_dump(), reward=1.0 if body.do == "good" else 0.0)
+
+
+if __name__ == "__main__":
+    Verifier.run_webserver()
+"""
+REF = {"type": "resources_servers", "name": "verifier_for_tests"}
+AGENT = {
+    "entrypoint": "app.py",
+    "resources_server": REF,
+    "model_server": {"type": "responses_api_models", "name": "policy_model"},
+}
+CONFIG = {
+    "verifier_for_tests": {"resources_servers": {"verifier_for_tests": {"entrypoint": "app.py", "domain": "other"}}},
+    "my_agent": {"responses_api_agents": {"simple_agent": AGENT}},
+}
+RESPONSE = {
+    "id": "r",
+    "object": "response",
+    "created_at": 0,
+    "model": "m",
+    "output": [],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
+COMMAND = ("ng_reverify", "+config_paths=[gym.yaml]", "+input=old.jsonl", "+output=results/new.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def _gym(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = workspace / "resources_servers" / "verifier_for_tests"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(VERIFIER)
+    (folder / "requirements.txt").touch()
+    (workspace / "gym.yaml").write_text(json.dumps(CONFIG))
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("resources_servers.verifier_for_tests"):
+            del sys.modules[name]
+
+
+def save(*actions: str, agent: str = "my_agent", reward: float = 0.0) -> None:
+    rows = [
+        {
+            "_ng_task_index": number,
+            "responses_create_params": {"input": "?"},
+            "response": RESPONSE,
+            "reward": reward,
+            "do": action,
+            "agent_ref": {"name": agent},
+            "_ng_rollout_index": 0,
+        }
+        for number, action in enumerate(actions)
+    ]
+    Path("old.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def rewards() -> dict[int, float]:
+    lines = map(json.loads, Path("results/new.jsonl").read_text().splitlines())
+    return {line["_ng_task_index"]: line["reward"] for line in lines}
+
+
+def test_rollouts_are_verified_again_without_a_model(run):
+    save("good", "good", "bad")
+    ran = run(*COMMAND)
+    assert ran.code == 0, ran.err
+    assert rewards() == {0: 1.0, 1: 1.0, 2: 0.0}
+    assert ran.out.startswith("Key metrics for my_agent:\n")
+    assert ran.out.endswith("2 of 3 rewards changed; mean 0 → 0.6667\n  old → new  rollouts\n    0 → 1           2\n")
+    assert "3 of 3 rollouts completed" in ran.err
+    assert Path("results/new_aggregate_metrics.json").exists()
+
+
+def test_failures_are_told_and_can_be_tried_again(run):
+    save("good", "fail")
+    ran = run(*COMMAND)
+    assert ran.code == 3, ran.err
+    assert "verifier_error" in ran.err
+    assert "as asked" in ran.err
+    assert rewards() == {0: 1.0}
+    app = Path("resources_servers/verifier_for_tests/app.py")
+    app.write_text(VERIFIER.replace('body.do == "fail"', "False"))
+    for name in [name for name in sys.modules if name.startswith("resources_servers.verifier_for_tests")]:
+        del sys.modules[name]
+    ran = run(*COMMAND, "+resume_from_cache=true", "+retry_failed=[verifier_error]")
+    assert ran.code == 0, ran.err
+    assert rewards() == {0: 1.0, 1: 0.0}
+    assert "1 of 2 rewards changed" in ran.out
+
+
+def test_recorded_tool_calls_can_be_made_again(run):
+    save("good")
+    ran = run(
+        "ng", "eval", "reverify", "--config", "gym.yaml", "-i", "old.jsonl", "-o", "b.jsonl", "+replay_tools=true"
+    )
+    assert ran.code == 0, ran.err
+    assert "0 tool calls made again, 0 of them with another result" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("+input=missing.jsonl",), "missing.jsonl: no such file"),
+        (("+output=old.jsonl",), "would replace them"),
+        (("+resources_server=nobody",), "there is no server named 'nobody'"),
+        (("+inptu=x",), "inptu"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(run, arguments: tuple[str, ...], message: str):
+    save("good")
+    names = {argument.partition("=")[0] for argument in arguments}
+    ran = run(*(part for part in COMMAND if part.partition("=")[0] not in names), *arguments)
+    assert ran.code != 0
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+    assert not Path("results").exists()
+
+
+def test_rollouts_of_an_agent_that_is_not_there_are_refused(run):
+    save("good", agent="stranger")
+    ran = run(*COMMAND)
+    assert ran.code == 1
+    assert "there is no server named 'stranger'" in ran.err
+
+
+def gym(**settings: Any) -> Any:
+    judge = {"type": "responses_api_models", "name": "judge"}
+    return OmegaConf.create(
+        {
+            "policy": {"responses_api_models": {"m": {"entrypoint": "a", "host": "h", "port": 1}}},
+            "judge": {"responses_api_models": {"m": {"entrypoint": "a", "host": "h", "port": 2}}},
+            "verifier": {
+                "resources_servers": {
+                    "v": {"entrypoint": "a", "domain": "other", "host": "h", "port": 3, "judges": [{"model": judge}]}
+                }
+            },
+            "agent": {"responses_api_agents": {"a": {"entrypoint": "a", "host": "h", "port": 4, **settings}}},
+            "other": "${policy.responses_api_models.m.port}",
+        }
+    )
+
+
+def test_the_policy_is_not_hosted_and_a_judge_is():
+    model = {"type": "responses_api_models", "name": "policy"}
+    config = gym(resources_server={"type": "resources_servers", "name": "verifier"}, model_server=model)
+    verifiers = verifiers_of(config, ["agent"], None)
+    assert verifiers == {"agent": "verifier"}
+    kept = needed(config, verifiers)
+    assert kept == {"agent", "verifier", "judge"}
+    assert set(only(config, kept)) == {"agent", "verifier", "judge", "other"}
+    assert only(config, kept)["other"] == 1
+
+
+def test_an_agent_without_a_verifier_needs_to_be_given_one():
+    with pytest.raises(ConfigError, match="has no resources_server"):
+        verifiers_of(gym(), ["agent"], None)
+    assert verifiers_of(gym(), ["agent"], "verifier") == {"agent": "verifier"}
+    with pytest.raises(ConfigError, match="name no agent"):
+        verifiers_of(gym(), [], None)

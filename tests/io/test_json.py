@@ -1,0 +1,27 @@
+import json
+import math
+
+import pytest
+
+from nemo_gym.io.json import decode, encode
+
+
+@pytest.mark.parametrize("value", [{"a": "ü\n"}, [1, 2.5, None, True], "x", {"n": 2**80}, {"s": "\ud800"}])
+def test_a_value_survives_the_round_trip_on_one_line(value: object) -> None:
+    line = encode(value)
+    assert b"\n" not in line
+    assert decode(line) == value
+
+
+def test_lines_are_compact_and_keep_their_letters() -> None:
+    assert encode({"a": [1, "ü"]}) == '{"a":[1,"ü"]}'.encode()
+
+
+def test_what_python_writes_can_be_read() -> None:
+    assert math.isnan(decode(json.dumps({"reward": float("nan")}))["reward"])
+
+
+def test_garbage_is_a_value_error() -> None:
+    for garbage in (b"", b"{", b'{"a":1}{"a":1}', b"\xff"):
+        with pytest.raises(ValueError, match=r"."):
+            decode(garbage)

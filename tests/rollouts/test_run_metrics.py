@@ -1,0 +1,188 @@
+"""Metrics of completed rollouts: computed here, or by agents that are asked; and what lies beside them."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from omegaconf import OmegaConf
+
+from nemo_gym.io.files import RunFiles
+from nemo_gym.metrics.aggregate import compute_aggregate_metrics
+from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.server_client import GymClient
+
+Agents = Callable[[Callable[..., Any]], AbstractAsyncContextManager[Any]]
+
+
+def write_run(folder: Path, rollouts: list[dict[str, Any]], *, plan: int = 0, failures: Any = ()) -> RunFiles:
+    files = RunFiles.of(folder / "out.jsonl")
+    files.rollouts.write_text("".join(json.dumps(each) + "\n" for each in rollouts))
+    if plan:
+        rows = [{**rollout(task, 0), "reward": None} for task in range(plan)]
+        files.plan.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files.failures.write_text("".join(json.dumps(each) + "\n" for each in failures))
+    return files
+
+
+def rollout(task: int, repeat: int, agent: str = "alpha", **fields: Any) -> dict[str, Any]:
+    return {
+        "_ng_task_index": task,
+        "responses_create_params": {"input": "question"},
+        "response": {"output": [{"type": "function_call"}], "usage": {"total_tokens": 7}},
+        "reward": float(repeat),
+        "agent_ref": {"name": agent},
+        **fields,
+        "_ng_rollout_index": repeat,
+    }
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [*folder.glob(".*"), *folder.glob("*.tmp")]
+
+
+@asynccontextmanager
+async def asked(**handlers: Any) -> AsyncIterator[GymClient]:
+    """A client of agents on a real port, each of which answers as its handler says."""
+    runner = web.AppRunner(app := web.Application(client_max_size=2**30), shutdown_timeout=0.1)
+    for name, handler in handlers.items():
+        app.router.add_post(f"/{name}/aggregate_metrics", handler)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    head = BaseServerConfig(host="127.0.0.1", port=1)
+    client = GymClient(head_server_config=head, global_config_dict=OmegaConf.create({}))
+    client.addresses.update({name: f"http://127.0.0.1:{runner.addresses[0][1]}/{name}" for name in handlers})
+    try:
+        yield client
+    finally:
+        await close_http_client()
+        await runner.cleanup()
+
+
+async def default_answer(request: web.Request) -> web.Response:
+    metrics = compute_aggregate_metrics((await request.json())["verify_responses"])
+    return web.Response(text=metrics.model_dump_json(), content_type="application/json")
+
+
+async def test_what_is_computed_here_is_what_an_agent_would_answer(tmp_path: Path) -> None:
+    records = [rollout(task, repeat, name) for name, task in (("beta", 3), ("alpha", 1)) for repeat in (1, 0)]
+    files = write_run(tmp_path, records)
+    assert [each.agent for each in await aggregate_run(files, None)] == ["alpha", "beta"]
+    here = files.metrics.read_bytes()
+    files.metrics.unlink()
+    async with asked(alpha=default_answer, beta=default_answer) as client:
+        metrics = await aggregate_run(files, client)
+    assert files.metrics.read_bytes() == here
+    assert metrics[0].key_metrics == {"mean/reward": 0.5, "mean/total_tokens": 7.0}
+    assert [entry["agent_ref"]["name"] for entry in json.loads(here)] == ["alpha", "beta"]
+
+
+async def test_agents_get_scores_and_token_counts_in_the_order_of_the_keys(tmp_path: Path) -> None:
+    received = []
+
+    async def answer(request: web.Request) -> web.Response:
+        received.append(await request.json())
+        return web.json_response({"key_metrics": {"x": 1}})
+
+    async with asked(alpha=answer) as client:
+        await aggregate_run(write_run(tmp_path, [rollout(1, 0), rollout(0, 1), rollout(0, 0)]), client)
+    ((sent),) = received
+    assert [(each["_ng_task_index"], each["_ng_rollout_index"]) for each in sent["verify_responses"]] == [
+        (0, 0), (0, 1), (1, 0),
+    ]  # fmt: skip
+    assert set(sent["verify_responses"][0]) == {
+        "_ng_task_index", "_ng_rollout_index", "agent_ref", "reward", "response",
+    }  # fmt: skip
+    assert sent["verify_responses"][0]["response"] == {"usage": {"total_tokens": 7}}
+    assert leftovers(tmp_path) == []
+
+
+async def test_a_large_request_is_streamed_with_its_length(tmp_path: Path) -> None:
+    lengths = []
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        lengths.append((request.content_length, len(body["verify_responses"])))
+        return web.json_response({"key_metrics": {"x": 1}})
+
+    files = write_run(tmp_path, [rollout(task, 0, note="x" * 500_000) for task in range(20)])
+    async with asked(alpha=answer) as client:
+        (metrics,) = await aggregate_run(files, client)
+    assert metrics.key_metrics == {"x": 1}
+    ((length, records),) = lengths
+    assert length > 10_000_000
+    assert records == 20
+
+
+async def refused(_: web.Request) -> web.Response:
+    return web.Response(status=500, text="no")
+
+
+async def nonsense(_: web.Request) -> web.Response:
+    return web.Response(text="[]")
+
+
+@pytest.mark.parametrize("handler", [refused, nonsense])
+async def test_an_agent_that_can_not_answer_loses_only_its_own_metrics(
+    handler: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = write_run(tmp_path, [rollout(0, 0, "alpha"), rollout(1, 0, "beta")])
+    async with asked(alpha=handler, beta=default_answer) as client:
+        metrics = await aggregate_run(files, client)
+    assert [each.agent for each in metrics] == ["beta"]
+    assert "No metrics for alpha" in caplog.text
+    details = json.loads((tmp_path / "out_aggregate_details.json").read_text())
+    assert [entry["agent_ref"]["name"] for entry in details] == ["alpha", "beta"]
+
+
+async def test_an_agent_that_is_not_running_loses_only_its_own_metrics(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = write_run(tmp_path, [rollout(0, 0, "gone"), rollout(1, 0, "beta")])
+    async with asked(beta=default_answer) as client:
+        metrics = await aggregate_run(files, client)
+    assert [each.agent for each in metrics] == ["beta"]
+    assert "No metrics for gone" in caplog.text
+
+
+async def test_coverage_and_tool_use_lie_beside_the_metrics(tmp_path: Path) -> None:
+    failures = [{**rollout(2, 0), "_ng_failure_class": "timeout"}, {**rollout(0, 0), "_ng_failure_class": "transient"}]
+    files = write_run(tmp_path, [rollout(0, 0), rollout(1, 0)], plan=4, failures=failures)
+    files.failures.write_text(files.failures.read_text() + '{"torn')
+    (metrics,) = await aggregate_run(files, None)
+    (details,) = json.loads((tmp_path / "out_aggregate_details.json").read_text())
+    assert details["coverage"] == {
+        "planned": 4, "completed": 2, "failed": {"timeout": 1}, "pending": 1, "completed_pct": 50.0,
+    }  # fmt: skip
+    assert details["avg_tool_calls"] == 1.0
+    assert details["intervals"]["mean/reward"]["method"] == "wilson"
+    assert metrics.report is not None
+    text = metrics.report.text()
+    assert text.startswith("alpha: 2 of 4 rollouts completed (50.0 %), 1 failed (timeout 1), 1 not run\n")
+    assert "0  2  100.0 %  ####" in text
+    assert "never  2  100.0 %" in text
+
+
+async def test_an_agent_of_which_nothing_is_completed_still_has_its_coverage(tmp_path: Path) -> None:
+    files = write_run(tmp_path, [rollout(0, 0, "other")], plan=2)
+    await aggregate_run(files, None)
+    alpha, other = json.loads((tmp_path / "out_aggregate_details.json").read_text())
+    assert (alpha["rollouts"], alpha["coverage"]["planned"], alpha["coverage"]["completed"]) == (0, 2, 0)
+    assert other["coverage"]["planned"] == 0
+
+
+async def test_a_torn_line_is_told_and_the_rest_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = write_run(tmp_path, [rollout(0, 0)])
+    with files.rollouts.open("a") as file:
+        file.write('{"_ng_task_index": 1, "rew')
+    with caplog.at_level(logging.WARNING):
+        (metrics,) = await aggregate_run(files, None)
+    assert metrics.key_metrics["mean/reward"] == 0.0
+    assert f"{files.rollouts} line 2 does not count: not JSON" in caplog.text

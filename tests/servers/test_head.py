@@ -1,0 +1,30 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.servers.head import read_run_token, run_token, token_path
+
+
+@pytest.fixture(autouse=True)
+def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def test_a_token_is_readable_while_the_run_lasts_and_only_by_its_user() -> None:
+    with run_token(11000) as token:
+        assert read_run_token(11000) == token
+        assert stat.S_IMODE(token_path(11000).stat().st_mode) == 0o600
+    assert read_run_token(11000) is None
+
+
+def test_a_later_run_on_the_same_port_keeps_its_token() -> None:
+    with run_token(11000):
+        later = run_token(11000)
+        token = later.__enter__()
+    assert read_run_token(11000) == token
+    later.__exit__(None, None, None)
+
+
+def test_no_run_no_token() -> None:
+    assert read_run_token(1) is None

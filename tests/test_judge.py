@@ -1,0 +1,305 @@
+"""A judge's words become a score or a failure of the verifier, never a reward of 0."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import Request
+from omegaconf import OmegaConf
+from pydantic import PrivateAttr, ValidationError
+from starlette.responses import JSONResponse
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.judge import Judge, JudgeConfig, JudgeError, Verdict
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.rollouts.classify import failure_of_status
+from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.loader import build_app
+from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
+from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
+
+SAME = {"labels": {"[[SAME]]": 1.0, "[[OTHER]]": 0.0}, "prompt": "Expected {expected}, got {answer}. Same?"}
+RESPONSE = {
+    "id": "r",
+    "object": "response",
+    "created_at": 0,
+    "model": "m",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
+Script = Callable[[str], str]
+
+
+def response(text: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    return {**RESPONSE, "output": [item]}
+
+
+class Scripted(SimpleResponsesAPIModel):
+    """Answers as a script says, and keeps what it was asked."""
+
+    script: Script
+    asked: list[dict[str, Any]] = []  # noqa: RUF012 - pydantic copies it
+    running: int = 0
+    most: int = 0
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        raise NotImplementedError
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.001)
+        self.running -= 1
+        asked = body.model_dump(exclude_unset=True)
+        self.asked.append(asked)
+        return NeMoGymResponse.model_validate(response(self.script(asked["input"][-1]["content"])))
+
+
+def new_client() -> ServerClient:
+    return ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
+
+
+def attach(client: ServerClient, name: str, server: Any) -> None:
+    client.attach(name, LocalServer(build_app(server), label=name, base_url="http://127.0.0.1:1"))
+
+
+def settings(**fields: Any) -> JudgeConfig:
+    return JudgeConfig.model_validate({"model_server": {"type": "responses_api_models", "name": "judge"}, **fields})
+
+
+def judge_with(script: Script, **fields: Any) -> tuple[Judge, Scripted]:
+    client = new_client()
+    config = BaseResponsesAPIModelConfig(host="", port=0, entrypoint="", name="judge")
+    model = Scripted(config=config, server_client=client, script=script)
+    attach(client, "judge", model)
+    return Judge(settings(**fields), client), model
+
+
+async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
+    params = {"temperature": 0.0, "max_output_tokens": 50}
+    judge, model = judge_with(
+        lambda _: "They agree. [[SAME]]", **SAME, system="You compare {{answers}}.", responses_create_params=params
+    )
+    assert await judge.ask(expected=4, answer="{four}") == Verdict("[[SAME]]", 1.0, ("They agree. [[SAME]]",))
+    assert model.asked == [
+        {
+            **params,
+            "input": [
+                {"role": "system", "content": "You compare {answers}."},
+                {"role": "user", "content": "Expected 4, got {four}. Same?"},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "label"),
+    [
+        ({"labels": {"yes": 1, "no": 0}}, "No doubt: YES.", "yes"),
+        ({"labels": {"yes": 1, "no": 0}}, "I do not know.", None),
+        ({"labels": {"A": 1, "B": 0}}, "Answer A is a BAD one, so: b", "B"),
+        ({"labels": {"A": 1, "B": 0}}, "Neither ABBA nor a_b", None),
+        ({"labels": {"[[A>B]]": 1, "[[A>>B]]": 2}}, "First [[A>B]], but then [[A>>B]]", "[[A>>B]]"),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "It is incorrect", "incorrect"),
+        ({"labels": {"5": 1, "4": 0.5}, "pattern": r"Score: (\d)"}, "Score: 4. No, Score: 5 of 4", "5"),
+        ({"labels": {"5": 1}, "pattern": r"Score: (\d)"}, "Score: 3", None),
+        ({"labels": {"good": 1}, "pattern": r"<v>(?P<label>.*?)</v>"}, "<v> Good </v>", "good"),
+        ({"labels": {"fine": 1}, "pattern": "fine|bad"}, "bad but fine", "fine"),
+        ({"labels": {"fine": 1}}, "", None),
+    ],
+)
+def test_the_last_label_counts(fields: dict[str, Any], text: str, label: str | None) -> None:
+    assert settings(prompt="?", **fields).label_in(text) == label
+
+
+async def test_an_answer_without_a_label_is_asked_for_again_and_then_a_failure() -> None:
+    said = iter(["hm", "[[OTHER]]"])
+    judge, _ = judge_with(lambda _: next(said), **SAME)
+    assert (await judge.ask(expected=1, answer=2)).score == 0.0
+    judge, model = judge_with(lambda _: "I can't say.", **SAME, max_attempts=2)
+    with pytest.raises(JudgeError, match=r"none of the labels .* \(2 attempts\): \"I can't say.\"") as caught:
+        await judge.ask(expected=1, answer=2)
+    assert len(model.asked) == 2
+    assert caught.value.headers == {"X-NG-Failure-Class": "verifier_error"}
+
+
+PAIR = {
+    "prompt": "A: {a} B: {b}",
+    "labels": {"A": 1.0, "B": 0.0, "tie": 0.5},
+    "swap": {"fields": ["a", "b"], "labels": {"A": "B", "B": "A"}},
+}
+
+
+def longest(prompt: str) -> str:
+    first, second = prompt.removeprefix("A: ").split(" B: ")
+    return "tie" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "label", "score"), [("long", "x", "A", 1.0), ("x", "long", "B", 0.0), ("x", "y", "tie", 0.5)]
+)
+async def test_a_judge_that_is_asked_in_both_orders_has_to_agree_with_itself(
+    a: str, b: str, label: str, score: float
+) -> None:
+    judge, model = judge_with(longest, **PAIR)
+    verdict = await judge.ask(a=a, b=b)
+    assert (verdict.label, verdict.score, verdict.agrees) == (label, score, True)
+    assert len(verdict.texts) == len(model.asked) == 2
+
+
+@pytest.mark.parametrize(("policy", "score"), [("lowest", 0.0), ("mean", 0.5)])
+async def test_a_judge_that_prefers_a_place_is_found_out(policy: str, score: float) -> None:
+    swap = {**PAIR["swap"], "on_disagreement": policy}  # type: ignore[dict-item]
+    judge, _ = judge_with(lambda _: "A", **{**PAIR, "swap": swap})
+    assert await judge.ask(a="x", b="y") == Verdict("A", score, ("A", "A"), agrees=False)
+
+
+async def test_a_contradiction_can_be_a_failure() -> None:
+    swap = {**PAIR["swap"], "on_disagreement": "error"}  # type: ignore[dict-item]
+    judge, _ = judge_with(lambda _: "A", **{**PAIR, "swap": swap})
+    with pytest.raises(JudgeError, match="said 'A', and 'A' when a and b were swapped"):
+        await judge.ask(a="x", b="y")
+
+
+async def test_a_judge_has_a_limit_of_its_own() -> None:
+    judge, model = judge_with(lambda _: "[[SAME]]", **SAME, max_concurrent_requests=3)
+    await asyncio.gather(*(judge.ask(expected=n, answer=n) for n in range(20)))
+    assert (len(model.asked), model.most) == (20, 3)
+
+
+async def test_what_the_prompt_needs_is_asked_for() -> None:
+    judge, _ = judge_with(lambda _: "", **SAME)
+    with pytest.raises(TypeError, match="needs answer"):
+        await judge.ask(expected=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({**SAME, "prompt": "{0}"}, "is no field"),
+        ({**SAME, "prompt": "{a.b}"}, "is no field"),
+        ({**SAME, "prompt": "{"}, "Single '{'"),
+        ({**SAME, "prompt": "{a:{b}}"}, "is no field"),
+        ({**SAME, "labels": {}}, "at least 1"),
+        ({**SAME, "pattern": "("}, "not a regular expression"),
+        ({**SAME, "swap": {"fields": ["expected", "b"]}}, r"\['b'\] are not in the prompt"),
+        ({**PAIR, "swap": {"fields": ["a", "b"], "labels": {"C": "A"}}}, r"\['C'\] are not among the labels"),
+        ({**SAME, "lables": {}}, "Extra inputs"),
+    ],
+)
+def test_mistakes_in_the_settings_are_found_at_the_start(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        settings(**fields)
+
+
+class JudgedConfig(BaseResourcesServerConfig):
+    judge: JudgeConfig
+
+
+class Judged(SimpleResourcesServer):
+    config: JudgedConfig
+
+    _judge: Judge = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._judge = Judge(self.config.judge, self.server_client)
+
+    async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        verdict = await self._judge.ask(expected="4", answer=body.response.output_text)
+        return BaseVerifyResponse(**body.model_dump(), reward=verdict.score)
+
+
+def gym(judge_url: str | None = None, script: Script = lambda _: "hm") -> ServerClient:
+    """An agent, a policy that says 4, a verifier with a judge, and a judge."""
+    client = new_client()
+    own = {"host": "", "port": 0, "entrypoint": ""}
+    model = BaseResponsesAPIModelConfig(**own, name="policy")
+    attach(client, "policy", Scripted(config=model, server_client=client, script=lambda _: "4"))
+    if judge_url is None:
+        judge: Any = Scripted(config=model, server_client=client, script=script)
+    else:
+        endpoint = {"openai_base_url": judge_url, "openai_api_key": "k", "openai_model": "m", "max_retries": 0}
+        judge = OpenAIModel(config=OpenAIModelConfig(**own, name="judge", **endpoint), server_client=client)
+    attach(client, "judge", judge)
+    verifier = JudgedConfig(**own, name="judged", judge=settings(**SAME, max_attempts=1))
+    attach(client, "judged", Judged(config=verifier, server_client=client))
+    agent = SimpleAgentConfig(
+        **own,
+        name="agent",
+        resources_server={"type": "resources_servers", "name": "judged"},
+        model_server={"type": "responses_api_models", "name": "policy"},
+    )
+    attach(client, "agent", SimpleAgent(config=agent, server_client=client))
+    return client
+
+
+async def run(client: ServerClient) -> Any:
+    return await client.post(
+        server_name="agent", url_path="/run", json={"responses_create_params": {"input": "2 + 2?"}}
+    )
+
+
+async def test_a_verdict_is_a_reward() -> None:
+    reply = await run(gym(script=lambda _: "[[SAME]]"))
+    assert (reply.status, (await reply.json())["reward"]) == (200, 1.0)
+
+
+@pytest.mark.parametrize("judge_url", [None, "http://127.0.0.1:9/v1"], ids=["no label", "no answer"])
+async def test_a_judge_that_fails_is_a_verifier_error_of_the_rollout(judge_url: str | None) -> None:
+    reply = await run(gym(judge_url))
+    failure = failure_of_status(reply.status, reply.headers, await reply.read())
+    await close_http_client()
+    assert (failure.kind, failure.transient, failure.http_status) == ("verifier_error", True, 500)
+    assert "judge judge: " in failure.message
+
+
+async def test_a_judge_that_is_throttled_says_when_to_come_back() -> None:
+    client = new_client()
+    config = BaseResponsesAPIModelConfig(host="", port=0, entrypoint="", name="judge")
+    model = Scripted(config=config, server_client=client, script=lambda _: "")
+    app = build_app(model)
+
+    @app.middleware("http")
+    async def refuse(request: Request, call_next: Any) -> Any:
+        return JSONResponse({"error": {"message": "slow down"}}, status_code=429, headers={"Retry-After": "7"})
+
+    client.attach("judge", LocalServer(app, label="judge", base_url="http://127.0.0.1:1"))
+    with pytest.raises(JudgeError, match="status 429: slow down") as caught:
+        await Judge(settings(**SAME), client).ask(expected=1, answer=1)
+    assert caught.value.headers["Retry-After"] == "7"
+
+
+async def test_an_answer_that_is_no_response_is_a_failure() -> None:
+    client = new_client()
+
+    class Odd(Scripted):
+        def responses_handler(self) -> Any:
+            async def answer() -> dict[str, int]:
+                return {"hello": 1}
+
+            return answer
+
+    config = BaseResponsesAPIModelConfig(host="", port=0, entrypoint="", name="judge")
+    attach(client, "judge", Odd(config=config, server_client=client, script=lambda _: ""))
+    with pytest.raises(JudgeError, match="no response"):
+        await Judge(settings(**SAME), client).ask(expected=1, answer=1)

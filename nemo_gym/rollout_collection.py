@@ -44,7 +44,7 @@ from nemo_gym.rollouts.plan import PlanSource, PlanSpec, Row, agent_name, resolv
 from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, StopSwitch, run_collection
 from nemo_gym.rollouts.store.history import AttemptPolicy, parse_max_attempts, read_records, read_saved
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
-from nemo_gym.rollouts.store.shards import expand_globs, parse_line
+from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
 from nemo_gym.rollouts.tally import Budget, Summary
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,

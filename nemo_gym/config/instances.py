@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from nemo_gym.config.interpolation import find_unresolved, resolve, unresolved_error
 from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS, INHERIT_FROM, RESOURCES_SERVERS
-from nemo_gym.config.locate import Locator, did_you_mean
+from nemo_gym.config.locate import Locator
 from nemo_gym.config.paths import server_directory
 from nemo_gym.config.servers import (
     Isolation,
@@ -27,7 +27,7 @@ from nemo_gym.config.servers import (
     is_server_ref,
     maybe_get_server_instance_config,
 )
-from nemo_gym.errors import AlmostServerError, ConfigError, NoServerInstancesError, ServerRefNotFoundError
+from nemo_gym.errors import AlmostServerError, ConfigError, NoServerInstancesError, ServerRefNotFoundError, did_you_mean
 from nemo_gym.schemas.refs import ServerRef
 
 logger = logging.getLogger(__name__)

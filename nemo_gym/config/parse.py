@@ -24,11 +24,11 @@ from nemo_gym.config.directives import Expanded, expand, merge
 from nemo_gym.config.instances import check_references, read_servers
 from nemo_gym.config.interpolation import check_missing, find_unresolved, interpolated_roots, unresolved_error
 from nemo_gym.config.keys import GLOBAL_KEYS
-from nemo_gym.config.locate import Locator, nearest, segments
+from nemo_gym.config.locate import Locator, segments
 from nemo_gym.config.servers import blocks, is_almost_server
 from nemo_gym.config.settings import read_settings
 from nemo_gym.config.sources import Sources, gather, merge_sources
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, nearest
 
 
 def check_parameters(

@@ -22,7 +22,7 @@ from nemo_gym import CACHE_DIR
 from nemo_gym.config.instances import ServerInstance, require_instances
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance, run_token
+from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance
 from nemo_gym.servers.http import close_http_client
 from nemo_gym.servers.isolation import (
     Child,
@@ -35,6 +35,7 @@ from nemo_gym.servers.isolation import (
 from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_app, build_server
+from nemo_gym.servers.run_token import run_token
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.startup import garbage_collection_paused
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet

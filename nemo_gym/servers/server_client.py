@@ -18,13 +18,13 @@ from nemo_gym.config.addresses import base_url, server_settings
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import cookie_values, encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.head import TOKEN_HEADER, read_run_token
 from nemo_gym.servers.http import request as http_request
 from nemo_gym.servers.http_timeout import timeout_of
 from nemo_gym.servers.lazy_aiohttp import aiohttp
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
+from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0

@@ -7,7 +7,8 @@ import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.rollouts.run_metrics import find_shards
-from nemo_gym.rollouts.store.shards import OnConflict, Shards
+from nemo_gym.rollouts.store.shard_files import OnConflict
+from nemo_gym.rollouts.store.shards import Shards
 
 
 def shard(path: Path, *records: dict[str, Any]) -> Path:

@@ -25,7 +25,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.servers.models.cache import launch_path
+from nemo_gym.config.paths import started_in
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
@@ -74,7 +74,7 @@ class ReplayModel(SimpleResponsesAPIModel):
     def model_post_init(self, context: Any, /) -> None:
         """Open the recording."""
         super().model_post_init(context)
-        path = launch_path(self.config.recording, "recording")
+        path = started_in() / self.config.recording
         self._address = ModelAddress(f"recording {path.name}", "replay")
         self._source = source_of(self.config.upstream, self.server_client)
         try:

@@ -3,9 +3,7 @@
 A row is a JSON object of which the program reads only the keys named here; everything else passes through untouched.
 The names are part of the file format: changing one makes older files unreadable.
 
-Bodies of ``POST /aggregate_metrics``: scored rollouts in, metrics out. No behaviour.
-
-What a model costs.
+Also the bodies of ``POST /aggregate_metrics`` (scored rollouts in, metrics out) and what a model costs.
 """
 
 from typing import Any, Final, NamedTuple
@@ -14,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 TASK_INDEX_KEY_NAME: Final = "_ng_task_index"
 ROLLOUT_INDEX_KEY_NAME: Final = "_ng_rollout_index"
+ATTEMPT_INDEX_KEY_NAME: Final = "_ng_attempt_index"
+ROLLOUT_ID_KEY_NAME: Final = "_ng_rollout_id"
 AGENT_REF_KEY_NAME: Final = "agent_ref"
 RESPONSES_CREATE_PARAMS_KEY_NAME: Final = "responses_create_params"
 RESPONSE_KEY_NAME: Final = "response"

@@ -9,7 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.rollout_scope import adopt_mark
+from nemo_gym.servers.rollout_scope import adopt_mark, adopt_path_prefix
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
@@ -25,7 +25,7 @@ class Switchboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         adopt_mark(scope["headers"])
-        await self._apps[scope["server"][1]](scope, receive, send)
+        await self._apps[scope["server"][1]](adopt_path_prefix(scope), receive, send)
 
 
 class _QuietServer(uvicorn.Server):

@@ -21,6 +21,7 @@ class FailureClass(StrEnum):
     MODEL_ERROR = "model_error"  # the model endpoint failed
     TOOL_ERROR = "tool_error"  # a tool failed in a way that its server did not turn into an answer
     VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
+    JUDGE_FAILED = "judge_failed"  # the model that was to score it gave no verdict
     INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
     WORKER_DIED = "worker_died"  # the process that ran it is gone
     AUTH = "auth"  # an endpoint does not accept our key

@@ -326,7 +326,7 @@ async def test_verifiers_with_questions_of_their_own_get_typed_answers_or_judge_
         await call_judge(client, json=QUESTION, **{**ask, "url_path": "/v1/verdicts"})
     with pytest.raises(JudgeError, match="mistakes in Verdicts"):
         await call_judge(client, json=QUESTION, **{**ask, "response_model": Verdicts})
-    with pytest.raises(JudgeError, match="ConfigError"):
+    with pytest.raises(JudgeError, match="no server named"):
         await call_judge(client, json=QUESTION, **{**ask, "server_name": "nobody"})
 
 

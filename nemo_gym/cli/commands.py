@@ -79,6 +79,7 @@ _VIEW: Final = "ng_viewer +jsonl_fpath=results/rollouts.jsonl"
 _PREPARE: Final = (
     f'ng_prepare_data "+config_paths=[{_EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
 )
+_PREPARE_BENCHMARK: Final = 'ng_prepare_benchmark "+config_paths=[benchmarks/gsm8k/config.yaml]"'
 _RENDER: Final = (
     "ng_materialize_prompts +input_jsonl_fpath=questions.jsonl +prompt_config=prompt.yaml"
     " +output_jsonl_fpath=tasks.jsonl"
@@ -270,6 +271,15 @@ COMMANDS: Final = (
             flag("--output-dir", sets="output_dirpath"),
             flag("--download", sets="should_download", constant="true"),
         ),
+    ),
+    Command(
+        name="prepare_benchmark",
+        path="eval prepare",
+        function="nemo_gym.cli.preparation:prepare_benchmark",
+        parameters="nemo_gym.cli.parameters:PrepareBenchmarkConfig",
+        summary="Make the data of the configured benchmarks.",
+        examples=(_PREPARE_BENCHMARK, "ng eval prepare --benchmark gsm8k"),
+        flags=(*CONFIGURATION, VERBOSE),
     ),
     Command(
         name="materialize_prompts",

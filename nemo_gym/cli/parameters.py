@@ -241,6 +241,13 @@ class PipListConfig(EnvironmentsConfig):
     outdated: bool = Field(default=False, description="Only packages of which there is a newer version.")
 
 
+class PrepareBenchmarkConfig(BaseModel):
+    """Parameters of ``ng_prepare_benchmark``."""
+
+    use_cached_prepared_benchmarks: bool = Field(default=False, description="Keep data that is there already.")
+    num_prepare_benchmark_processes: int = Field(default=1, ge=1, description="Benchmarks to prepare at once.")
+
+
 class ListBenchmarksConfig(BaseModel):
     """Parameters of ``ng_list_benchmarks``."""
 

@@ -241,7 +241,7 @@ def _test_server(server: ServerFolder, environments: Path, *, validate_data: boo
     started = time.monotonic()
     roots = [str(Path.cwd()), str(PARENT_DIR), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, roots)))}
-    command = [str(interpreter_for_tests(server, environments)), "-m", "pytest"]
+    command = [str(interpreter_for_tests(server, environments)), "-m", "pytest", "-o", "asyncio_mode=auto"]
     code = subprocess.run(command, cwd=server.path, env=environment, check=False).returncode
     found = example_data_problems(server.path) if validate_data else []
     return Tested(server, " ".join(command), code, time.monotonic() - started, tuple(found))

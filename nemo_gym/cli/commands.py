@@ -298,7 +298,7 @@ COMMANDS: Final = (
     Command(
         name="list_benchmarks",
         path="list benchmarks",
-        function="nemo_gym.cli.information:list_benchmarks",
+        function="nemo_gym.cli.catalogue:list_benchmarks",
         parameters="nemo_gym.cli.parameters:ListBenchmarksConfig",
         summary="List the benchmarks in benchmarks/*/config.yaml.",
         examples=("ng_list_benchmarks", "ng_list_benchmarks +query=math", "ng list benchmarks --json"),

@@ -84,11 +84,12 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         # Entered, so that those that were bound are closed if the next one can't be.
         sockets = {i.port: stack.enter_context(bind(i.host, i.port, owner=i.name)) for i in inline}
         if head:
-            token = stack.enter_context(run_token(head_config.port))
-            apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
+            # The token belongs to whoever has the port: another Gym's token must not be replaced.
             sockets[head_config.port] = stack.enter_context(
                 bind(head_config.host, head_config.port, owner="head server")
             )
+            token = stack.enter_context(run_token(head_config.port))
+            apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
         await stack.enter_async_context(listening(apps, list(sockets.values())))
         gym.children = await _start_children(stack, config, apart, missing)
         await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline}))

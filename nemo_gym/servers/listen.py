@@ -70,6 +70,12 @@ async def listening(apps: Mapping[int, ASGIApp], sockets: list[socket.socket]) -
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag, it has no event
             await asyncio.sleep(0.005)
+        if not server.started:
+            ports = ", ".join(str(socket.getsockname()[1]) for socket in sockets)
+            raise ConfigError(
+                f"could not serve on port {ports}",
+                hint="the log says why; another program may have taken a port in the meantime",
+            )
         yield
     finally:
         server.should_exit = True

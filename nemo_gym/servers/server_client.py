@@ -6,6 +6,7 @@ A server of the same process is called directly, any other over HTTP. The caller
 import asyncio
 import json as json_module
 from collections.abc import Coroutine, Mapping
+from http.client import HTTPException
 from typing import Any, Literal, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -167,12 +168,18 @@ def fetch_global_config(head: BaseServerConfig) -> str:
     request = Request(f"{address}/global_config_dict_yaml", headers={TOKEN_HEADER: token} if token else {})  # noqa: S310
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=STATUS_TIMEOUT_S) as reply:
-            text = json_module.loads(reply.read())
-    except (URLError, TimeoutError, ConnectionError) as error:
+            content = reply.read()
+    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
         status = f" (status {error.code})" if isinstance(error, HTTPError) else ""
         raise HeadServerUnreachableError(
             f"Could not connect to the head server at {address}{status}",
             hint="start the servers with ng_run in another terminal, or give +config_paths=[…] to host them here; "
             "for another head server: '+head_server={host: HOST, port: PORT}'",
         ) from None
-    return str(text)
+    try:
+        return str(json_module.loads(content))
+    except ValueError:
+        raise HeadServerUnreachableError(
+            f"{address} answers, but is not a head server",
+            hint="another program has that port; '+head_server={host: HOST, port: PORT}' names the right one",
+        ) from None

@@ -18,8 +18,8 @@ from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.replies import DirectReply
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.head import TOKEN_HEADER, read_run_token
 from nemo_gym.servers.isolation import ServerCrashedError
+from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
 
 Build = Callable[..., DictConfig]

@@ -144,6 +144,15 @@ COMMANDS: Final = (
         open_ended=True,
     ),
     Command(
+        name="check_folder",
+        path="env check",
+        function="nemo_gym.cli.hosting:check_folder",
+        parameters="nemo_gym.cli.parameters:CheckFolderConfig",
+        summary="Look at a server folder that somebody else wrote: what will not work here, before anything runs.",
+        examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
+        flags=(flag("--path", sets="entrypoint"),),
+    ),
+    Command(
         name="init_resources_server",
         path="env init",
         function="nemo_gym.cli.scaffold:init_resources_server",

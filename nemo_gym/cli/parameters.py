@@ -233,6 +233,12 @@ class TestConfig(TestAllConfig):
     )
 
 
+class CheckFolderConfig(BaseModel):
+    """Parameters of ``ng_check_folder``."""
+
+    entrypoint: str = Field(description="The folder, for example resources_servers/my_thing.")
+
+
 class PipListConfig(EnvironmentsConfig):
     """Parameters of ``ng_pip_list``."""
 

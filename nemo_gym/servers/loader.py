@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exception_handlers import request_validation_exception_handler
@@ -24,11 +24,16 @@ from starlette.responses import Response
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.paths import working_in
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, nearest
 from nemo_gym.servers.folder_imports import import_from_folder
 from nemo_gym.servers.server_client import GymClient
 
 logger = logging.getLogger(__name__)
+
+# Read by others than the server itself: hosting, data preparation, listings, costs.
+KEYS_OF_EVERY_SERVER: Final = frozenset(
+    {"datasets", "description", "domain", "isolation", "license", "prices", "value", "verified", "verified_url"}
+)
 
 
 def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
@@ -62,7 +67,15 @@ def build_server(instance: ServerInstance, client: GymClient) -> Any:
 
 
 def construct(server_class: type[BaseModel], settings: dict[str, Any], client: GymClient, *, where: str) -> Any:
-    """A server object from its settings; a setting that does not fit is the user's to fix."""
+    """A server object from its settings."""
+    config = read_settings_of(server_class, settings, where=where)
+    folder = Path(sys.modules[server_class.__module__].__file__ or ".").parent
+    with _authors_errors(where, "cannot be built", folder):
+        return server_class(config=config, server_client=client.for_server(server_class))
+
+
+def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *, where: str) -> BaseModel:
+    """The settings as the server's own configuration class; one that does not fit is the user's to fix."""
     config_class = server_class.model_fields["config"].annotation
     assert isinstance(config_class, type)
     assert issubclass(config_class, BaseModel)
@@ -74,13 +87,28 @@ def construct(server_class: type[BaseModel], settings: dict[str, Any], client: G
             f"  {'.'.join(map(str, entry['loc'])) or config_class.__name__}: {entry['msg']}"
             for entry in error.errors(include_input=False, include_url=False, include_context=False)
         ]
+        unknown = [line for line in _unknown_keys(config_class, settings) if "did you mean" in line]
         raise ConfigError(
-            f"{where}: settings do not fit {config_class.__name__}:\n" + "\n".join(lines),
+            f"{where}: settings do not fit {config_class.__name__}:\n" + "\n".join([*lines, *unknown]),
             hint=f"correct them in the YAML, or on the command line: ++{where}.<type>.<implementation>.<key>=<value>",
         ) from None
-    folder = Path(sys.modules[server_class.__module__].__file__ or ".").parent
-    with _authors_errors(where, "cannot be built", folder):
-        return server_class(config=config, server_client=client.for_server(server_class))
+    for line in _unknown_keys(config_class, settings):
+        logger.warning("%s: %s", where, line.strip())
+    return config
+
+
+def _unknown_keys(config_class: type[BaseModel], settings: dict[str, Any]) -> list[str]:
+    """A line for each key that no field takes. It has no effect, which is worth knowing when it is a misspelt one."""
+    if config_class.model_config.get("extra") in ("allow", "forbid"):
+        return []
+    aliases = {field.alias for field in config_class.model_fields.values() if field.alias}
+    known = {*config_class.model_fields, *aliases, *KEYS_OF_EVERY_SERVER}
+    lines = []
+    for key in sorted(set(settings) - known):
+        near = nearest(key, known)
+        advice = f"; did you mean {near[0]!r}?" if near else ""
+        lines.append(f"  {key}: not a setting of {config_class.__name__}, so it has no effect{advice}")
+    return lines
 
 
 def load_server_class(instance: ServerInstance) -> type[BaseModel]:

@@ -34,7 +34,7 @@ def test_a_sound_configuration_has_no_findings(project: Path) -> None:
 
 def test_a_missing_folder_and_a_setting_that_does_not_fit_are_found(project: Path) -> None:
     shutil.move("resources_servers/letter_ledger", "resources_servers/letter_ledgers")
-    findings = found(f"{AGENT}.model_server={{type: responses_api_models, nam: policy_model}}")
+    findings = found(f"{AGENT}.model_server=policy_model")
     assert "did you mean 'letter_ledgers'?" in findings["letter_ledger"]
     assert "model_server" in findings["word_agent"]
 

@@ -5,6 +5,7 @@ configuration, and it holds the one process-wide cache. Everything it does is do
 """
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -35,6 +36,8 @@ from nemo_gym.schemas.rows import (
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
+
+logger = logging.getLogger(__name__)
 
 NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME: Final = keys.CONFIG_DICT_ENV_VAR
 NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME: Final = keys.CONFIG_PATH_ENV_VAR
@@ -198,12 +201,16 @@ def get_wandb_run() -> Any:
     """The Weights & Biases run that the configuration asks for, started if need be; None if it asks for none."""
     config = get_global_config_dict()
     wanted = WANDBConfig.model_validate({name: config.get(name) for name in WANDBConfig.model_fields})
-    if not (wanted.wandb_project and wanted.wandb_name and wanted.wandb_api_key) or wanted.wandb_api_key == MASK:
+    given = {name: getattr(wanted, name) for name in ("wandb_project", "wandb_name", "wandb_api_key")}
+    missing = [name for name, value in given.items() if not value]
+    if 0 < len(missing) < len(given):
+        logger.warning("no W&B run: %s is missing; all of %s are needed", " and ".join(missing), ", ".join(given))
+    if missing or wanted.wandb_api_key == MASK:
         return None
     wandb = _import_wandb()
     if wandb.run is not None:
         return wandb.run
-    os.environ["WANDB_API_KEY"] = wanted.wandb_api_key
+    os.environ["WANDB_API_KEY"] = str(wanted.wandb_api_key)
     folder = RESULTS_DIR / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     return wandb.init(

@@ -82,6 +82,11 @@ def interpreter_for_tests(server: ServerFolder, cache: Path) -> Path:
     """Find or build an environment with what the server requires and with what its tests need."""
     requirements = read_requirements(server.path)
     if not unmet(requirements):
+        if missing := unmet(list(TEST_TOOLS)):
+            raise ConfigError(
+                f"tests need {', '.join(missing)}, which this environment does not have",
+                hint=f"pip install {' '.join(missing)}",
+            )
         return Path(sys.executable)
     return asyncio.run(ensure_venv(str(server), server.path, [*requirements, *TEST_TOOLS], cache))
 

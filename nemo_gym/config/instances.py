@@ -6,7 +6,7 @@ entrypoints stay inside the folders that they are looked for in.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -41,9 +41,16 @@ logger = logging.getLogger(__name__)
 
 
 def check_references(
-    servers: Sequence[ServerInstanceConfig], *, moved: Mapping[str, list[str]], locator: Locator
+    servers: Sequence[ServerInstanceConfig],
+    *,
+    moved: Mapping[str, list[str]],
+    locator: Locator,
+    others: Collection[str] = (),
 ) -> None:
-    """Refuse references to servers that are not there. One error lists all of them."""
+    """Refuse references to servers that are not there. One error lists all of them.
+
+    ``others`` are the top-level keys of the configuration, of which some are no servers.
+    """
     names: dict[str, list[str]] = {}
     for server in servers:
         names.setdefault(server.SERVER_TYPE, []).append(server.name)
@@ -54,6 +61,8 @@ def check_references(
             if ref.name not in names.get(ref.type, []):
                 problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
                 known = _advice(ref, names.get(ref.type, []), moved)
+                if ref.name in others and ref.name not in names.get(ref.type, []):
+                    known = f"{locator.at(ref.name)}there is a '{ref.name}', but it is not such a server."
                 problems.append(locator.at(f"{root}.{field}") + problem + known)
     if problems:
         raise ServerRefNotFoundError(

@@ -102,7 +102,7 @@ def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
     data, config = expanded.data, OmegaConf.create(expanded.data)
     settings = read_settings(config, locator=locator)
     servers = read_servers(config, locator=locator, strict=settings.error_on_almost_servers)
-    check_references(servers, moved=expanded.moved, locator=locator)
+    check_references(servers, moved=expanded.moved, locator=locator, others=data.keys())
     taken = assign_addresses(data, config, servers, settings=settings, locator=locator)
     data[keys.HEAD_SERVER] = settings.head().model_dump(exclude_none=True)
     data[keys.DEFAULT_HOST] = settings.host()

@@ -20,8 +20,9 @@ from nemo_gym.servers.http.session import close_http_client
 from tests.servers.http.raw_server import answers, in_pieces, playing, reply
 
 ONCE = RetryPolicy(attempts=1)
-VERSION = tuple(int(part) for part in aiohttp.__version__.split(".")[:2])
-strict = pytest.mark.skipif(VERSION < (3, 14), reason="aiohttp was laxer before")
+# Nobody sends the name of an encoding in capitals to a client that asks for none; aiohttp did not know it before.
+VERSION = tuple(int(part) for part in aiohttp.__version__.split(".")[:3])
+NEWER = {"gzip in capitals and chunks"} if VERSION < (3, 14, 4) else set()
 
 
 def chunked(*parts: bytes, trailer: bytes = b"", headers: bytes = b"") -> bytes:
@@ -161,6 +162,9 @@ NO_ANSWER = ("nothing", "half a status line", "half a head", "only an interim an
 BROKEN_OFF = ("half a body", "half a chunk", "no last chunk", "not gzip")
 
 
+LONG = {name for name, script in (KEPT | BROKEN).items() if len(script) > 2000}
+
+
 def words_for(broken: str) -> str:
     if broken in NO_ANSWER:
         return "the server closed the connection without an answer"
@@ -172,8 +176,7 @@ async def seen(url: str, **options: Any) -> tuple[int, bytes]:
     return answer.status, await answer.read()
 
 
-@strict
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", [name for name in KEPT if name not in NEWER])
 async def test_good_answers_are_read_whole_and_keep_the_connection(name: str) -> None:
     async with playing(answers(KEPT[name])) as server:
         expected = STATUSES.get(name, 200), BODIES.get(name, b"")
@@ -189,7 +192,6 @@ async def test_answers_that_end_with_the_connection_are_read_whole(name: str) ->
         assert server.connections == 2
 
 
-@strict
 @pytest.mark.parametrize("name", BROKEN)
 async def test_broken_answers_are_errors_that_say_how(name: str) -> None:
     async with playing(answers(BROKEN[name], hang_up=True)) as server:
@@ -198,8 +200,9 @@ async def test_broken_answers_are_errors_that_say_how(name: str) -> None:
         assert "\n" not in str(error.value)
 
 
-@strict
-@pytest.mark.parametrize("name", [name for name, script in (KEPT | BROKEN).items() if len(script) < 2000])
+@pytest.mark.parametrize(
+    "name", [name for name, script in (KEPT | BROKEN).items() if len(script) < 2000 and name not in NEWER]
+)
 async def test_an_answer_does_not_depend_on_how_it_is_cut(name: str) -> None:
     script = (KEPT | BROKEN)[name]
     async with playing(in_pieces(script, 7)) as server:
@@ -211,7 +214,7 @@ async def test_an_answer_does_not_depend_on_how_it_is_cut(name: str) -> None:
 
 
 async def test_an_answer_has_what_callers_expect_of_aiohttp() -> None:
-    headers = "Set-Cookie: a=1; Path=/; HttpOnly\r\nset-cookie: b=2\r\nX-A: 1\r\nx-a: 2\r\nX-B:  padded \r\n"
+    headers = "Set-Cookie: a=1; Path=/; HttpOnly\r\nset-cookie: b=2\r\nX-A: 1\r\nx-a: 2\r\nX-B:  padded\r\n"
     async with playing(answers(reply(b'{"a": 1}', "201 Made", headers))) as server:
         answer = await request("POST", server.url + "?q=1#part", data=b"{}")
 

@@ -145,7 +145,7 @@ async def test_what_a_server_sends_unasked_is_never_an_answer(extra: bytes, late
         for _ in range(3):
             with contextlib.suppress(RequestFailedError):
                 seen.add(await (await request("POST", server.url, retries=ONCE_EACH)).read())
-                await server.step.wait()
+                await until(server.step.is_set)
                 server.step.clear()
                 await asyncio.sleep(0.005)
         assert seen <= {b"1"}

@@ -41,7 +41,7 @@ def check_endpoint(base_url: str, *, setting: str, has_key: bool) -> None:
     if has_key and (url.user or url.password):
         raise ConfigError(
             f"{setting}: {shown(url)} is given with a login, and an API key is set as well; only one can be sent",
-            hint="remove user:password@ from the address, or remove the key",
+            hint="remove user:password@ from the address, or leave the key empty",
         )
 
 

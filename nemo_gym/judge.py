@@ -22,8 +22,8 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.schemas.refs import ModelServerRef
 from nemo_gym.schemas.responses import NeMoGymResponse
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY
-from nemo_gym.servers import http_errors
 from nemo_gym.servers.faults import first_cause
+from nemo_gym.servers.http.lazy import request_errors
 from nemo_gym.servers.server_client import GymClient
 
 __all__ = [
@@ -219,7 +219,7 @@ class Judge:
         try:
             reply = await self._client.post(server_name=name, url_path=RESPONSES_PATH, json=request)
             content = await reply.read()
-        except http_errors.RequestFailedError as error:
+        except request_errors.RequestFailedError as error:
             raise self._error(str(error)) from error
         if not reply.ok:
             raise self._error(

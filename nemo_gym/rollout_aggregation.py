@@ -14,7 +14,7 @@ from nemo_gym.global_config import get_global_config_dict
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import AgentClient
 from nemo_gym.rollouts.store.shard_files import OnConflict
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
 
 if TYPE_CHECKING:

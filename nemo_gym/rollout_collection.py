@@ -54,7 +54,8 @@ from nemo_gym.schemas.rows import (
     Prices,
     RolloutKey,
 )
-from nemo_gym.servers.http import close_http_client, get_response_json, raise_for_status
+from nemo_gym.servers.http.client import get_response_json, raise_for_status
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.skills import load_skill_directory
 

@@ -17,7 +17,8 @@ from nemo_gym.global_config import HEAD_SERVER_KEY_NAME, get_first_server_config
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig, BaseServerConfig
 from nemo_gym.servers.faults import FaultMiddleware
 from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig
-from nemo_gym.servers.http import get_global_aiohttp_client, get_response_json, raise_for_status, request
+from nemo_gym.servers.http.client import get_response_json, raise_for_status, request
+from nemo_gym.servers.http.session import get_global_aiohttp_client
 from nemo_gym.servers.isolation import serve_standalone
 from nemo_gym.servers.rollout_scope import PATH_PREFIX
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError, ServerStatus

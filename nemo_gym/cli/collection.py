@@ -44,7 +44,7 @@ from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.run import StopSwitch, on_signals
 from nemo_gym.rollouts.run_metrics import RunMetrics
 from nemo_gym.rollouts.tally import Summary
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
 

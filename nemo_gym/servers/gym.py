@@ -23,7 +23,7 @@ from nemo_gym.config.instances import ServerInstance, require_instances
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.isolation import (
     Child,
     first_crash,
@@ -68,6 +68,7 @@ class Gym:
 async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[Gym]:
     """Host every server of a configuration; with ``head``, also tell other processes about them."""
     instances = require_instances(config)
+    use_http_settings(settings_of(config))
     raise_open_files_limit()
     head_config = BaseServerConfig.model_validate(config["head_server"])
     gym = Gym(config, GymClient(head_server_config=head_config, global_config_dict=config), instances)

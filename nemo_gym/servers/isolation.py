@@ -30,8 +30,8 @@ from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
 from nemo_gym.config.paths import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.http import close_http_client
-from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.server_client import GymClient
@@ -58,7 +58,7 @@ def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: st
     if not config.get("dry_run"):
         raise_open_files_limit()
         with contextlib.suppress(KeyboardInterrupt):
-            _loop_runner()(_serve(app, instance))
+            _loop_runner()(_serve(app, instance, settings_of(config, workers=instance.num_workers or 1)))
     return app
 
 
@@ -88,7 +88,8 @@ def _loop_runner() -> Any:
     return uvloop.run
 
 
-async def _serve(app: FastAPI, instance: ServerInstance) -> None:
+async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings) -> None:
+    use_http_settings(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 from yarl import URL
 
-from nemo_gym.servers.reply import PlainMorsel, Reply, read_cookies
+from nemo_gym.servers.http.reply import PlainMorsel, Reply, read_cookies
 from nemo_gym.servers.sessions import Session, SessionCookies
 
 JSON_HEADERS = ((b"content-type", b"application/json"),)

@@ -17,7 +17,7 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.http.lazy import aiohttp
 
 Headers = CIMultiDictProxy[str]
 

@@ -1,4 +1,4 @@
-"""What there is to run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments`` and their kin."""
+"""What there is to run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …"""
 
 import difflib
 import json
@@ -61,7 +61,7 @@ def search(overrides: Sequence[str]) -> int:
     config = read_parameters(ListConfig, overrides)
     if not config.query:
         raise UsageError("nothing to search for", hint="for example ng search math")
-    rows = [{"kind": folder.kind, **asdict(_entry(folder))} for folder in find_servers()]
+    rows = [{"kind": folder.type, **asdict(_entry(folder))} for folder in find_servers()]
     rows += [
         {"kind": "benchmarks", "name": name, "domain": found.domain, "path": str(found.path)}
         for name, found in discover_benchmarks().items()
@@ -72,7 +72,7 @@ def search(overrides: Sequence[str]) -> int:
 
 def _list_servers(kind: str, what: str, overrides: Sequence[str]) -> int:
     config = read_parameters(ListConfig, overrides)
-    rows = [asdict(_entry(folder)) for folder in find_servers() if folder.kind == kind]
+    rows = [asdict(_entry(folder)) for folder in find_servers() if folder.type == kind]
     return _show(rows, config, tuple(field.name.capitalize() for field in fields(Entry)), what)
 
 
@@ -123,7 +123,9 @@ def _show(rows: Sequence[dict[str, Any]], config: ListConfig, titles: Sequence[s
     elif config.name:
         console.emit(console.columns([(name, str(value or "")) for name, value in found[0].items()]))
     elif found:
-        console.emit(console.table(tuple(titles), [tuple(str(cell or "") for cell in row.values()) for row in found]))
+        # Paths make a table too wide for a terminal; --name and --json have them.
+        cells = [tuple(str(cell or "") for name, cell in row.items() if name != "path") for row in found]
+        console.emit(console.table(tuple(title for title in titles if title != "Path"), cells))
     else:
         console.note(f"no {what} found" + (f" for {config.query!r}" if config.query else ""))
     return Exit.OK

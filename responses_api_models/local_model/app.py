@@ -31,17 +31,17 @@ from nemo_gym.openai_utils import (
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from responses_api_models.local_model.completions import chat_completion
-from responses_api_models.local_model.cores import usable_cores
 from responses_api_models.local_model.engine import (
     EngineError,
     EnginePlan,
     check_model,
     plan_engines,
     require_xllamacpp,
+    usable_cores,
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.model import ToolCallingModel
-from responses_api_models.local_model.options import RequestError, read_wish
+from responses_api_models.local_model.request import RequestError, read_request
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, cached, ensure_weights
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -53,7 +53,7 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
     model_path: str | None = None
     n_parallel: int = Field(default=4, ge=1)
     n_ctx: int = Field(default=8192, ge=64)
-    engines: int | None = Field(default=None, ge=1)
+    engines: int = Field(default=1, ge=1)
     threads: int | None = Field(default=None, ge=1)
     max_parallel_tool_calls: int = Field(default=1, ge=1)
     return_token_id_information: bool = False
@@ -113,7 +113,7 @@ class LocalModel(SimpleResponsesAPIModel):
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
         try:
-            outcomes = await self._model.answer(read_wish(body, self.config.extra_body))
+            outcomes = await self._model.answer(read_request(body, self.config.extra_body))
         except (RequestError, UnsupportedContentError) as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         except ConfigError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.openai_utils import NeMoGymChatCompletion
-from responses_api_models.local_model.toolbox import Answer
+from responses_api_models.local_model.tool_calls import Answer
 
 
 @dataclass(frozen=True, slots=True)

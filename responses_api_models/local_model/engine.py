@@ -25,10 +25,10 @@ import orjson
 
 from nemo_gym.errors import ConfigError
 
-# Below this size an engine is so quick that its threads would mostly wait for each other.
+# Below this size a step is so quick that more than two threads would mostly wait for each other.
 SMALL_MODEL_BYTES: Final = 1_000_000_000
-# Every engine keeps its own view of the weights; two fit into the memory that a small machine can spare.
-MAX_SMALL_ENGINES: Final = 2
+SMALL_MODEL_THREADS: Final = 2
+CGROUP_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 BATCH: Final = 128
 GGUF_MAGIC: Final = b"GGUF"
 
@@ -43,20 +43,31 @@ class EnginePlan:
 
 
 def plan_engines(
-    *, model_bytes: int, slots: int, context: int, cores: int, engines: int | None = None, threads: int | None = None
+    *, model_bytes: int, slots: int, context: int, cores: int, engines: int = 1, threads: int | None = None
 ) -> list[EnginePlan]:
     """Divide slots and context among engines.
 
-    Threads of one engine wait for each other after every step. With a small model on a shared machine they wait most of
-    the time, so small models get several engines of one thread each, large ones a single engine with all threads.
+    One engine computes the next tokens of all its conversations together, which costs less than several engines do.
     """
-    if engines is None:
-        engines = min(slots, cores, MAX_SMALL_ENGINES) if model_bytes < SMALL_MODEL_BYTES else 1
     engines = min(engines, slots)
     if threads is None:
-        threads = 1 if model_bytes < SMALL_MODEL_BYTES else max(1, cores // engines)
+        most = SMALL_MODEL_THREADS if model_bytes < SMALL_MODEL_BYTES else cores
+        threads = max(1, min(most, cores) // engines)
     shares = [slots // engines + (number < slots % engines) for number in range(engines)]
     return [EnginePlan(share, context // slots * share, threads) for share in shares]
+
+
+def usable_cores(quota: Path = CGROUP_QUOTA) -> int:
+    """Count the cores that the process is allowed on, or the share of them that its container grants."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = read_quota(quota.read_text()) if quota.is_file() else None
+    return max(1, cores if granted is None else min(cores, round(granted)))
+
+
+def read_quota(text: str) -> float | None:
+    """Read the cores granted by a line such as ``200000 100000`` (two) or ``max 100000`` (all)."""
+    allowed, _, period = text.strip().partition(" ")
+    return int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
 
 
 class EngineError(Exception):
@@ -174,9 +185,10 @@ def check_model(model: Path) -> None:
 
 
 def require_xllamacpp() -> None:
-    """Say what to install if the engine's package, which is an extra, is missing."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError("the local model needs the package xllamacpp", hint="pip install 'rollout-gym[local]'")
+    """Say what to install if a package of the extra ``local`` is missing."""
+    for name in ("xllamacpp", "llguidance"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"the local model needs the package {name}", hint="pip install 'rollout-gym[local]'")
 
 
 def _import_xllamacpp() -> ModuleType:

@@ -1,6 +1,7 @@
 """All engines of one model server: loaded with the first request, shared by all that follow."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import OrderedDict
@@ -12,10 +13,12 @@ from typing import Any, Final
 import orjson
 
 from responses_api_models.local_model.engine import Engine, EnginePlan, start_engine
-from responses_api_models.local_model.slots import Slots
+from responses_api_models.local_model.slots import GrammarTurns, Slots
 
 logger = logging.getLogger(__name__)
 
+# One for the whole process, like the cache inside the engine's library that it guards.
+GRAMMAR_TURNS: Final = GrammarTurns()
 REMEMBERED_PROMPTS: Final = 512
 # Everything else in an answer repeats the request.
 FIELDS: Final = ("content", "tokens", "stop_type", "tokens_evaluated", "timings/cache_n", "completion_probabilities")
@@ -27,7 +30,8 @@ class Generation:
 
     text: str
     tokens: list[int]
-    cut_off: bool
+    cut_off: bool  # by the limit
+    ended: bool  # by the model itself, rather than by the limit or a stop word
     cached_tokens: int
     scores: list[dict[str, Any]]
 
@@ -99,7 +103,8 @@ class EnginePool:
         slot = await slots.take(prompt)
         try:
             body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
-            answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
+            async with GRAMMAR_TURNS.of(slot.engine) if "grammar" in options else contextlib.nullcontext():
+                answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
             tokens = prompt + answer["tokens"]
             returns = bool(returns_after) and answer["content"].endswith(returns_after)
         finally:
@@ -108,6 +113,7 @@ class EnginePool:
             text=answer["content"],
             tokens=answer["tokens"],
             cut_off=answer["stop_type"] == "limit",
+            ended=answer["stop_type"] == "eos",
             cached_tokens=answer["timings/cache_n"],
             scores=answer.get("completion_probabilities", []),
         )

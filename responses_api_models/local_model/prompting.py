@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_gym.conversion.parts import UnsupportedContentError
-from responses_api_models.local_model.toolbox import describe_tools, write_call, write_result
-from responses_api_models.local_model.worked_examples import Tool, worked_examples
+from responses_api_models.local_model.tool_calls import Tool, describe_tools, write_call, write_result
+from responses_api_models.local_model.tool_examples import tool_examples
 
 PlainMessage = dict[str, str]
 INSTRUCTING = ("system", "developer")
@@ -76,7 +76,7 @@ def _shows_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 def _examples(tools: Sequence[Tool]) -> list[PlainMessage]:
     return [
         message
-        for example in worked_examples(tools)
+        for example in tool_examples(tools)
         for message in (
             {"role": "user", "content": example.question},
             {"role": "assistant", "content": write_call(example.tool, example.arguments)},

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from responses_api_models.local_model.cores import read_quota, usable_cores
 from responses_api_models.local_model.engine import (
     EngineError,
     EnginePlan,
     check_model,
     plan_engines,
+    read_quota,
     require_xllamacpp,
     start_engine,
+    usable_cores,
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 

@@ -1,4 +1,4 @@
-"""What a chat request asks for, as the engine understands it. Pure."""
+"""A chat request, read into what the engine understands."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
-from responses_api_models.local_model.toolbox import Choice
-from responses_api_models.local_model.worked_examples import Tool
+from responses_api_models.local_model.grammar import Choice
+from responses_api_models.local_model.tool_calls import Tool
 
 # The engine counts seeds in 32 bits and takes the last one for "any".
 SEEDS: Final = 2**32 - 1
@@ -25,12 +25,12 @@ JSON_OBJECT: Final = {"type": "object"}
 
 
 class RequestError(ValueError):
-    """A request that can't be answered as it is."""
+    """A request that cannot be answered as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A chat request, read."""
+class ChatRequest:
+    """What a request asks for."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: tuple[Tool, ...]  # those that are offered
@@ -44,8 +44,8 @@ class Wish:
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> Wish:
-    """Read a request; what it leaves open is taken from its ``metadata``, then from the configured defaults."""
+def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> ChatRequest:
+    """Read a request. What it leaves open comes from its ``metadata``, then from the configured defaults."""
     metadata = body.metadata or {}
     extra = {**defaults, **_json_object(metadata, "extra_body")}
     extra = {SYNONYMS.get(name, name): value for name, value in extra.items()}
@@ -57,7 +57,7 @@ def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Map
     _check_count("max_tokens", max_tokens, 1)
     _check_count("n", body.n, 1)
     _check_count("top_logprobs", body.top_logprobs, 0)
-    return Wish(
+    return ChatRequest(
         messages=body.messages,
         tools=tuple(tools),
         choice=choice,

@@ -77,13 +77,15 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         row = await request.body()
         return JsonResponse(await self._run(row, body.responses_create_params, request.cookies))
 
-    async def run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> SimpleAgentVerifyResponse:
+    async def run(  # type: ignore[override]  # the route takes its parameters from this signature
+        self, request: Request, body: SimpleAgentRunRequest = Body()
+    ) -> SimpleAgentVerifyResponse:
         """Run one rollout: seed the session, let the agent respond, verify."""
         params = body.responses_create_params.model_dump(mode="json", exclude_unset=True)
         rollout = await self._run(encode_json(body), params, request.cookies)
         return SimpleAgentVerifyResponse.model_validate_json(rollout)
 
-    async def responses(
+    async def responses(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """Alternate between model and tools until the model answers, is cut off, or ``max_steps`` is reached."""
@@ -120,7 +122,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         trajectory: list[Json] = []
         usage: Json | None = None
         model_cookies: Cookies = None
-        for remaining in reversed(range(self.config.max_steps or DEFAULT_MAX_STEPS)):
+        step = 0
+        while True:
+            step += 1
             answer, model_cookies = await self._ask_model({**params, "input": question + trajectory}, model_cookies)
             trajectory += answer["output"]
             usage = add_usage(usage, answer.get("usage"))
@@ -130,9 +134,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             for call in calls:
                 result, tool_cookies = await self._call_tool(call, tool_cookies)
                 trajectory.append(result)
-            # To stop after the tools of a step that the configuration names is a planned end, everything else is not.
-            if not remaining and not (calls and self.config.max_steps):
-                answer |= {"status": "incomplete", "incomplete_details": {"reason": "max_steps"}}
+            if step >= (self.config.max_steps or DEFAULT_MAX_STEPS):
+                # Stopping after the tools of a configured number of steps is a planned end; every other one is not.
+                if not (calls and self.config.max_steps):
+                    answer |= {"status": "incomplete", "incomplete_details": {"reason": "max_steps"}}
+                break
         answer |= {"output": trajectory, "usage": usage}
         return answer, {**(tool_cookies or {}), **(model_cookies or {})}
 
@@ -147,7 +153,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         """Return the tool's answer as text whatever its status, because the model should see what went wrong."""
         try:
             arguments = json.loads(call["arguments"])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             output = json.dumps({"error": f"Invalid tool call arguments: {error!r}"})
         else:
             reply = await self._post_resources(f"/{call['name']}", arguments, cookies)

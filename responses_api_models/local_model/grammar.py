@@ -196,10 +196,10 @@ def _distinct_items(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("uniqueItems") is False or schema.get("maxItems", 2) in (0, 1):
         return {name: value for name, value in schema.items() if name != "uniqueItems"}
     items = schema.get("items")
-    listed = isinstance(items, Mapping) and items.keys() <= {"enum", "type"} and isinstance(items.get("enum"), list)
-    if not schema.get("uniqueItems") or not listed or schema.keys() - LIST_KEYWORDS:
+    listed = items["enum"] if isinstance(items, Mapping) and items.keys() == {"enum"} else None
+    if not schema.get("uniqueItems") or not isinstance(listed, list) or schema.keys() - LIST_KEYWORDS:
         return schema
-    values = list({json.dumps(value): value for value in items["enum"]}.values())
+    values = list({json.dumps(value): value for value in listed}.values())
     if len(values) > MAX_DISTINCT:
         return schema
     counts = range(schema.get("minItems", 0), min(schema.get("maxItems", len(values)), len(values)) + 1)

@@ -109,20 +109,19 @@ def example_value(schema: Any, name: str, number: int = 0, depth: int = 0) -> An
 
 
 def _example_number(schema: Mapping[str, Any], number: int) -> float:
-    step = schema.get("multipleOf", 1)
-    limits = [schema[name] for name in LIMITS if isinstance(schema.get(name), int | float)]
+    step: float = schema.get("multipleOf", 1)
+    limits: list[float] = [schema[name] for name in LIMITS if isinstance(schema.get(name), int | float)]
     guesses = [step * (number + 1), *limits, *(limit + 1 for limit in limits), *(limit - 1 for limit in limits)]
     guesses.append(sum(limits) / 2)
     return next((guess for guess in guesses if _fits(schema, guess)), guesses[0])
 
 
 def _fits(schema: Mapping[str, Any], value: float) -> bool:
-    """Whether a number keeps the limits of a schema."""
-    return (
-        schema.get("minimum", value) <= value <= schema.get("maximum", value)
-        and schema.get("exclusiveMinimum", value - 1) < value < schema.get("exclusiveMaximum", value + 1)
-        and value % schema.get("multipleOf", 1 if schema.get("type") == "integer" else value or 1) == 0
-    )
+    """Check a number against the limits of a schema."""
+    step: float | None = schema.get("multipleOf", 1 if schema.get("type") == "integer" else None)
+    inside: bool = schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    between: bool = schema.get("exclusiveMinimum", value - 1) < value < schema.get("exclusiveMaximum", value + 1)
+    return inside and between and (not step or value % step == 0)
 
 
 def _example_object(schema: Mapping[str, Any], number: int, depth: int) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import json
+import time
 from typing import Any
 
 import pytest
@@ -161,3 +162,19 @@ def test_json_objects_need_exactly_the_keys(value: dict[str, int], other: str) -
     assert parse_checks([{"kind": "json_keys", "keys": [*value, "word"]}])[0].passes(text)
     if other not in {*value, "word"}:
         assert not parse_checks([{"kind": "json_keys", "keys": [*value, "word", other]}])[0].passes(text)
+
+
+@pytest.mark.parametrize(
+    "unit", [".", "!?", ".'", ".)", '"', "a'", "a-", "- ", "1. ", "1", "\n", " ", "[", "{", "```\n", ","]
+)
+def test_long_runs_cost_time_in_proportion(unit: str) -> None:
+    checks = parse_checks([check for check, _, _ in CASES])
+
+    def cost(length: int) -> float:
+        text = f"a {unit * (length // len(unit))}x"
+        start = time.process_time()
+        judge(text, checks)
+        return time.process_time() - start
+
+    # Linear work grows fourfold, quadratic work sixteenfold.
+    assert min(cost(80_000) for _ in range(2)) < 9 * min(cost(20_000) for _ in range(3)) + 0.01

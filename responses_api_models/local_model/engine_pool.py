@@ -46,6 +46,7 @@ class EnginePool:
         self._loading = asyncio.Lock()
         self._slots = Slots([])
         self._prompts: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._end: list[int] | None = None
 
     async def load(self) -> None:
         """Load the model, unless that has happened."""
@@ -79,8 +80,9 @@ class EnginePool:
 
     async def eos_token(self) -> int | None:
         """The token that ends an answer, if the model has one."""
-        tokens = await self.tokenize((await self._any()).eos_token)
-        return tokens[-1] if tokens else None
+        if self._end is None:
+            self._end = await self.tokenize((await self._any()).eos_token)
+        return self._end[-1] if self._end else None
 
     async def prompt(
         self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any], *, answer_follows: bool = True

@@ -45,10 +45,20 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True)
 class AnswerGrammar:
-    """A compiled grammar: ``text`` is for the engine."""
+    """A compiled grammar."""
 
     text: str
     _start: "LLMatcher"
+
+    def for_engine(self, end_token: int | None) -> str:
+        """Write the grammar with the token that ends an answer.
+
+        By itself llguidance would allow a single token there, which with some models is not the one that their template
+        ends an answer with. The model would be made to write, and later be trained on, a token it never writes.
+        """
+        if end_token is None:
+            return self.text
+        return self.text.replace("start: answer\n", f"start: answer <[{end_token}]>?\n", 1)
 
     def accepts(self, answer: str, *, cut_off: bool) -> bool:
         """Whether the answer, or one that begins with it if it was cut off, follows the grammar."""
@@ -66,15 +76,15 @@ def answer_grammar(
     if mode == "required":
         start = f"{_quoted(OPEN)} {calls}"
     elif schema is not None:
-        rules["answer"] = _json_rule(schema, "response format")
-        start = f"answer | {_quoted(OPEN)} {calls}" if tools else "answer"
+        rules["json"] = _json_rule(schema, "response format")
+        start = f"json | {_quoted(OPEN)} {calls}" if tools else "json"
     else:
         # Text and the start of a call are one terminal: told apart by the lexer, text would swallow the first "<".
         rules["PLAIN"] = f"/(?s:.+)/ & ~/(?s:.*{RESERVED}.*)/"
         rules["TEXT"] = "PLAIN"
         rules["OPENED"] = f"PLAIN? {_quoted(OPEN)}"
         start = f"TEXT | OPENED {calls}" if tools else "TEXT"
-    return _compile({"start": start, **rules})
+    return _compile({"start": "answer", "answer": start, **rules})
 
 
 def _calls(rules: dict[str, str], tools: Sequence[Tool], max_calls: int) -> str:

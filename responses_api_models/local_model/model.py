@@ -46,7 +46,7 @@ class ToolCallingModel:
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
         options = {**request.sampling, "n_predict": limit, "n_probs": self._scores_wanted(request)}
         if grammar is not None:
-            options["grammar"] = grammar.text
+            options["grammar"] = grammar.for_engine(await self.pool.eos_token())
         # One after the other: they share the prompt, and the engine has it at hand.
         return [
             await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)

@@ -25,16 +25,16 @@ from responses_api_models.local_model.engine_pool import EnginePool
 MEGABYTE, GIGABYTE = 10**6, 10**9
 
 
-def test_small_models_get_engines_of_one_thread() -> None:
-    plans = plan_engines(model_bytes=98 * MEGABYTE, slots=4, context=8192, cores=2)
-    assert plans == [EnginePlan(slots=2, context=4096, threads=1)] * 2
+def test_small_models_get_two_threads_at_most() -> None:
+    plans = plan_engines(model_bytes=98 * MEGABYTE, slots=4, context=8192, cores=8)
+    assert plans == [EnginePlan(slots=4, context=8192, threads=2)]
 
 
-def test_large_models_get_one_engine_with_all_cores() -> None:
+def test_large_models_get_all_cores() -> None:
     assert plan_engines(model_bytes=5 * GIGABYTE, slots=4, context=8192, cores=8) == [EnginePlan(4, 8192, 8)]
 
 
-def test_a_single_core_gets_a_single_engine() -> None:
+def test_a_single_core_gets_a_single_thread() -> None:
     assert plan_engines(model_bytes=MEGABYTE, slots=4, context=8192, cores=1) == [EnginePlan(4, 8192, 1)]
 
 

@@ -22,7 +22,6 @@ from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
@@ -31,6 +30,7 @@ from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
+    ForwardedChatParams,
     ForwardedParams,
     answer_model_error,
     messages_answer,
@@ -115,8 +115,8 @@ class AnthropicModel(SimpleResponsesAPIModel):
         """Answer a Responses API request."""
         return NeMoGymResponse.model_validate(await self._respond(request_as_sent(body)))
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
         try:

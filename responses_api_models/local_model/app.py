@@ -29,6 +29,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputText,
 )
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.servers.models.answering import ForwardedChatParams
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from responses_api_models.local_model.completions import chat_completion
 from responses_api_models.local_model.engine import (
@@ -103,15 +104,18 @@ class LocalModel(SimpleResponsesAPIModel):
         except UnsupportedContentError as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         chat.logprobs = chat.logprobs or wants_logprobs
-        completion = await self.chat_completions(chat)
+        completion = await self._complete(chat)
         response = self._converter.chat_completion_to_response(completion, body, model=completion.model)
         _add_logprobs(response, completion)
         return response
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
+        return await self._complete(body)
+
+    async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         try:
             outcomes = await self._model.answer(read_request(body, self.config.extra_body))
         except (RequestError, UnsupportedContentError) as error:

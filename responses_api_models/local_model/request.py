@@ -47,7 +47,9 @@ class ChatRequest:
 def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> ChatRequest:
     """Read a request. What it leaves open comes from its ``metadata``, then from the configured defaults."""
     metadata = body.metadata or {}
-    extra = {**defaults, **_json_object(metadata, "extra_body")}
+    beside = dict(body.model_extra or {})  # options that the protocol does not know
+    template = {**_json_object(metadata, "chat_template_kwargs"), **_mapping(beside, "chat_template_kwargs")}
+    extra = {**defaults, **_json_object(metadata, "extra_body"), **_mapping(beside, "extra_body"), **beside}
     extra = {SYNONYMS.get(name, name): value for name, value in extra.items()}
     tools, choice = _offered(body)
     limits = (body.max_completion_tokens, body.max_tokens, extra.get("max_tokens"))
@@ -67,7 +69,7 @@ def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: 
         top_logprobs=(body.top_logprobs or 0) if body.logprobs or body.top_logprobs else None,
         sampling=_sampling(body, extra),
         schema=_wanted_schema(body.response_format),
-        template_options=_json_object(metadata, "chat_template_kwargs"),
+        template_options=template,
     )
 
 
@@ -83,6 +85,13 @@ def _json_object(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise RequestError(f"metadata.{name} must be a JSON object in a string, not {metadata[name]!r}")
+    return value
+
+
+def _mapping(options: dict[str, Any], name: str) -> dict[str, Any]:
+    value = options.pop(name, {})
+    if not isinstance(value, dict):
+        raise RequestError(f"{name} must be a JSON object, not {value!r}")
     return value
 
 

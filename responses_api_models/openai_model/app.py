@@ -20,7 +20,6 @@ from nemo_gym.conversion.unknown_items import release_encoded
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
@@ -30,6 +29,7 @@ from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
     AnswerReader,
+    ForwardedChatParams,
     ForwardedParams,
     answer_model_error,
     refuse_malformed,
@@ -124,8 +124,8 @@ class OpenAIModel(SimpleResponsesAPIModel):
         content = await self._upstream.post("/responses", release_encoded(self._encode(body)))
         return self._reader.response(content, body.model_dump(exclude_unset=True)).response
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
         return self._reader.completion(await self._upstream.post("/chat/completions", self._encode(body)))

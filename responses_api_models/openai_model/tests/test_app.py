@@ -103,6 +103,16 @@ async def test_chat_completions_are_forwarded_too() -> None:
         assert endpoint.bodies == [{"messages": [{"role": "user", "content": "hi"}], "model": "real-name"}]
 
 
+async def test_options_that_chat_completions_does_not_know_reach_the_endpoint() -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}], "top_k": 5, "chat_template_kwargs": {"a": 1}}
+    async with serving(reply(COMPLETION)) as endpoint:
+        transport = httpx.ASGITransport(model(endpoint.url).setup_webserver())
+        async with httpx.AsyncClient(transport=transport, base_url="http://model") as session:
+            assert (await session.post("/v1/chat/completions", json=chat)).status_code == 200
+
+        assert endpoint.bodies[0] == chat | {"model": "real-name"}
+
+
 async def test_an_endpoint_that_only_has_chat_completions_is_spoken_to_in_chat() -> None:
     message = {
         "role": "assistant",

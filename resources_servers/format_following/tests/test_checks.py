@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from resources_servers.format_following.checkers import CHECKERS, judge, parse_checks
+from resources_servers.format_following.checks import CHECK_KINDS, judge, parse_checks
 
 THREE = "1. Apple\n2. Pear\n3. Fig"
 
@@ -94,8 +94,8 @@ def test_an_answer_without_words_passes_nothing(check: dict[str, Any], text: str
 
 def test_every_kind_has_cases() -> None:
     tested = {type(parse_checks([check])[0]) for check, _, _ in CASES}
-    assert tested == set(CHECKERS)
-    assert len(CHECKERS) >= 12
+    assert tested == set(CHECK_KINDS)
+    assert len(CHECK_KINDS) >= 12
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""What the embedded model costs on top of its engine, and whether other servers are served meanwhile.
+"""What the embedded model costs on top of its engine, and whether other servers keep answering meanwhile.
 
     python benchmarks_perf/bench_local_model.py [--rounds 5] [--requests 16] [--tokens 48]
 
 The same requests go to ``xllamacpp`` directly, from threads, and through the servers of a Gym. Both sides have engines
-of the same settings and generate the same number of tokens from the same prompts, in turns; what is compared is CPU
-time, which other programs on the machine disturb least.
+with the same settings and generate the same number of tokens from the same prompts, in turns. CPU time is compared,
+because other programs on the machine disturb it least.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from responses_api_models.local_model.prompting import plain_messages
 from responses_api_models.local_model.tool_calls import Tool
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
-SLOTS, CONTEXT = 4, 8192  # what the model server has, unless it is told otherwise
+SLOTS, CONTEXT = 4, 8192  # the defaults of the model server
 CONFIGS = (
     "resources_servers/calculator/configs/calculator.yaml,responses_api_models/local_model/configs/local_model.yaml"
 )
@@ -122,7 +122,7 @@ class Served:
 
 
 def memory_mb() -> float:
-    """What this process occupies; the weights, which every engine maps, are there once."""
+    """The memory of this process, counting the weights, which every engine maps, once."""
     others, path = 0, ""
     weights: dict[str, int] = {}
     for line in Path("/proc/self/smaps").read_text().splitlines():

@@ -1,7 +1,7 @@
 """A small real model inside this process: no key, no GPU, no other server.
 
-The weights are fetched once; the model is loaded by the first request. Everything a model server does, it does: both
-protocols, tools, sampling parameters, log-probabilities, and the true tokens for training.
+The weights are fetched once; the model is loaded by the first request. It is a complete model server: both protocols,
+tools, sampling parameters, log-probabilities, and the true tokens for training.
 """
 
 import os
@@ -49,7 +49,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
-    """Which model, how much of the machine it gets, and what requests leave open."""
+    """Which model to run, how much of the machine it gets, and defaults for requests."""
 
     model_path: str | None = None
     n_parallel: int = Field(default=4, ge=1)
@@ -63,7 +63,7 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
 
 
 class LocalModel(SimpleResponsesAPIModel):
-    """A model server that is the model."""
+    """A model server that runs the model itself."""
 
     config: LocalModelConfig
 
@@ -72,7 +72,7 @@ class LocalModel(SimpleResponsesAPIModel):
     _address: ModelAddress = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Prepare everything but the model itself, which waits for a request."""
+        """Prepare everything but the model itself, which is loaded by the first request."""
         super().model_post_init(context)
         config = self.config
         self._model = ToolCallingModel(
@@ -86,7 +86,7 @@ class LocalModel(SimpleResponsesAPIModel):
         self._address = ModelAddress("this process", name)
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app; what can be found wrong before the first request is found here."""
+        """Build the app; a missing package is reported now rather than by the first request."""
         require_xllamacpp()
         app = super().setup_webserver()
         app.router.lifespan_context = self._lifespan
@@ -129,7 +129,7 @@ class LocalModel(SimpleResponsesAPIModel):
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        # A download belongs to the start: a mistake ends it before any rollout has begun.
+        # Download at the start, so that a mistake is reported before any rollout has begun.
         await self._find_model()
         yield
         await self._model.pool.close()

@@ -1,4 +1,4 @@
-"""What was generated, as a chat completion. Pure."""
+"""Generated answers as a chat completion."""
 
 import time
 import uuid
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def chat_completion(outcomes: Sequence[Outcome], *, model: str) -> NeMoGymChatCompletion:
-    """The answers of the model to one request."""
+    """Put the answers to one request into a completion."""
     prompt = outcomes[0].prompt_tokens
     generated = sum(outcome.generated_tokens for outcome in outcomes)
     body = {

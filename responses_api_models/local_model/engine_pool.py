@@ -1,4 +1,4 @@
-"""All engines of one model server: loaded with the first request, shared by all that follow."""
+"""The engines of one model server: loaded by the first request, shared by all that follow."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class EnginePool:
         self._end: list[int] | None = None
 
     async def load(self) -> None:
-        """Load the model, unless that has happened."""
+        """Load the model, unless it is loaded."""
         async with self._loading:
             if self._engines:
                 return
@@ -61,17 +61,17 @@ class EnginePool:
         logger.info("loaded %s in %.1f s: %s", model.name, time.perf_counter() - started, plans)
 
     async def close(self) -> None:
-        """End all engines; another request would start them anew."""
+        """End all engines. Another request would start them again."""
         ended, self._engines = self._engines, []
         for engine in ended:
             await engine.close()
 
     async def context(self) -> int:
-        """How many tokens a conversation may have."""
+        """Return how many tokens a conversation may have."""
         return (await self._any()).context
 
     async def tokenize(self, text: str) -> list[int]:
-        """The tokens of a prompt, which may contain special ones."""
+        """Tokenize a prompt, which may contain special tokens."""
         answer = await (await self._any()).post(
             "/tokenize", {"content": text, "add_special": True, "parse_special": True}
         )
@@ -79,7 +79,7 @@ class EnginePool:
         return tokens
 
     async def eos_token(self) -> int | None:
-        """The token that ends an answer, if the model has one."""
+        """Return the token that ends an answer, if the model has one."""
         if self._end is None:
             self._end = await self.tokenize((await self._any()).eos_token)
         return self._end[-1] if self._end else None
@@ -87,7 +87,7 @@ class EnginePool:
     async def prompt(
         self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any], *, answer_follows: bool = True
     ) -> list[int]:
-        """The tokens of a conversation in the model's own template; repeats of a task have the same ones."""
+        """Tokenize a conversation in the model's own template; repeats of a task are remembered."""
         body = {"messages": messages, "add_generation_prompt": answer_follows, "chat_template_kwargs": options}
         key = orjson.dumps(body)
         known = self._prompts.get(key)
@@ -99,7 +99,7 @@ class EnginePool:
         return known
 
     async def generate(self, prompt: list[int], options: Mapping[str, Any], *, returns_after: str = "") -> Generation:
-        """Let the model write. After a text that ends in ``returns_after`` the conversation is expected to go on."""
+        """Generate. After text that ends in ``returns_after`` the conversation is expected to continue."""
         await self._any()
         slots, tokens, returns = self._slots, prompt, False
         slot = await slots.take(prompt)

@@ -31,7 +31,7 @@ class ToolCallingModel:
         self._max_calls = max_calls
 
     async def answer(self, request: ChatRequest) -> list[Outcome]:
-        """As many answers as were asked for."""
+        """Generate as many answers as were asked for."""
         grammar = self._grammar(request)
         prompt = await self._prompt(request)
         room = await self.pool.context() - len(prompt)
@@ -47,13 +47,13 @@ class ToolCallingModel:
         options = {**request.sampling, "n_predict": limit, "n_probs": self._scores_wanted(request)}
         if grammar is not None:
             options["grammar"] = grammar.for_engine(await self.pool.eos_token())
-        # One after the other: they share the prompt, and the engine has it at hand.
+        # One after the other, as they share the prompt, which the engine then need not read again.
         return [
             await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)
         ]
 
     def _grammar(self, request: ChatRequest) -> AnswerGrammar | None:
-        # A model that sees calls writes calls, also when it may not; then the grammar keeps it from that.
+        # A model that sees calls writes calls, even when it may not; the grammar prevents that.
         if not request.tools and request.schema is None and not any(m.get("tool_calls") for m in request.messages):
             return None
         tools = json.dumps([(tool.name, tool.description, tool.parameters) for tool in request.tools])
@@ -115,7 +115,7 @@ class ToolCallingModel:
         return Tokens(prompt, generation.tokens, log_probs)
 
     async def _score(self, prompt: list[int], token: int) -> float:
-        """The log-probability of a token after a prompt, found among the candidates for its place."""
+        """Find the log-probability of a token after a prompt among the candidates for its place."""
         for count in CANDIDATES:
             # The engine lists candidates for what it writes, so it has to write something complete.
             options = {"n_predict": 1, "n_probs": count, "grammar": "root ::= [a-z]"}
@@ -128,14 +128,14 @@ class ToolCallingModel:
 
 
 def _shown_scores(generation: Generation, top: int | None) -> list[dict[str, Any]] | None:
-    """The scores of what can be seen: the token that ends an answer has no text."""
+    """Select the scores of visible tokens: the one that ends an answer has no text."""
     if top is None:
         return None
     return [{**score, "top_logprobs": score["top_logprobs"][:top]} for score in generation.scores if score["bytes"]]
 
 
 def _with_seed(options: dict[str, Any], number: int) -> dict[str, Any]:
-    """Several answers to one request with one seed would be the same answer."""
+    """Vary the seed, or several answers to one request would be the same answer."""
     if number == 0 or not isinstance(options.get("seed"), int):
         return options
     return {**options, "seed": (options["seed"] + number) % SEEDS}
@@ -168,7 +168,7 @@ def align(tokens: Sequence[int], scores: Sequence[Mapping[str, Any]]) -> list[fl
 def _end(
     tokens: Sequence[int], start: int, score: Mapping[str, Any], following: Mapping[str, Any] | None
 ) -> int | None:
-    """Where the tokens of an entry end: at its id, and where the next entry can begin."""
+    """Find where the tokens of an entry end: at its id, and where the next entry can begin."""
     # Only a character beyond ASCII can be spread over tokens, of one byte or more each.
     longest = len(score["bytes"]) if any(byte > 127 for byte in score["bytes"]) else 1
     for end in range(start + 1, min(start + max(longest, 1), len(tokens)) + 1):

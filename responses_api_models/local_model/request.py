@@ -11,14 +11,14 @@ from responses_api_models.local_model.tool_calls import Tool
 
 # The engine counts seeds in 32 bits and takes the last one for "any".
 SEEDS: Final = 2**32 - 1
-# What the server decides itself.
+# What only the server decides.
 RESERVED: Final = frozenset(
     {
         *("prompt", "messages", "model", "n", "n_predict", "max_tokens", "stream", "tools", "tool_choice", "grammar"),
         *("n_probs", "logprobs", "top_logprobs", "post_sampling_probs", "return_tokens", "response_fields", "id_slot"),
     }
 )
-# The same thing under another server's name.
+# Names that other servers use for the same option.
 SYNONYMS: Final = {"repetition_penalty": "repeat_penalty", "max_completion_tokens": "max_tokens"}
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop")
 JSON_OBJECT: Final = {"type": "object"}
@@ -115,12 +115,12 @@ def _wanted_schema(response_format: Mapping[str, Any] | None) -> Any:
     if kind == "json_object":
         return JSON_OBJECT
     if kind != "text":
-        raise RequestError(f"there is no response format {kind!r}")
+        raise RequestError(f"the response format {kind!r} is not supported")
     return None
 
 
 def _offered(body: NeMoGymChatCompletionCreateParamsNonStreaming) -> tuple[list[Tool], Choice]:
-    """The tools that the model may call now, and whether it must."""
+    """Read which tools the model may call, and whether it must."""
     tools = [_tool(tool["function"]) for tool in body.tools or ()]
     wanted: Any = body.tool_choice or "auto"
     if wanted == "none":

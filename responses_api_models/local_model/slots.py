@@ -21,7 +21,7 @@ from responses_api_models.local_model.engine import Engine
 HOLD_S: Final = 0.05
 # Fewer tokens are not worth a busier engine.
 WORTHWHILE: Final = 32
-# How many of those who wait are compared, and how often one of them can be passed over.
+# How many waiting requests are compared, and how often one of them can be passed over.
 WINDOW: Final = 64
 PATIENCE: Final = 64
 
@@ -36,7 +36,7 @@ class Slot:
     busy: bool = False
 
     def knows(self, prompt: Sequence[int]) -> int:
-        """How much of a prompt need not be read again."""
+        """Count the tokens of a prompt that need not be read again."""
         return common_prefix(prompt, self.tokens)
 
 
@@ -54,7 +54,7 @@ class _Held:
     until: float
 
     def continued_by(self, prompt: Sequence[int]) -> bool:
-        """True for the same conversation with more in it; its answer may have become other tokens."""
+        """Whether the prompt continues the same conversation; its answer may have become other tokens."""
         return len(prompt) > self.prompt and self.slot.knows(prompt) >= self.prompt
 
 
@@ -86,7 +86,7 @@ class Slots:
             raise
 
     def give_back(self, slot: Slot, tokens: Sequence[int], *, returns: bool) -> None:
-        """Make room for the next; ``returns``: the conversation, of these tokens, is expected back with more."""
+        """Free a slot. With ``returns`` the conversation, which has these tokens, is expected back."""
         prompt, slot.tokens = len(slot.tokens), tokens
         if not returns or not self._waiting:
             self._release(slot)
@@ -108,7 +108,7 @@ class Slots:
             waiting.turn.set_result(_occupy(slot, waiting.prompt))
 
     def _next(self, slot: Slot) -> _Waiting | None:
-        """The one of those who wait that gains most from this slot, and would gain least from waiting for another."""
+        """Choose the waiting request that gains most from this slot, compared with waiting for another one."""
         self._waiting = deque(one for one in self._waiting if not one.turn.done())
         if not self._waiting:
             return None

@@ -1,9 +1,9 @@
-"""A model behind one or several endpoints that speak Chat Completions: vLLM, SGLang, llama.cpp and their kind.
+"""A model behind one or several endpoints that speak Chat Completions: vLLM, SGLang, llama.cpp and similar servers.
 
-Requests of the Responses API are converted, sessions stay with their endpoint, and, for training, every answer carries
-the tokens it was made of. A prompt that does not fit the context gets an empty, incomplete answer: the rollout ends
-there, as it would have with one token more. Everything else that goes wrong upstream becomes one error answer that
-names the endpoint, the model and what to do, and never the key.
+Requests of the Responses API are converted, sessions stay with their endpoint, and for training every answer carries
+its tokens. A prompt that does not fit the context gets an empty, incomplete answer: the rollout ends there, as it would
+have with one token more. Everything else that goes wrong upstream becomes one error answer, which names the endpoint,
+the model and what to do, but not the key.
 """
 
 import asyncio

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,8 +45,10 @@ from responses_api_models.vllm_model.tokens import (
 )
 
 TEMPLATED: Final = ("messages", "tools", "chat_template_kwargs", PREFIX_FIELD)
-# How vLLM and SGLang, and llama.cpp, say that a prompt is too long.
-OVERFLOW_WORDS: Final = (b"context length", b"max_tokens", b"context size")
+# How vLLM, SGLang and llama.cpp say that a prompt is too long. A refusal may mention max_tokens for other reasons.
+OVERFLOW: Final = re.compile(
+    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.I | re.S
+)
 
 # A subclass's say in what is sent: from the request and the chat to the chat, at once or later.
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]
@@ -222,7 +225,7 @@ def good_content(answer: Answered) -> bytes:
 
 def is_overflow(status: int, content: bytes) -> bool:
     """Whether an endpoint refuses a prompt because it is too long."""
-    return status == 400 and any(words in content.lower() for words in OVERFLOW_WORDS)
+    return status == 400 and OVERFLOW.search(content) is not None
 
 
 def is_idle_turn(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -102,10 +102,15 @@ def test_sessions_of_model_and_tools_are_carried_and_handed_to_the_caller() -> N
     assert {"tool_session", "model_session"} <= set(result.cookies)
 
 
-def test_arguments_that_are_not_json_become_an_error_for_the_model() -> None:
-    servers = Servers(response(call("add", "{a: 1")), response(message("sorry")))
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [("{a: 1", "JSONDecodeError("), ("[" * 100_000, "RecursionError("), ("1" * 5000, "ValueError(")],
+    ids=["not JSON", "nested too deeply", "too many digits"],
+)
+def test_arguments_that_cannot_be_read_become_an_error_for_the_model(arguments: str, reason: str) -> None:
+    servers = Servers(response(call("add", arguments)), response(message("sorry")))
     output = ask(servers).json()["output"][1]["output"]
-    assert json.loads(output)["error"].startswith("Invalid tool call arguments: JSONDecodeError(")
+    assert json.loads(output)["error"].startswith(f"Invalid tool call arguments: {reason}")
     assert servers.tool_calls == []
 
 

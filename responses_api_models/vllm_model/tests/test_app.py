@@ -310,12 +310,13 @@ async def test_a_prompt_that_does_not_fit_gets_an_empty_incomplete_answer(words:
         assert chat["choices"][0]["finish_reason"] == "length"
 
 
-async def test_other_refusals_stay_refusals() -> None:
-    async with serving(reply({"object": "error", "message": "no such tool parser", "code": 400}, 400)) as endpoint:
+@pytest.mark.parametrize("words", ["no such tool parser", "max_tokens must be at least 1, got -5"])
+async def test_other_refusals_stay_refusals(words: str) -> None:
+    async with serving(reply({"object": "error", "message": words, "code": 400}, 400)) as endpoint:
         got = await post(model(endpoint.url), {"input": "hi"})
 
         assert (got.status_code, got.json()["error"]["type"]) == (400, "rejected")
-        assert "status 400: no such tool parser" in got.json()["error"]["message"]
+        assert f"status 400: {words}" in got.json()["error"]["message"]
 
 
 async def test_a_model_that_only_thought_is_not_asked_again_if_that_is_not_allowed() -> None:

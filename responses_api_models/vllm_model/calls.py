@@ -47,7 +47,7 @@ from responses_api_models.vllm_model.tokens import (
 TEMPLATED: Final = ("messages", "tools", "chat_template_kwargs", PREFIX_FIELD)
 # How vLLM, SGLang and llama.cpp say that a prompt is too long. A refusal may mention max_tokens for other reasons.
 OVERFLOW: Final = re.compile(
-    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.I | re.S
+    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.IGNORECASE | re.DOTALL
 )
 
 # A subclass's say in what is sent: from the request and the chat to the chat, at once or later.

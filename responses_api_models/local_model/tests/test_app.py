@@ -171,7 +171,7 @@ def test_mistakes_in_a_request_are_answered_with_400(model: LocalModel) -> None:
 async def test_a_model_path_that_leads_nowhere_is_found_out_at_the_start(tmp_path: Path) -> None:
     server = build_model(model_path=str(tmp_path / "nothing.gguf"))
     app = server.setup_webserver()
-    with pytest.raises(ConfigError, match=r"nothing\.gguf can't be read"):
+    with pytest.raises(ConfigError, match=r"nothing\.gguf cannot be read"):
         async with app.router.lifespan_context(app):
             pass
 

@@ -58,7 +58,7 @@ def test_a_container_can_only_take_cores_away(tmp_path: Path) -> None:
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.gguf can't be read: No such file"):
+    with pytest.raises(ConfigError, match=r"nothing\.gguf cannot be read: No such file"):
         check_model(tmp_path / "nothing.gguf")
 
 
@@ -69,7 +69,7 @@ def test_what_is_no_model_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_model_is_named(torn: Path) -> None:
-    with pytest.raises(ConfigError, match=r"torn\.gguf can't be loaded: it is damaged"):
+    with pytest.raises(ConfigError, match=r"torn\.gguf cannot be loaded: it is damaged"):
         start_engine(torn, EnginePlan(1, 512, 1))
 
 

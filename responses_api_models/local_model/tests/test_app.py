@@ -180,7 +180,7 @@ async def test_a_damaged_model_is_named_in_the_answer(torn: Path) -> None:
     server = build_model(model_path=str(torn))
     with pytest.raises(ModelCallError, match="it is damaged") as caught:
         await ask(server)
-    assert (caught.value.status, caught.value.hint[:20]) == (400, "fetch the file again")
+    assert (caught.value.status, caught.value.hint[:23]) == (400, "download the file again")
 
 
 async def test_a_model_path_may_name_any_gguf_file(weights: Path, tmp_path: Path) -> None:

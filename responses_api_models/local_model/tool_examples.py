@@ -1,7 +1,7 @@
-"""Worked examples of tool calls, made from the tools' schemas. Pure.
+"""Example conversations with tool calls, made from the tools' schemas.
 
 A small model does not follow instructions about tools; it continues what it sees. So it is shown short conversations in
-which questions are answered by a call, and results by a sentence.
+which a question is answered by a call, and a result by a sentence.
 """
 
 import itertools
@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from responses_api_models.local_model.grammar.algebra import Document
-from responses_api_models.local_model.grammar.values import admits, bounds_of
+from responses_api_models.local_model.tool_calls import MAX_DEPTH, Tool
 
 # With fewer, or with questions that differ more from what people ask, the smallest models rarely call anything.
 EXAMPLES: Final = 4
@@ -27,9 +26,7 @@ RESULTS: Final = (42, 17, 5, 230)
 QUOTED_EXAMPLE: Final = re.compile(r"(?:for example|for instance|e\.g\.|such as)[,:]?\s+(.+?)[.)]?$", re.IGNORECASE)
 # Different in every example, or the model would learn one answer by heart instead of copying from the question.
 WORDS: Final = ("Paris", "garden", "Anna", "blue", "winter", "music", "river", "bread")
-MAX_DEPTH: Final = 4
-# A schema inside another is two levels down: below ``properties`` and below its name.
-MAX_LEVELS: Final = 2 * MAX_DEPTH
+LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 FORMATS: Final = {
     "date": "2024-05-17",
     "time": "09:30:00Z",
@@ -42,23 +39,8 @@ FORMATS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """A function that the model may call."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    @property
-    def readable(self) -> Mapping[str, Any]:
-        """The parameters with what is referred to in the place of the references."""
-        parameters: Mapping[str, Any] = _inlined(self.parameters, Document(self.parameters))
-        return parameters
-
-
-@dataclass(frozen=True, slots=True)
-class WorkedExample:
-    """A question, the call that answers it, what the tool says, and what is made of that."""
+class ToolExample:
+    """A question, the call that answers it, the tool's result, and the answer given then."""
 
     question: str
     tool: str
@@ -67,23 +49,12 @@ class WorkedExample:
     answer: str
 
 
-def _inlined(schema: Any, document: Document, level: int = 0) -> Any:
-    if isinstance(schema, list):
-        return [_inlined(item, document, level) for item in schema]
-    if not isinstance(schema, Mapping) or level > MAX_LEVELS:
-        return schema
-    if "$ref" in schema:
-        target = document.resolve(schema["$ref"], schema["$ref"])
-        return _inlined(target, document, level + 1)
-    return {name: _inlined(inner, document, level + 1) for name, inner in schema.items() if name != "$defs"}
-
-
-def worked_examples(tools: Sequence[Tool], count: int = EXAMPLES) -> list[WorkedExample]:
-    """A few examples, of as many tools as possible."""
+def tool_examples(tools: Sequence[Tool], count: int = EXAMPLES) -> list[ToolExample]:
+    """Make a few examples that cover as many tools as possible."""
     return [_example(tool, number) for number, tool in enumerate(itertools.islice(itertools.cycle(tools), count))]
 
 
-def _example(tool: Tool, number: int) -> WorkedExample:
+def _example(tool: Tool, number: int) -> ToolExample:
     arguments = example_value(tool.readable, "", number)
     if not isinstance(arguments, dict):
         arguments = {}
@@ -95,11 +66,11 @@ def _example(tool: Tool, number: int) -> WorkedExample:
         values=values,
     )
     result = RESULTS[number % len(RESULTS)]
-    return WorkedExample(question, tool.name, json.dumps(arguments), str(result), f"The result is {result}.")
+    return ToolExample(question, tool.name, json.dumps(arguments), str(result), f"The result is {result}.")
 
 
 def _spoken(value: Any) -> Iterator[str]:
-    """The values inside a value, as one would say them."""
+    """List the values inside a value as one would say them."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -110,7 +81,7 @@ def _spoken(value: Any) -> Iterator[str]:
 
 
 def example_value(schema: Any, name: str, number: int = 0, depth: int = 0) -> Any:
-    """A value such as the schema means: one that it names, or the simplest one of its type."""
+    """Pick a value that the schema names, or else the simplest one of its type."""
     word = WORDS[(number + len(name)) % len(WORDS)]
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return word
@@ -138,11 +109,19 @@ def example_value(schema: Any, name: str, number: int = 0, depth: int = 0) -> An
 
 
 def _example_number(schema: Mapping[str, Any], number: int) -> float:
-    bounds, step = bounds_of(schema), schema.get("multipleOf", 1)
-    guesses = [step * (number + 1), *(limit for limit in bounds.whole() if limit is not None)]
-    if bounds.low is not None and bounds.high is not None:
-        guesses.append(float(bounds.low + bounds.high) / 2)
-    return next((guess for guess in guesses if admits({**schema, "type": ["number"]}, guess)), guesses[0])
+    step: float = schema.get("multipleOf", 1)
+    limits: list[float] = [schema[name] for name in LIMITS if isinstance(schema.get(name), int | float)]
+    guesses = [step * (number + 1), *limits, *(limit + 1 for limit in limits), *(limit - 1 for limit in limits)]
+    guesses.append(sum(limits) / 2)
+    return next((guess for guess in guesses if _fits(schema, guess)), guesses[0])
+
+
+def _fits(schema: Mapping[str, Any], value: float) -> bool:
+    """Check a number against the limits of a schema."""
+    step: float | None = schema.get("multipleOf", 1 if schema.get("type") == "integer" else None)
+    inside: bool = schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    between: bool = schema.get("exclusiveMinimum", value - 1) < value < schema.get("exclusiveMaximum", value + 1)
+    return inside and between and (not step or value % step == 0)
 
 
 def _example_object(schema: Mapping[str, Any], number: int, depth: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resources_servers.calculator.extract import extract_number, parse_number
+from resources_servers.calculator.answers import extract_number, parse_number
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """All checks. A check is data: ``{"kind": "numbered_list", "count": 3}``.
 
-``Check`` is the union of all kinds, told apart by ``kind``: validating a row's checks against it refuses an unknown
-kind and wrong, missing or superfluous parameters with a message that names them. The kinds are independent, so any
-number of them can be asked of the same answer.
+``Check`` is the union of all kinds, told apart by ``kind``. Validating a row's checks against it refuses an unknown
+kind and wrong, missing or superfluous parameters by name. The kinds are independent, so any number of them can be
+applied to the same answer.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias, get_args
 
 from pydantic import Field, TypeAdapter
 
-from resources_servers.format_following.check import BaseCheck
+from resources_servers.format_following.base_check import BaseCheck
 from resources_servers.format_following.shape_checks import (
     BulletList,
     CommaList,
@@ -60,7 +60,7 @@ Check: TypeAlias = Annotated[
 Checks: TypeAlias = Annotated[list[Check], Field(min_length=1)]
 
 _CHECKS: Final = TypeAdapter(Checks)
-CHECKERS: Final[tuple[type[BaseCheck], ...]] = get_args(get_args(Check)[0])
+CHECK_KINDS: Final[tuple[type[BaseCheck], ...]] = get_args(get_args(Check)[0])
 
 
 class Verdict(NamedTuple):
@@ -71,12 +71,12 @@ class Verdict(NamedTuple):
 
 
 def parse_checks(checks: Sequence[object]) -> Sequence[BaseCheck]:
-    """The checks of a row; raises pydantic's ``ValidationError`` for what is none."""
+    """Read the checks of a row; raises pydantic's ``ValidationError`` for anything else."""
     return _CHECKS.validate_python(checks)
 
 
 def judge(text: str, checks: Sequence[BaseCheck]) -> Verdict:
-    """Put every check to the text."""
+    """Apply every check to the text."""
     verdict = Verdict([], [])
     for check in checks:
         (verdict.passed if check.passes(text) else verdict.failed).append(check.label)

@@ -7,18 +7,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from responses_api_models.local_model.grammar import SchemaError
-from responses_api_models.local_model.tests.gbnf_sampler import GbnfSampler
-from responses_api_models.local_model.toolbox import (
+from responses_api_models.local_model.grammar import SchemaError, answer_grammar
+from responses_api_models.local_model.tests.grammar_sampler import sample
+from responses_api_models.local_model.tool_calls import (
     OPEN,
     Answer,
     Call,
-    answer_grammar,
+    Tool,
     describe_tools,
     read_answer,
     write_call,
 )
-from responses_api_models.local_model.worked_examples import Tool, worked_examples
+from responses_api_models.local_model.tool_examples import tool_examples
 
 WEATHER = Tool(
     "get_weather",
@@ -36,10 +36,12 @@ WEATHER = Tool(
 CLOCK = Tool("clock", "", {})
 
 
-def generated(tools: list[Tool], mode: Any, *, max_calls: int = 1, count: int = 150) -> list[str]:
-    sampler = GbnfSampler.read(answer_grammar(tools, mode=mode, max_calls=max_calls))
+def generated(tools: list[Tool], mode: Any = "auto", *, count: int = 30, **options: Any) -> list[str]:
+    grammar = answer_grammar(tools, mode=mode, **options)
     random = Random(1)
-    return [sampler.sample(random) for _ in range(count)]
+    answers = [answer for _ in range(count) if (answer := sample(grammar, random)) is not None]
+    assert all(grammar.accepts(answer, cut_off=False) for answer in answers)
+    return answers
 
 
 def test_tools_are_described_as_signatures() -> None:
@@ -61,10 +63,20 @@ def test_every_required_answer_is_a_call_that_fits() -> None:
 
 
 def test_a_free_answer_is_text_or_a_call_or_both() -> None:
-    answers = [read_answer(text) for text in generated([CLOCK], "auto")]
-    kinds = {(bool(answer.text), bool(answer.calls)) for answer in answers}
-    assert kinds == {(True, False), (False, True), (True, True)}
-    assert not any("<tool" in answer.text for answer in answers)
+    grammar = answer_grammar([CLOCK])
+    call = write_call("clock", "{}")
+    for answer in ("Hello <b>you</b>", call, f"Well. {call}", "a <too", f"1 < 2\n{call}"):
+        assert grammar.accepts(answer, cut_off=False)
+    for answer in ("", "a <tool", f"{call} and more", f"{call}\n{call}", "<tool_response>5</tool_response>"):
+        assert not grammar.accepts(answer, cut_off=False)
+
+
+def test_the_beginning_of_an_answer_is_accepted_if_it_was_cut_off() -> None:
+    grammar = answer_grammar([CLOCK], mode="required")
+    call = write_call("clock", "{}")
+    assert all(grammar.accepts(call[:length], cut_off=True) for length in range(len(call)))
+    assert not any(grammar.accepts(call[:length], cut_off=False) for length in range(len(call)))
+    assert not grammar.accepts("Hello", cut_off=True)
 
 
 def test_several_calls_are_read_one_by_one() -> None:
@@ -93,13 +105,13 @@ def test_what_was_generated_is_read(text: str, answer: Answer) -> None:
 
 def test_parameters_that_can_not_be_kept_are_refused_with_their_place() -> None:
     tool = Tool("pick", "", {"type": "object", "properties": {"x": {"not": {}}}})
-    with pytest.raises(SchemaError, match=r"pick\.x: 'not'"):
+    with pytest.raises(SchemaError, match=r"pick: .*\"not\""):
         answer_grammar([tool], mode="auto")
 
 
 def test_parameters_that_nothing_fits_are_refused() -> None:
     tool = Tool("pick", "", {"type": "object", "properties": {"x": {"enum": []}}, "required": ["x"]})
-    with pytest.raises(SchemaError, match="tools: nothing fits"):
+    with pytest.raises(SchemaError, match="pick: Unsatisfiable"):
         answer_grammar([tool], mode="required")
 
 
@@ -109,18 +121,15 @@ def test_a_tool_without_parameters_gets_none(parameters: dict[str, Any]) -> None
 
 
 def test_an_answer_may_be_a_call_or_json_that_fits_a_schema() -> None:
-    sampler = GbnfSampler.read(answer_grammar([CLOCK], schema={"enum": ["yes", "no"]}))
-    random = Random(1)
-    texts = {sampler.sample(random) for _ in range(50)}
+    texts = set(generated([CLOCK], schema={"enum": ["yes", "no"]}))
     assert texts == {'"yes"', '"no"', write_call("clock", "{}")}
-    with pytest.raises(SchemaError, match="response format: 'not'"):
+    with pytest.raises(SchemaError, match=r"response format: .*not"):
         answer_grammar([], schema={"not": {}})
 
 
 def test_without_tools_an_answer_is_text_and_holds_no_call() -> None:
-    sampler = GbnfSampler.read(answer_grammar([]))
-    random = Random(1)
-    assert not any("<tool" in sampler.sample(random) for _ in range(200))
+    assert not any("<tool" in text for text in generated([]))
+    assert not answer_grammar([]).accepts(write_call("clock", "{}"), cut_off=True)
 
 
 ORDER = Tool(
@@ -142,12 +151,12 @@ def test_references_are_followed_in_descriptions_and_examples() -> None:
     [*_, described] = describe_tools([ORDER]).splitlines()
     assert described.startswith('order(dish: {name?: "soup", side?: {')
     assert described.endswith('size?: "S" | "L"): Orders a dish.')
-    for example in worked_examples([ORDER]):
+    for example in tool_examples([ORDER]):
         assert json.loads(example.arguments)["dish"]["name"] == "soup"
 
 
 def test_examples_take_their_values_from_the_schema() -> None:
-    first, second, *_ = worked_examples([WEATHER])
+    first, second, *_ = tool_examples([WEATHER])
     assert first.question == "Tells the weather: Paris"
     assert json.loads(first.arguments) == {"city": "Paris"}
     assert OPEN in write_call(first.tool, first.arguments)
@@ -156,7 +165,7 @@ def test_examples_take_their_values_from_the_schema() -> None:
 
 def test_examples_of_free_texts_differ_and_are_found_in_the_question() -> None:
     parameters = {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string"}}}
-    examples = worked_examples([Tool("get_weather", "Tells the weather.", parameters)])
+    examples = tool_examples([Tool("get_weather", "Tells the weather.", parameters)])
     assert len({example.arguments for example in examples}) == len(examples)
     for example in examples:
         assert all(value in example.question for value in json.loads(example.arguments).values())
@@ -179,5 +188,5 @@ def test_examples_of_free_texts_differ_and_are_found_in_the_question() -> None:
     ids=json.dumps,
 )
 def test_examples_of_common_schemas_fit_them(parameters: dict[str, Any]) -> None:
-    for example in worked_examples([Tool("f", "Does it.", parameters)]):
+    for example in tool_examples([Tool("f", "Does it.", parameters)]):
         jsonschema.validate(json.loads(example.arguments), parameters)

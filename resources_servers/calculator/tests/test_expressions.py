@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resources_servers.calculator.evaluate import MAX_BITS, ExpressionError, evaluate, format_number
+from resources_servers.calculator.expressions import MAX_BITS, ExpressionError, evaluate, format_number
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What every check has in common.
 
-A check looks at nothing but the text, and an answer without a single word passes none: silence follows no instruction.
+A check looks only at the text. An answer without a single word passes none: silence does not follow any instruction.
 """
 
 from abc import abstractmethod
@@ -24,7 +24,7 @@ class BaseCheck(BaseModel):
     kind: str
 
     def passes(self, text: str) -> bool:
-        """Say whether the text meets the requirement."""
+        """Decide whether the text meets the requirement."""
         return bool(words(text)) and self._holds(text)
 
     @abstractmethod
@@ -44,7 +44,7 @@ class CountCheck(BaseCheck):
 
 
 class RangeCheck(BaseCheck):
-    """A requirement on the least and the greatest number of something; at least one of both."""
+    """A requirement on the least or the greatest number of something, or both."""
 
     at_least: Count | None = None
     at_most: Count | None = None
@@ -58,5 +58,5 @@ class RangeCheck(BaseCheck):
         return self
 
     def fits(self, number: int) -> bool:
-        """Say whether the number lies in the range."""
+        """Decide whether the number lies in the range."""
         return (self.at_least or 0) <= number <= (self.at_most if self.at_most is not None else number)

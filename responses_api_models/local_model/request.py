@@ -1,4 +1,4 @@
-"""What a chat request asks for, as the engine understands it. Pure."""
+"""A chat request, read into what the engine understands."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,31 +6,31 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
-from responses_api_models.local_model.toolbox import Choice
-from responses_api_models.local_model.worked_examples import Tool
+from responses_api_models.local_model.grammar import Choice
+from responses_api_models.local_model.tool_calls import Tool
 
 # The engine counts seeds in 32 bits and takes the last one for "any".
 SEEDS: Final = 2**32 - 1
-# What the server decides itself.
+# What only the server decides.
 RESERVED: Final = frozenset(
     {
         *("prompt", "messages", "model", "n", "n_predict", "max_tokens", "stream", "tools", "tool_choice", "grammar"),
         *("n_probs", "logprobs", "top_logprobs", "post_sampling_probs", "return_tokens", "response_fields", "id_slot"),
     }
 )
-# The same thing under another server's name.
+# Names that other servers use for the same option.
 SYNONYMS: Final = {"repetition_penalty": "repeat_penalty", "max_completion_tokens": "max_tokens"}
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop")
 JSON_OBJECT: Final = {"type": "object"}
 
 
 class RequestError(ValueError):
-    """A request that can't be answered as it is."""
+    """A request that cannot be answered as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A chat request, read."""
+class ChatRequest:
+    """What a request asks for."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: tuple[Tool, ...]  # those that are offered
@@ -44,10 +44,12 @@ class Wish:
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> Wish:
-    """Read a request; what it leaves open is taken from its ``metadata``, then from the configured defaults."""
+def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> ChatRequest:
+    """Read a request. What it leaves open comes from its ``metadata``, then from the configured defaults."""
     metadata = body.metadata or {}
-    extra = {**defaults, **_json_object(metadata, "extra_body")}
+    beside = dict(body.model_extra or {})  # options that the protocol does not know
+    template = {**_json_object(metadata, "chat_template_kwargs"), **_mapping(beside, "chat_template_kwargs")}
+    extra = {**defaults, **_json_object(metadata, "extra_body"), **_mapping(beside, "extra_body"), **beside}
     extra = {SYNONYMS.get(name, name): value for name, value in extra.items()}
     tools, choice = _offered(body)
     limits = (body.max_completion_tokens, body.max_tokens, extra.get("max_tokens"))
@@ -57,7 +59,7 @@ def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Map
     _check_count("max_tokens", max_tokens, 1)
     _check_count("n", body.n, 1)
     _check_count("top_logprobs", body.top_logprobs, 0)
-    return Wish(
+    return ChatRequest(
         messages=body.messages,
         tools=tuple(tools),
         choice=choice,
@@ -67,7 +69,7 @@ def read_wish(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Map
         top_logprobs=(body.top_logprobs or 0) if body.logprobs or body.top_logprobs else None,
         sampling=_sampling(body, extra),
         schema=_wanted_schema(body.response_format),
-        template_options=_json_object(metadata, "chat_template_kwargs"),
+        template_options=template,
     )
 
 
@@ -83,6 +85,13 @@ def _json_object(metadata: Mapping[str, str], name: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise RequestError(f"metadata.{name} must be a JSON object in a string, not {metadata[name]!r}")
+    return value
+
+
+def _mapping(options: dict[str, Any], name: str) -> dict[str, Any]:
+    value = options.pop(name, {})
+    if not isinstance(value, dict):
+        raise RequestError(f"{name} must be a JSON object, not {value!r}")
     return value
 
 
@@ -106,12 +115,12 @@ def _wanted_schema(response_format: Mapping[str, Any] | None) -> Any:
     if kind == "json_object":
         return JSON_OBJECT
     if kind != "text":
-        raise RequestError(f"there is no response format {kind!r}")
+        raise RequestError(f"the response format {kind!r} is not supported")
     return None
 
 
 def _offered(body: NeMoGymChatCompletionCreateParamsNonStreaming) -> tuple[list[Tool], Choice]:
-    """The tools that the model may call now, and whether it must."""
+    """Read which tools the model may call, and whether it must."""
     tools = [_tool(tool["function"]) for tool in body.tools or ()]
     wanted: Any = body.tool_choice or "auto"
     if wanted == "none":

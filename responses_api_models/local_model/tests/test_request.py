@@ -4,23 +4,29 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
-from responses_api_models.local_model.options import RequestError, Wish, read_wish
+from nemo_gym.servers.models.answering import ForwardedChatParams
+from responses_api_models.local_model.request import ChatRequest, RequestError, read_request
 
 
 def function(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
-def read(*, defaults: dict[str, Any] | None = None, **options: Any) -> Wish:
+def read(*, defaults: dict[str, Any] | None = None, **options: Any) -> ChatRequest:
     asked = {"messages": [{"role": "user", "content": "?"}], **options}
-    return read_wish(NeMoGymChatCompletionCreateParamsNonStreaming.model_validate(asked), defaults or {})
+    return read_request(ForwardedChatParams.model_validate(asked), defaults or {})
 
 
 def test_the_request_goes_before_its_metadata_and_that_before_the_configuration() -> None:
     metadata = {"extra_body": '{"temperature": 0.5, "top_k": 7, "seed": 3, "repetition_penalty": 1.1}'}
-    wish = read(defaults={"top_k": 1, "min_p": 0.2, "temperature": 0.1}, temperature=0.0, metadata=metadata)
-    assert wish.sampling == {"temperature": 0.0, "top_k": 7, "min_p": 0.2, "seed": 3, "repeat_penalty": 1.1}
+    request = read(defaults={"top_k": 1, "min_p": 0.2, "temperature": 0.1}, temperature=0.0, metadata=metadata)
+    assert request.sampling == {"temperature": 0.0, "top_k": 7, "min_p": 0.2, "seed": 3, "repeat_penalty": 1.1}
+
+
+def test_options_that_the_protocol_does_not_know_are_read() -> None:
+    request = read(top_k=5, chat_template_kwargs={"a": 1}, extra_body={"min_p": 0.2, "top_k": 9})
+    assert request.sampling == {"top_k": 5, "min_p": 0.2}
+    assert request.template_options == {"a": 1}
 
 
 def test_what_the_server_decides_can_not_be_smuggled_in() -> None:
@@ -63,8 +69,8 @@ def test_the_limit_of_tokens(options: dict[str, Any], limit: int | None) -> None
     ],
 )
 def test_tool_choice_says_what_is_offered(choice: Any, offered: list[str], mode: str) -> None:
-    wish = read(tools=[function("a"), function("b")], tool_choice=choice)
-    assert ([tool.name for tool in wish.tools], wish.choice) == (offered, mode)
+    request = read(tools=[function("a"), function("b")], tool_choice=choice)
+    assert ([tool.name for tool in request.tools], request.choice) == (offered, mode)
 
 
 @pytest.mark.parametrize(

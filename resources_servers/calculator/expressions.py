@@ -1,12 +1,12 @@
 """Exact, bounded evaluation of arithmetic expressions.
 
-Own grammar, so nothing but arithmetic can be said: numbers (``1,081``, ``$3.50``, ``.5``), ``+ - * /``, powers (``**``
-or ``^``), parentheses, ``%`` (per cent after a value: ``15% of 240``; remainder between two values: ``17 % 5``), the
-typographic signs for times, divided by and minus, and the words ``x`` and ``of`` for times. Values are fractions:
-``0.1 + 0.2`` is ``0.3``.
+It has a grammar of its own, so it can express nothing but arithmetic: numbers (``1,081``, ``$3.50``, ``.5``),
+``+ - * /``, powers (``**`` or ``^``), parentheses, ``%`` (per cent after a value: ``15% of 240``; remainder between two
+values: ``17 % 5``), the typographic signs for times, divided by and minus, and the words ``x`` and ``of`` for times.
+Values are fractions: ``0.1 + 0.2`` is ``0.3``.
 
-Every input ends quickly: length, nesting and the digits of every intermediate value are bounded *before* they are
-computed. Whatever can't be evaluated raises ``ExpressionError``, whose text is meant for whoever wrote the expression.
+Every input ends quickly: length, nesting and the digits of every intermediate value are checked *before* they are
+computed. An expression that cannot be evaluated raises ``ExpressionError``, whose text is meant for its author.
 """
 
 import re
@@ -46,7 +46,7 @@ _CURRENCY: Final = frozenset("$€£")
 
 
 class ExpressionError(ValueError):
-    """The expression can't be evaluated; the text says why."""
+    """The expression cannot be evaluated; the text says why."""
 
 
 class Token(NamedTuple):
@@ -60,7 +60,7 @@ END: Final = Token("", is_number=False)
 
 
 def evaluate(expression: str) -> Fraction:
-    """The exact value of ``expression``."""
+    """Compute the exact value of ``expression``."""
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(f"the expression is longer than {MAX_LENGTH} characters")
     tokens = _tokens(expression.strip().removesuffix("="))
@@ -70,7 +70,7 @@ def evaluate(expression: str) -> Fraction:
 
 
 def format_number(value: Fraction) -> str:
-    """Plain decimal notation: exact where that is short, else rounded to ``SHOWN_DIGITS`` significant digits."""
+    """Write a number in decimals: exactly if that is short, else rounded to ``SHOWN_DIGITS`` significant digits."""
     twos, rest = _divide_out(value.denominator, 2)
     fives, rest = _divide_out(rest, 5)
     decimals = max(twos, fives)

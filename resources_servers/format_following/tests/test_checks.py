@@ -1,4 +1,5 @@
 import json
+import time
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from resources_servers.format_following.checkers import CHECKERS, judge, parse_checks
+from resources_servers.format_following.checks import CHECK_KINDS, judge, parse_checks
 
 THREE = "1. Apple\n2. Pear\n3. Fig"
 
@@ -93,8 +94,8 @@ def test_an_answer_without_words_passes_nothing(check: dict[str, Any], text: str
 
 def test_every_kind_has_cases() -> None:
     tested = {type(parse_checks([check])[0]) for check, _, _ in CASES}
-    assert tested == set(CHECKERS)
-    assert len(CHECKERS) >= 12
+    assert tested == set(CHECK_KINDS)
+    assert len(CHECK_KINDS) >= 12
 
 
 @pytest.mark.parametrize(
@@ -161,3 +162,19 @@ def test_json_objects_need_exactly_the_keys(value: dict[str, int], other: str) -
     assert parse_checks([{"kind": "json_keys", "keys": [*value, "word"]}])[0].passes(text)
     if other not in {*value, "word"}:
         assert not parse_checks([{"kind": "json_keys", "keys": [*value, "word", other]}])[0].passes(text)
+
+
+@pytest.mark.parametrize(
+    "unit", [".", "!?", ".'", ".)", '"', "a'", "a-", "- ", "1. ", "1", "\n", " ", "[", "{", "```\n", ","]
+)
+def test_long_runs_cost_time_in_proportion(unit: str) -> None:
+    checks = parse_checks([check for check, _, _ in CASES])
+
+    def cost(length: int) -> float:
+        text = f"a {unit * (length // len(unit))}x"
+        start = time.process_time()
+        judge(text, checks)
+        return time.process_time() - start
+
+    # Linear work grows fourfold, quadratic work sixteenfold.
+    assert min(cost(80_000) for _ in range(2)) < 9 * min(cost(20_000) for _ in range(3)) + 0.01

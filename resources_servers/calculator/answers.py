@@ -16,7 +16,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-# Answers are short; a bound keeps a runaway generation from costing time or building giant integers.
+# Answers are short. These limits keep a runaway generation from costing time or building giant integers.
 MAX_DIGITS: Final = 40
 MAX_TEXT: Final = 20_000
 
@@ -52,7 +52,7 @@ _TYPOGRAPHY: Final = str.maketrans({"\N{MINUS SIGN}": "-", "\u00a0": " ", "\u202
 
 
 def extract_number(text: str) -> Fraction | None:
-    """The number ``text`` gives as its answer, or None when it gives none."""
+    """Find the number that ``text`` gives as its answer, if there is one."""
     plain = _plain(text[-MAX_TEXT:])
     boxes = _BOXED.findall(plain)
     if boxes:
@@ -64,7 +64,7 @@ def extract_number(text: str) -> Fraction | None:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The value of a text that is one number and nothing else (a unit sign excepted)."""
+    """Read text that is one number and nothing else, apart from a unit sign."""
     match = _NUMBER.fullmatch(_plain(text).strip().removesuffix("%"))
     return _value(match) if match else None
 

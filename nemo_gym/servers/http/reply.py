@@ -88,7 +88,7 @@ class Body:
 class Reply(ABC):
     """Status and body; the rest is up to the transport."""
 
-    __slots__ = ("_body", "_cookies", "_headers", "status")
+    __slots__ = ("_body", "_cookies", "_headers", "_stream", "status")
 
     # Redirects are followed elsewhere, and nothing stays open.
     history: tuple[()] = ()
@@ -99,6 +99,7 @@ class Reply(ABC):
     _body: bytes
     _headers: Headers | None
     _cookies: SimpleCookie | None
+    _stream: Body
 
     @property
     @abstractmethod
@@ -226,8 +227,12 @@ class Reply(ABC):
 
     @property
     def content(self) -> "Body":
-        """The body as a stream, for callers that read it that way."""
-        return Body(self._body)
+        """The body as a stream, for callers that read it that way; the same one every time."""
+        try:
+            return self._stream
+        except AttributeError:
+            self._stream = Body(self._body)
+            return self._stream
 
     def release(self) -> None:
         """Let go of the connection, which an answer that is whole does not hold."""

@@ -59,6 +59,15 @@ class Body:
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
+        self._exception: BaseException | None = None
+
+    def exception(self) -> BaseException | None:
+        return self._exception
+
+    def set_exception(self, error: BaseException, cause: BaseException | None = None) -> None:
+        """What aiohttp does to the stream of a response that is closed; what was read stays readable."""
+        del cause
+        self._exception = error
 
     async def read(self, n: int = -1) -> bytes:
         taken = self._rest if n < 0 else self._rest[:n]

@@ -22,7 +22,7 @@ SIMILAR: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """A server folder in a list."""
 
     name: str
@@ -73,14 +73,14 @@ def search(overrides: Sequence[str]) -> int:
 def _list_servers(kind: str, what: str, overrides: Sequence[str]) -> int:
     config = read_parameters(ListConfig, overrides)
     rows = [asdict(_entry(folder)) for folder in find_servers() if folder.type == kind]
-    return _show(rows, config, tuple(field.name.capitalize() for field in fields(Entry)), what)
+    return _show(rows, config, tuple(field.name.capitalize() for field in fields(CatalogueEntry)), what)
 
 
-def _entry(folder: ServerFolder) -> Entry:
+def _entry(folder: ServerFolder) -> CatalogueEntry:
     settings = list(_settings(folder.path))
     datasets = [dataset for block in settings for dataset in block.get("datasets") or () if isinstance(dataset, dict)]
     own = next((block for block in settings if "domain" in block), {})
-    return Entry(
+    return CatalogueEntry(
         name=folder.name,
         domain=own.get("domain"),
         licence=next((dataset["license"] for dataset in datasets if dataset.get("license")), None),

@@ -30,8 +30,8 @@ from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import compare as compare_tables
 from nemo_gym.metrics.coverage import coverage
-from nemo_gym.metrics.difficulty import SOLVED, solve_rates, write_difficulty
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.difficulty import solve_rates, write_difficulty
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.profile import ProfileReport, profile_files
 from nemo_gym.metrics.report import comparison_text, details_path, solve_rate_table
 from nemo_gym.metrics.table import RolloutTable
@@ -91,7 +91,7 @@ class CompareConfig(BaseModel):
     a: str = Field(description="Rollouts of the first run.")
     b: str = Field(description="Rollouts of the second run.")
     field: str = Field(default=REWARD, description="The metric to compare.")
-    pass_threshold: float = Field(default=SOLVED, description="Value from which on a rollout solves its task.")
+    pass_threshold: float = Field(default=PASS_THRESHOLD, description="Value from which on a rollout solves its task.")
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
@@ -171,7 +171,7 @@ def profile_as_text(report: ProfileReport) -> str:
 
 def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -> str:
     """Write how hard the tasks are, and show it."""
-    threshold = SOLVED if pass_threshold is None else pass_threshold
+    threshold = PASS_THRESHOLD if pass_threshold is None else pass_threshold
     rates = solve_rates(table, threshold)
     files = write_difficulty(base, rates, threshold=threshold)
     return "\n".join(

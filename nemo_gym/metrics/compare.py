@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.metrics.difficulty import SOLVED
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.intervals import bootstrap_means
 from nemo_gym.metrics.statistics import describe
 from nemo_gym.metrics.table import Floats, Ints, RolloutTable
@@ -145,7 +144,7 @@ class RunComparison:
 
 
 def compare(
-    a: RolloutTable, b: RolloutTable, *, field: str = REWARD, threshold: float = SOLVED, seed: int = 0
+    a: RolloutTable, b: RolloutTable, *, field: str = REWARD, threshold: float = PASS_THRESHOLD, seed: int = 0
 ) -> RunComparison:
     """Compare one field of two runs. A task counts as solved if at least half of its rollouts reach the threshold."""
     tasks_a, means_a, solved_a = _per_task(a, field, threshold)

@@ -17,11 +17,10 @@ import numpy as np
 
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.table import Floats, Ints, RolloutTable
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
-SOLVED: Final = 1.0
 # Upper bounds; "never" and "always" are exact, the others split what lies between.
 _BANDS: Final = (("hard", 0.25), ("medium", 0.75), ("easy", 1.0))
 BANDS: Final = ("never", "hard", "medium", "easy", "always")
@@ -49,7 +48,7 @@ class SolveRates:
         return list(self.task[(self.rate > 0) & (self.rate < 1)].tolist())
 
 
-def solve_rates(table: RolloutTable, threshold: float = SOLVED) -> SolveRates:
+def solve_rates(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> SolveRates:
     """The solve rate of every task with at least one reward."""
     reward = table.top.get(REWARD)
     starts = table.task_starts()

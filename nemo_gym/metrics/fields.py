@@ -23,6 +23,7 @@ from nemo_gym.schemas.rows import (
 )
 
 REWARD: Final = "reward"
+PASS_THRESHOLD: Final = 1.0  # reward from which on a rollout passes, unless somebody says otherwise
 USAGE: Final = "usage"
 BOOKKEEPING_PREFIX: Final = "_ng_"
 NEVER_METRICS: Final = frozenset(
@@ -56,12 +57,12 @@ def as_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def numeric_fields(record: Mapping[str, Any]) -> dict[str, int | float]:
-    """The numeric top-level fields, in the order of the record."""
+def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
+    """The numeric top-level fields, in the order of the record; booleans stay booleans."""
     return {
-        name: number
+        name: value
         for name, value in record.items()
-        if (number := as_number(value)) is not None and is_metric_name(name)
+        if isinstance(value, bool | int | float) and is_metric_name(name)
     }
 
 

@@ -18,9 +18,10 @@ from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.coverage import Coverage
-from nemo_gym.metrics.difficulty import SOLVED, SolveRates, solve_rates
-from nemo_gym.metrics.fields import REWARD, TOOL_CALLS, TURNS
-from nemo_gym.metrics.intervals import LEVEL, RESAMPLES, Interval, mean_intervals
+from nemo_gym.metrics.difficulty import SolveRates, solve_rates
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD, TOOL_CALLS, TURNS
+from nemo_gym.metrics.intervals import LEVEL, RESAMPLES, Interval, mean_intervals, share_fields
+from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.table import Floats, RolloutTable
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, Prices
 
@@ -32,15 +33,16 @@ def details(
     *,
     coverage: Coverage | None = None,
     prices: Prices | None = None,
-    threshold: float = SOLVED,
+    threshold: float = PASS_THRESHOLD,
     seed: int = 0,
 ) -> dict[str, Any]:
     """The details of one agent's rollouts, as written beside the metrics file."""
     starts = table.task_starts()
-    fields = {f"mean/{name}": column for name, column in table.metrics().items()}
+    metrics = table.metrics()
+    fields = {f"mean/{name}": column for name, column in metrics.items()}
     fields |= {AVERAGE_NAMES[name]: column for name, column in table.transcript.items()}
-    amounts = {*AVERAGE_NAMES.values(), *(f"mean/{name}" for name in table.usage)}
-    intervals = mean_intervals(fields, starts, amounts=amounts, seed=seed)
+    shares = {f"mean/{name}" for name in share_fields(metrics)}
+    intervals = mean_intervals(fields, starts, shares=shares, seed=seed)
     averages = {name: intervals[name].mean for name in AVERAGE_NAMES.values() if name in intervals}
     return {
         "rollouts": len(table),
@@ -51,7 +53,18 @@ def details(
         **averages,
         **({"cost": cost(table, prices)} if prices is not None else {}),
         "solve_threshold": threshold,
+        **_attempts(table, threshold),
         "tasks_by_difficulty": solve_rates(table, threshold).counts(),
+    }
+
+
+def _attempts(table: RolloutTable, threshold: float) -> dict[str, Any]:
+    found = attempts(table, threshold)
+    return {
+        "pass_at_k": {str(k): value for k, value in enumerate(found.pass_at_k, 1)},
+        "reward_at_k": {str(k): value for k, value in enumerate(found.reward_at_k, 1)},
+        "pass_at_k_tasks": found.tasks,
+        "pass_at_k_tasks_left_out": found.left_out,
     }
 
 
@@ -180,7 +193,7 @@ class Report:
         if len(self.rewards):
             tasks = len(self.rates.task)
             parts += ["rewards:", histogram(self.rewards)]
-            parts += [f"tasks by share of rollouts with a reward of at least {SOLVED:g}, {tasks} in all:"]
+            parts += [f"tasks by share of rollouts with a reward of at least {PASS_THRESHOLD:g}, {tasks} in all:"]
             parts += [solve_rate_table(self.rates)]
         return "\n".join(parts)
 

@@ -10,7 +10,7 @@ most, then packed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -34,6 +34,7 @@ class Column:
     values: Floats
     present: Mask
     integral: bool = False
+    boolean: bool = False  # every value was true or false
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
 
     @property
@@ -46,11 +47,13 @@ class Column:
         exact: dict[int, int] = {}
         if self.exact:
             exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
-        return Column(self.values[rows], self.present[rows], self.integral, exact)
+        return Column(self.values[rows], self.present[rows], self.integral, self.boolean, exact)
 
     def plain(self, start: int, stop: int) -> list[Any]:
-        """The values of a range of rows as Python numbers, integers where the field has only integers."""
+        """The values of a range of rows as Python values: booleans or integers where the field has nothing else."""
         values = self.values[start:stop]
+        if self.boolean:
+            return list(values.astype(np.bool_).tolist())
         if not self.integral:
             return list(values.tolist())
         whole = np.where(np.abs(values) < EXACT_INTEGERS, values, 0).astype(np.int64).tolist()
@@ -116,7 +119,7 @@ class RolloutTable:
             return column
         present = column.present.copy()
         present[list(rows)] = False
-        return Column(column.values, present, column.integral, column.exact)
+        return replace(column, present=present)
 
     def task_starts(self) -> Ints:
         """The row at which each task begins."""
@@ -148,17 +151,19 @@ def sort_order(task: Ints, rollout: Ints) -> Ints:
 
 
 Value = int | float | None
+_BOOLEAN: Final = frozenset({bool, type(None)})
 
 
 class ColumnBuffer:
     """One growing column. Rows that were packed before its first value count as absent."""
 
-    __slots__ = ("_chunks", "_exact", "_integral")
+    __slots__ = ("_boolean", "_chunks", "_exact", "_integral")
 
     def __init__(self) -> None:
         self._chunks: list[tuple[int, Floats, Mask]] = []
         self._exact: dict[int, int] = {}
         self._integral = True
+        self._boolean = True
 
     def pack(self, start: int, values: Sequence[Value]) -> None:
         """Append the values of the rows from ``start`` on."""
@@ -167,7 +172,9 @@ class ColumnBuffer:
         for row in np.flatnonzero(~present).tolist():
             present[row] = values[row] is not None  # a NaN that was given is present
         if self._integral:
-            self._integral = float not in set(map(type, values))
+            kinds = set(map(type, values))
+            self._integral = float not in kinds
+            self._boolean = self._boolean and kinds <= _BOOLEAN
         for row in np.flatnonzero(np.abs(packed) >= EXACT_INTEGERS).tolist():
             value = values[row]
             if isinstance(value, int):
@@ -180,7 +187,7 @@ class ColumnBuffer:
         for start, packed, mask in self._chunks:
             values[start : start + len(packed)] = packed
             present[start : start + len(packed)] = mask
-        return Column(values, present, self._integral, self._exact)
+        return Column(values, present, self._integral, self._integral and self._boolean, self._exact)
 
 
 def _floats(values: Sequence[Value]) -> Floats:

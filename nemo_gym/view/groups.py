@@ -15,8 +15,7 @@ import numpy as np
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.metrics.builder import number_missing
-from nemo_gym.metrics.difficulty import SOLVED
-from nemo_gym.metrics.fields import NO_INDEX, REWARD
+from nemo_gym.metrics.fields import NO_INDEX, PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.statistics import Stats, describe
 from nemo_gym.metrics.table import Column, Floats, Ints, Mask, RolloutTable
 from nemo_gym.view.index.reader import ColumnValues
@@ -244,7 +243,7 @@ def _entry(selection: Selection, found: _Groups, stats: Stats, group: int, by: s
         "min": float(stats.min[group]),
         "max": float(stats.max[group]),
         "std": float(stats.std[group]),
-        "solve_rate": float((rewards >= SOLVED).mean()) if len(rewards) else None,
+        "solve_rate": float((rewards >= PASS_THRESHOLD).mean()) if len(rewards) else None,
     }
 
 

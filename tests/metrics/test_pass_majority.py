@@ -128,3 +128,8 @@ def test_subsets_of_any_value_are_named_by_it() -> None:
 def test_the_largest_k_is_the_largest_number() -> None:
     metrics = {"pass@9/a": 1, "pass@10/a": 2, "pass@10/b": 3, "pass@x/a": 4}
     assert highest_k_metrics(metrics, "pass@{k}") == {"pass@10/a": 2, "pass@10/b": 3}
+
+
+def test_a_rollout_without_a_reward_is_a_key_error_as_environments_expect() -> None:
+    with pytest.raises(KeyError, match="reward"):
+        compute_pass_majority_metrics([[{"reward": 1.0}, {}]])

@@ -28,6 +28,7 @@ from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.json import to_json
+from nemo_gym.metrics.compare import PairBy, Run, read_contents
 from nemo_gym.metrics.compare import compare as compare_tables
 from nemo_gym.metrics.coverage import coverage
 from nemo_gym.metrics.difficulty import solve_rates, write_difficulty
@@ -92,19 +93,27 @@ class CompareConfig(BaseModel):
     b: str = Field(description="Rollouts of the second run.")
     field: str = Field(default=REWARD, description="The metric to compare.")
     pass_threshold: float = Field(default=PASS_THRESHOLD, description="Value from which on a rollout solves its task.")
+    pair_by: PairBy = Field(
+        default="content",
+        description="Which tasks belong together: those that ask the same, or `index` for those with the same number "
+        "(for runs with different prompts for the same tasks).",
+    )
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
 def compare(overrides: Sequence[str]) -> int:
     """Pair the tasks of two runs and say by how much they differ."""
     config = read_parameters(CompareConfig, overrides)
-    a, b = (_read(name, Path(path)) for name, path in (("a", config.a), ("b", config.b)))
+    by_content = config.pair_by == "content"
+    a, b = (_read(name, Path(path), by_content=by_content) for name, path in (("a", config.a), ("b", config.b)))
     found = compare_tables(a, b, field=config.field, threshold=config.pass_threshold)
     console.emit(json.dumps(json.loads(to_json(found.as_dict())), indent=4) if config.json_ else comparison_text(found))
+    if by_content and not found.tasks:
+        console.note("+pair_by=index compares tasks with the same number instead")
     return Exit.OK
 
 
-def _read(name: str, path: Path) -> RolloutTable:
+def _read(name: str, path: Path, *, by_content: bool) -> Run:
     if not path.is_file():
         raise ConfigPathNotFoundError(f"{path}: no such file", hint=f"correct +{name}=<rollout file>")
     table = Shards([path], strict=False).table()
@@ -113,7 +122,7 @@ def _read(name: str, path: Path) -> RolloutTable:
         coverage(planned.plan.keys(), table.key_columns(), planned.failures) if planned else f"{len(table)} rollouts"
     )
     console.note(f"{name}: {path}, {known}")
-    return table
+    return Run(table, read_contents(path) if by_content else None)
 
 
 class ProfileConfig(BaseModel):

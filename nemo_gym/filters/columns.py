@@ -17,6 +17,7 @@ from nemo_gym.metrics.fields import (
     NEVER_METRICS,
     NO_INDEX,
     NO_TRANSCRIPT,
+    QUESTION_FIELDS,
     REWARD,
     TranscriptCounts,
     agent_of,
@@ -33,20 +34,20 @@ from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSES_CREATE_PARAMS_
 
 LONGEST_PREVIEW: Final = 200
 _LOOKED_AT: Final = 300  # characters: it may begin with blanks
-_QUESTION_FIELDS: Final = ("question", "prompt", "problem")
 
 
 def preview_question(record: Mapping[str, Any]) -> str | None:
-    """What the user asked first."""
-    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    given = params.get("input") if type(params) is dict else None
-    if isinstance(given, str):
-        return preview(given)
-    text = _said_by("user", given) if isinstance(given, list) else None
+    """What the task asks: the record's own question, else the last message of the user.
+
+    The first message may be an example that shows the model what an answer looks like.
+    """
+    text = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+    if text is None:
+        params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+        given = params.get("input") if type(params) is dict else None
+        text = given if isinstance(given, str) else _said_by("user", reversed(given) if type(given) is list else ())
     if text is None:
         text = _said_by("user", output_of(record) or ())
-    if text is None:
-        text = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
     return None if text is None else preview(text)
 
 

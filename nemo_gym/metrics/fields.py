@@ -9,9 +9,12 @@ A *tool call* is an output item whose type ends in ``_call``. A *turn* is a run 
 go (reasoning, assistant messages, tool calls); a tool's output or a message of somebody else ends it.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
@@ -60,9 +63,7 @@ def as_float(value: float) -> float:
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
     """The numeric top-level fields, in the order of the record; booleans stay booleans."""
     return {
-        name: value
-        for name, value in record.items()
-        if isinstance(value, bool | int | float) and is_metric_name(name)
+        name: value for name, value in record.items() if isinstance(value, bool | int | float) and is_metric_name(name)
     }
 
 
@@ -99,6 +100,29 @@ def _index(record: Mapping[str, Any], name: str, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not NO_INDEX < value < -NO_INDEX:
         raise RolloutFormatError(f"{name} must be a whole number, not {value!r}")
     return value
+
+
+QUESTION_FIELDS: Final = ("question", "problem", "prompt")
+
+
+def task_content(record: Mapping[str, Any]) -> int | None:
+    """A number of 53 bits that stands for what a task asks: instructions and input. None if the record does not say.
+
+    Sampling parameters, tools and the index do not matter, so two runs with other settings have the same contents.
+    """
+    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    asked: Any = None
+    if isinstance(params, Mapping) and params.get("input") is not None:
+        asked = [params.get("instructions"), params["input"]]
+    if asked is None:
+        asked = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+    if asked is None:
+        return None
+    try:
+        text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # nested very deeply, or text that is not valid Unicode
+        text = repr(asked).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 11
 
 
 TOOL_CALLS: Final = "tool_calls"

@@ -97,6 +97,7 @@ def _as_dict(interval: Interval) -> dict[str, Any]:
 
 _BAR: Final = "#"
 _FLIPPED_SHOWN: Final = 10
+_MATCHED: Final = {"content": ", matched by what they ask", "index": ", matched by index"}
 
 
 def histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
@@ -143,11 +144,11 @@ def comparison_text(comparison: RunComparison) -> str:
     """The outcome of a comparison in a few lines."""
     c = comparison
     if not c.tasks:
-        return f"no task has a {c.field} in both runs"
+        return f"no task has a {c.field} in both runs{_MATCHED[c.paired_by]}"
     interval = f"95 % interval [{c.interval[0]:+.4g}, {c.interval[1]:+.4g}]" if c.interval else "too few tasks to say"
     verdict = "significant" if c.significant else "could be chance"
     lines = [
-        f"{c.tasks} tasks in both runs ({c.only_a} only in a, {c.only_b} only in b)",
+        f"{c.tasks} tasks in both runs{_MATCHED[c.paired_by]} ({c.only_a} only in a, {c.only_b} only in b)",
         f"{c.field}: a {c.mean_a:.4g}, b {c.mean_b:.4g}, difference {c.difference:+.4g}, {interval}: {verdict}",
         f"newly solved: {len(c.gained)}{_some(c.gained)}",
         f"no longer solved: {len(c.lost)}{_some(c.lost)}",

@@ -30,6 +30,7 @@ from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.tables import ColumnFacts
 from nemo_gym.view.inputs import check_files, display_names, find_files
 from nemo_gym.view.source import Part, RolloutFile
+from nemo_gym.view.tasks import TaskKeys, task_keys
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,11 @@ class Snapshot:
             known.merge(fact)
         merged["file"].distinct = [run.name for run in self.runs] if len(self.runs) <= 20 else None
         return merged
+
+    @cached_property
+    def tasks(self) -> TaskKeys:
+        """Which task each row belongs to, and which rows enter statistics."""
+        return task_keys(self.parts)
 
     @property
     def searchable(self) -> int:

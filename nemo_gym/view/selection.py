@@ -1,7 +1,4 @@
-"""Which rollouts, in which order: a filter, a search and a sort become row numbers.
-
-A row of a snapshot is one number: the part in the upper bits, the row within it in the lower ones.
-"""
+"""Which rollouts, in which order: a filter, a search and a sort become an array of rows of a snapshot."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -17,9 +14,8 @@ from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.view.index.reader import ColumnValues
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.search import to_match
-from nemo_gym.view.source import Part
+from nemo_gym.view.source import ROW_BITS, Part
 
-_SHIFT: Final = 40
 _KEPT: Final = 16
 
 
@@ -90,24 +86,14 @@ def _rows(snapshot: Snapshot, part: Part, wanted: Filter, match: str | None) -> 
 
 
 def _encoded(part: int, rows: Ints) -> Ints:
-    return rows | (part << _SHIFT)
-
-
-def encode(part: int, row: int) -> int:
-    """A row of a part as a row of the snapshot."""
-    return part << _SHIFT | row
-
-
-def decode(code: int) -> tuple[int, int]:
-    """The part, and the row in it."""
-    return code >> _SHIFT, code & ((1 << _SHIFT) - 1)
+    return rows | (part << ROW_BITS)
 
 
 def gather(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
     """A column of some rows of several parts."""
     if len(snapshot.parts) == 1 and name != "file":
         return snapshot.parts[0].values(name).take(rows - 1)
-    owner = rows >> _SHIFT
+    owner = rows >> ROW_BITS
     numbers, codes = np.full(len(rows), np.nan), np.full(len(rows), -1, np.int32)
     vocabulary: dict[str, int] = {}
     for number, part in enumerate(snapshot.parts):
@@ -118,7 +104,7 @@ def gather(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
             values = ColumnValues.constant(len(part), snapshot.runs[part.source.run].name)
         else:
             values = part.values(name)
-        values = values.take((rows[mine] & ((1 << _SHIFT) - 1)) - 1)
+        values = values.take((rows[mine] & ((1 << ROW_BITS) - 1)) - 1)
         numbers[mine] = values.numbers
         if values.codes is not None:
             shared = [vocabulary.setdefault(text, len(vocabulary)) for text in values.vocabulary]

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.view.app import build_app
 from nemo_gym.view.guard import ANY_ADDRESS, LOOPBACK, is_loopback
@@ -33,12 +34,14 @@ class ListenAddress(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(library: Library, host: str, port: int) -> AsyncIterator[ListenAddress]:
+async def serving(
+    library: Library, host: str, port: int, *, pass_threshold: float = PASS_THRESHOLD
+) -> AsyncIterator[ListenAddress]:
     """Serve while the context lasts, on the port or the next free one. Beyond this machine only with a token."""
     listener = bind_free(host, port)
     bound = int(listener.getsockname()[1])
     token = None if is_loopback(host) else secrets.token_urlsafe(18)
-    app = build_app(library, token=token, hosts=host_names(host))
+    app = build_app(library, token=token, hosts=host_names(host), pass_threshold=pass_threshold)
     async with listening({bound: app}, [listener]):
         yield ListenAddress(host, bound, token)
 

@@ -12,12 +12,24 @@ from nemo_gym.filters.columns import FIXED, PREVIEWS
 from nemo_gym.filters.sql import Columns, Sql
 from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import ColumnCache, ColumnValues, IndexReader, RolloutPlace, StaleIndexError
-from nemo_gym.view.index.tables import ColumnFacts, State, open_index
+from nemo_gym.view.index.tables import CONTENT, ColumnFacts, State, open_index
 from nemo_gym.view.index.writer import IndexWriter
 
 Kind = Literal["rollouts", "failures"]
+ROW_BITS: Final = 40  # of a row of a snapshot; the part is in the bits above
+TASK_CONTENT: Final = "\0content"  # the names of fields never hold a NUL
 _SORTED_BY: Final = 60  # characters of a preview
 _RECENT_S: Final = 60.0
+
+
+def encode(part: int, row: int) -> int:
+    """A row of a part as a row of the snapshot: one number, so that a selection is an array."""
+    return part << ROW_BITS | row
+
+
+def decode(code: int) -> tuple[int, int]:
+    """The part, and the row in it, counted from 1."""
+    return code >> ROW_BITS, code & ((1 << ROW_BITS) - 1)
 
 
 class RolloutFile:
@@ -92,6 +104,7 @@ class Part:
     def __post_init__(self) -> None:
         fields = {name: name for name in FIXED if name not in {"file", "bytes"}}
         fields |= {fact.name: fact.field for fact in self.facts}
+        fields[TASK_CONTENT] = CONTENT
         object.__setattr__(self, "fields", fields)
 
     def __len__(self) -> int:

@@ -16,10 +16,10 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.view.groups import is_failure
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Library
 from nemo_gym.view.listing import id_of, line_of, read_record, read_rows
+from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Query, Selection, select
 from nemo_gym.view.transcript import render_transcript
 

@@ -116,7 +116,7 @@ def test_without_a_transcript_there_are_no_counts(record: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("as_lines", [False, True])
-def test_a_boolean_reward_is_shown_as_it_was_and_counts_as_zero_or_one(as_lines: bool) -> None:  # noqa: FBT001
+def test_a_boolean_reward_is_shown_as_it_was_and_counts_as_zero_or_one(as_lines: bool) -> None:
     builder = MetricsBuilder()
     for number, reward in enumerate([True, False, True, True]):
         row = {"_ng_task_index": 0, "_ng_rollout_index": number, "reward": reward, "correct": reward}

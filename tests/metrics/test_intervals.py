@@ -159,7 +159,7 @@ def test_token_counts_are_no_shares() -> None:
     ],
 )
 @pytest.mark.parametrize("as_lines", [False, True])
-def test_the_method_follows_from_what_a_field_is(field: str, values: list[float], method: str, as_lines: bool) -> None:  # noqa: FBT001
+def test_the_method_follows_from_what_a_field_is(field: str, values: list[float], method: str, as_lines: bool) -> None:
     builder = MetricsBuilder()
     for task, value in enumerate(values * 8):
         row = {"_ng_task_index": task, "_ng_rollout_index": 0, "reward": 0.5, field: value}

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.compare import compare
+from nemo_gym.metrics.compare import Run, compare, read_contents
 from nemo_gym.view.library import Library
 from nemo_gym.view.serve import ListenAddress, serving
 
@@ -251,8 +251,9 @@ async def test_two_runs_are_compared_by_task(write, record, library, serve):
     for path in paths:
         builder = MetricsBuilder()
         builder.add_file(path)
-        tables.append(builder.table())
+        tables.append(Run(builder.table(), read_contents(path)))
     expected = compare(*tables)
+    assert answer["paired_by"] == expected.paired_by == "content"
     assert (answer["difference"], answer["interval"]) == (expected.difference, list(expected.interval or ()))
     assert (answer["total"], answer["better"] + answer["worse"] + answer["same"], len(answer["tasks"])) == (4, 4, 2)
     changes = [task["change"] for task in answer["tasks"]]

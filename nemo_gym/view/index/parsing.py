@@ -32,6 +32,7 @@ import orjson
 from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
 from nemo_gym.filters.syntax import Value
 from nemo_gym.io.lines import parse_line
+from nemo_gym.metrics.fields import task_content
 
 _LOOK: Final = 1 << 16  # bytes that are searched for a line feed at a time
 _PROBE: Final = 4096  # bytes at the beginning and before the position
@@ -93,6 +94,7 @@ class IndexedLine(NamedTuple):
     offset: int
     length: int
     line: int
+    content: int | None  # what the task asks, as a number
     fixed: tuple[Value, ...]
     own: dict[str, Value]
     question: str | None
@@ -142,9 +144,8 @@ def _line(line: bytes, offset: int, number: int) -> IndexedLine | None:
         fixed = fixed_values(record)
     except ValueError:
         return None
-    return IndexedLine(
-        offset, len(line), number, fixed, own_fields(record), preview_question(record), preview_answer(record)
-    )
+    question, answer = preview_question(record), preview_answer(record)
+    return IndexedLine(offset, len(line), number, task_content(record), fixed, own_fields(record), question, answer)
 
 
 def read_object(line: bytes) -> dict[str, Any]:

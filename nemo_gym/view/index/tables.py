@@ -117,18 +117,19 @@ def few_distinct(values: Iterable[Any]) -> list[Any] | None:
     return sorted(distinct, key=lambda value: (isinstance(value, str), value))
 
 
-VERSION: Final = 1  # of the tables
+VERSION: Final = 2  # of the tables and of what is put into them
 SUFFIX: Final = ".view.sqlite"
 BUSY_S: Final = 20.0  # another viewer of the same file may be writing
 FIXED_COLUMNS: Final = FIXED_ORDER
-PLACE_COLUMNS: Final = ("offset", "length", "line")
-_FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*PLACE_COLUMNS, *FIXED_COLUMNS))}")  # what may become part of SQL
+CONTENT: Final = "content"  # of the task; for pairing runs, not for filters
+LINE_COLUMNS: Final = ("offset", "length", "line", CONTENT)
+_FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*LINE_COLUMNS, *FIXED_COLUMNS))}")  # what may become part of SQL
 
 _TABLES: Final = (
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), json TEXT)",
     "CREATE TABLE columns (name TEXT PRIMARY KEY, field TEXT, json TEXT)",
     # no types: values stay what they were
-    f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*PLACE_COLUMNS, *FIXED_COLUMNS))})",
+    f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*LINE_COLUMNS, *FIXED_COLUMNS))})",
     "CREATE TABLE previews (row INTEGER PRIMARY KEY, question, answer)",
     "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0)",
     # 32 MB: all texts of a step at once leave fewer pieces to merge later

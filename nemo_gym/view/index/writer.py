@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from nemo_gym.view.index.parsing import FileSpan, IndexedLine, ReadAhead, fingerprint, read_object, whole_lines
 from nemo_gym.view.index.tables import (
     FIXED_COLUMNS,
-    PLACE_COLUMNS,
+    LINE_COLUMNS,
     ColumnFacts,
     State,
     connect,
@@ -120,8 +120,8 @@ class IndexWriter:
         facts = self._columns({name: None for each in lines for name in each.own})
         own = [fact.name for fact in facts[len(FIXED_COLUMNS) + 1 :]]
         rows = [
-            (number, offset, length, line + place, *fixed, *map(values.get, own))
-            for number, (offset, length, place, fixed, values, _, _) in enumerate(lines, first)
+            (number, each.offset, each.length, line + each.line, each.content, *each.fixed, *map(each.own.get, own))
+            for number, each in enumerate(lines, first)
         ]
         marks = ", ".join("?" * len(rows[0]))
         self._database.executemany(f"INSERT INTO rollouts VALUES ({marks})", rows)  # noqa: S608 - question marks only
@@ -129,7 +129,7 @@ class IndexWriter:
             "INSERT INTO previews VALUES (?, ?, ?)",
             [(number, each.question, each.answer) for number, each in enumerate(lines, first)],
         )
-        _, _, lengths, _, *values = zip(*rows, strict=True)
+        _, _, lengths, _, _, *values = zip(*rows, strict=True)
         for fact, column in zip(facts, (lengths, *values), strict=True):
             fact.add(column)
         saved = [(fact.name, fact.field, fact.saved()) for fact in facts]
@@ -142,7 +142,7 @@ class IndexWriter:
             facts.get(field) or ColumnFacts.new(name, field)
             for name, field in (("bytes", "length"), *zip(FIXED_COLUMNS, FIXED_COLUMNS, strict=True))
         ]
-        known = {fact.name: fact for field, fact in facts.items() if field not in {*FIXED_COLUMNS, *PLACE_COLUMNS}}
+        known = {fact.name: fact for field, fact in facts.items() if field not in {*FIXED_COLUMNS, *LINE_COLUMNS}}
         for name in own:
             if name not in known and len(known) < MOST_COLUMNS:
                 known[name] = ColumnFacts.new(name, f"f{len(known)}")

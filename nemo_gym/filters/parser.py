@@ -31,7 +31,7 @@ Kind = Literal["word", "name", "literal", "sign", "end"]
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:
-        (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])
+        (?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\w.])
       | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
       | `(?P<quoted>[^`]+)`
       | (?P<name>[^\W\d]\w*(?:\.\w+)*)
@@ -109,7 +109,7 @@ def _unreadable(text: str, place: int) -> FilterError:
         if text.startswith(foreign, place):
             return FilterError(f"'{foreign}' is not known here", position=place, hint=f"write {ours}")
     if text[place].isdigit():
-        return FilterError("a number that is none", position=place, hint="texts need quotes, odd names `backquotes`")
+        return FilterError("not a number", position=place, hint="texts need quotes, unusual names `backquotes`")
     known = " ".join(sorted(OPERATORS))
     return FilterError(f"unexpected '{text[place]}'", position=place, hint=f"comparisons are {known} contains in is")
 

@@ -5,6 +5,7 @@ Two rollouts side by side, and two runs paired by task.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,7 +28,17 @@ from nemo_gym.view.source import TASK_CONTENT, decode, encode
 _MOST_IN_GROUP: Final = 256
 # What differs between two equal steps.
 _INCIDENTAL: Final = frozenset(
-    {"id", "call_id", "status", "logprobs", "prompt_token_ids", "generation_token_ids", "generation_log_probs"}
+    {
+        "call_id",
+        "generation_log_probs",
+        "generation_token_ids",
+        "id",
+        "logprobs",
+        "prompt_token_ids",
+        "routed_experts",
+        "status",
+        "tool_call_id",
+    }
 )
 
 
@@ -52,7 +63,9 @@ def as_saved(line: bytes, record: Mapping[str, Any]) -> orjson.Fragment:
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:
-        return orjson.Fragment(to_json(record))
+        with suppress(RecursionError):
+            return orjson.Fragment(to_json(record))
+        return orjson.Fragment(b'{"error_message": "this record is nested too deeply to be shown"}')
     return orjson.Fragment(line)
 
 
@@ -109,17 +122,30 @@ def _group(snapshot: Snapshot, code: int) -> Ints:
 
 def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> int | None:
     """The index of the first output item in which two rollouts differ; None if they do not."""
-    one, other = (list(map(_essence, output_of(record) or ())) for record in (a, b))
+    one, other = (output_of(record) or [] for record in (a, b))
     for place, (first, second) in enumerate(zip(one, other, strict=False)):
-        if first != second:
+        if not _is_same_step(first, second):
             return place
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def _essence(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _essence(inner) for name, inner in value.items() if name not in _INCIDENTAL}
-    return [_essence(inner) for inner in value] if isinstance(value, list) else value
+def _is_same_step(a: Any, b: Any) -> bool:
+    """Whether two items are equal but for what is incidental. Not recursive: items may be nested very deeply."""
+    pairs = [(a, b)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            names = one.keys() - _INCIDENTAL
+            if names != other.keys() - _INCIDENTAL:
+                return False
+            pairs += [(one[name], other[name]) for name in names]
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif one != other:
+            return False
+    return True
 
 
 def compare_rollouts(selection: Selection, a: int, b: int) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def answer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
 
 def _entries(items: Any) -> Iterator[Entry]:
     for item in items if isinstance(items, list) else []:
-        yield from _entry(item) if isinstance(item, Mapping) else [Entry("?", json.dumps(item))]
+        yield from _entry(item) if isinstance(item, Mapping) else [Entry("?", _json(item))]
 
 
 def _entry(item: Mapping[str, Any]) -> Iterator[Entry]:
@@ -138,7 +138,7 @@ def _arguments(arguments: Any) -> str:
     """``name=value`` pairs; text that is no JSON object is shown as the model wrote it."""
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return str(arguments)
     if not isinstance(values, dict):
         return str(arguments)
@@ -172,7 +172,10 @@ def _scalar(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "[nested too deeply to be shown]"
 
 
 def _clean(text: str) -> str:

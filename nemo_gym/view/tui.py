@@ -19,6 +19,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Library
 from nemo_gym.view.listing import id_of, line_of, read_record, read_rows
+from nemo_gym.view.overview import overview
 from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Query, Selection, select
 from nemo_gym.view.transcript import render_transcript
@@ -93,6 +94,7 @@ class ViewerApp(App[None]):
         self._library = library
         self._query = Query(filter=filter_text)
         self._selection: Selection = select(library.snapshot(), self._query)  # a wrong filter ends the command here
+        self._numbers = ""
         self._loaded = 0
 
     def compose(self) -> ComposeResult:
@@ -130,6 +132,7 @@ class ViewerApp(App[None]):
 
     def _fill(self) -> None:
         self._table.clear()
+        self._numbers = _numbers(self._selection)
         self._loaded = 0
         self._load_more()
         self._tell()
@@ -232,12 +235,24 @@ class ViewerApp(App[None]):
         new = sum(map(len, snapshot.parts)) - sum(map(len, self._selection.snapshot.parts))
         order = f" by {self._query.sort}" if self._query.sort else ""
         more = f" · {new} new, r shows them" if new else ""
-        self._say(f"{self._library.title}: {len(self._selection)} rows{order}{more}")
+        self._say(f"{self._library.title}: {len(self._selection)} rows{order}{self._numbers}{more}")
 
     def _say(self, text: str, *, error: bool = False) -> None:
         status = self.screen_stack[0].query_one("#status", Static)
         status.update(Text(text))
         status.set_class(error, "error")
+
+
+def _numbers(selection: Selection) -> str:
+    """The mean reward of the rows and the share that passes, as on the page's overview."""
+    try:
+        found = overview(selection, whole=False)
+    except StaleIndexError:
+        return ""
+    if found["mean_reward"] is None:
+        return ""
+    passing = f", pass@1 {found['pass_at_k'][0]['value']:.3f}" if found["pass_at_k"] else ""
+    return f" · mean reward {found['mean_reward']:.3f}{passing}"
 
 
 def _cell(value: Any) -> Text:

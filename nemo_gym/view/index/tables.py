@@ -131,7 +131,8 @@ _TABLES: Final = (
     # no types: values stay what they were
     f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*LINE_COLUMNS, *FIXED_COLUMNS))})",
     "CREATE TABLE previews (row INTEGER PRIMARY KEY, question, answer)",
-    "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0)",
+    # the text comes folded: all that is left to do is to split it
+    "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0, tokenize='ascii')",
     # 32 MB: all texts of a step at once leave fewer pieces to merge later
     "INSERT INTO body (body, rank) VALUES ('hashsize', 33554432)",
 )

@@ -27,7 +27,7 @@ from nemo_gym.view.index.tables import (
     transaction,
     write_state,
 )
-from nemo_gym.view.search import searchable_text
+from nemo_gym.view.search import fold, searchable_text
 
 COLUMN_STEP: Final = 16 << 20  # bytes of the file in a step
 TEXT_STEP: Final = 8 << 20
@@ -165,7 +165,7 @@ class IndexWriter:
         with self._path.open("rb") as file:
             for row, offset, length in rows:
                 try:
-                    yield row, searchable_text(read_object(os.pread(file.fileno(), length, offset)))
+                    yield row, fold(searchable_text(read_object(os.pread(file.fileno(), length, offset))))
                 except ValueError:  # the file was replaced meanwhile: the next step notices
                     yield row, ""
 

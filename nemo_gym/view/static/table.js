@@ -193,7 +193,7 @@ function Row({ index, row, shown, top, narrow, template, current, search, onOpen
     ? html`<${NarrowCells} row=${row} shown=${shown} search=${search} />`
     : shown.map((column) => html`<${Cell} key=${column.name} column=${column} row=${row} search=${search} />`);
   return html`<a
-    class=${`row ${current ? "current" : ""} ${row.failure ? "is-failed" : ""}`}
+    class=${`row ${current ? "current" : ""} ${row.values.failure ? "is-failed" : ""}`}
     role="row"
     aria-rowindex=${index + 2}
     data-id=${row.id}
@@ -205,15 +205,16 @@ function Row({ index, row, shown, top, narrow, template, current, search, onOpen
 }
 
 function Cell({ column, row, search }) {
+  const { values } = row;
   if (column.name === "reward")
-    return html`<div class="cell" role="gridcell"><${Reward} value=${row.reward} failure=${row.failure} /></div>`;
-  if (column.name === "answer" && row.failure)
-    return html`<div class="cell bad" role="gridcell">${clean(row.failure)}</div>`;
+    return html`<div class="cell" role="gridcell"><${Reward} value=${values.reward} failure=${values.failure} /></div>`;
+  if (column.name === "answer" && values.failure)
+    return html`<div class="cell bad" role="gridcell">${clean(values.failure)}</div>`;
   if (column === FOUND)
     return html`<div class="cell text" role="gridcell">
       <${Snippet} text=${clean(row.snippet ?? "")} search=${search} />
     </div>`;
-  const value = row[column.name];
+  const value = values[column.name];
   const text = formatField(column.name, value);
   return html`<div
     class=${`cell ${column.kind} ${value === null || value === undefined ? "missing" : ""}`}
@@ -235,15 +236,16 @@ function Snippet({ text, search }) {
 }
 
 function NarrowCells({ row, shown, search }) {
+  const { values } = row;
   const extra = shown
     .filter((column) => column.kind === "number" && !["reward", "task", "rollout"].includes(column.name))
     .slice(0, 3);
   return html`<div class="line" role="gridcell">
-      <${Reward} value=${row.reward} failure=${row.failure} /><strong>task ${row.task ?? "–"}</strong
-      ><span>rollout ${row.rollout ?? "–"}</span> <span class="stretch"></span>${extra.map(
+      <${Reward} value=${values.reward} failure=${values.failure} /><strong>task ${values.task ?? "–"}</strong
+      ><span>rollout ${values.rollout ?? "–"}</span> <span class="stretch"></span>${extra.map(
         (column) =>
           html`<span key=${column.name} class="quiet"
-            >${formatField(column.name, row[column.name])} ${clean(column.name.replaceAll("_", " "))}</span
+            >${formatField(column.name, values[column.name])} ${clean(column.name.replaceAll("_", " "))}</span
           >`,
       )}
     </div>
@@ -251,7 +253,7 @@ function NarrowCells({ row, shown, search }) {
       ${
         row.snippet
           ? html`<${Snippet} text=${clean(row.snippet)} search=${search} />`
-          : clean(row.failure ?? row.question ?? row.answer ?? "")
+          : clean(values.failure ?? values.question ?? values.answer ?? "")
       }
     </div>`;
 }

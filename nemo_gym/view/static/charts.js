@@ -97,18 +97,23 @@ export function Histogram({ edges, counts, coloured, onPick, label }) {
   </div>`;
 }
 
-/** pass@k over k: a curve with its points; the value under the pointer is written out. */
-export function Curve({ points, label }) {
+/** Values over k: a curve with its points; the value under the pointer is written out. Bounds are those of the values
+ * unless given; a curve that stays in the upper quarter of given bounds is shown from their middle on. */
+export function Curve({ points, low, high, label }) {
   const ref = useRef();
   const { width } = useSize(ref);
   const [at, setAt] = useState(null);
   const last = points.at(-1)?.k ?? 1;
-  const lowest = Math.min(...points.map((point) => point.value));
-  const floor = lowest > 0.75 ? 0.5 : 0;
+  const values = points.map((point) => point.value);
+  const [lowest, highest] = [Math.min(...values), Math.max(...values)];
+  const room = highest > lowest ? (highest - lowest) * 0.1 : Math.abs(highest) * 0.1 || 1;
+  const ceiling = high ?? highest + room;
+  const bottom = low ?? lowest - room;
+  const floor = low !== undefined && lowest > low + 0.75 * (ceiling - low) ? (low + ceiling) / 2 : bottom;
   const inner = width - MARGIN.left - MARGIN.right - 12;
   const x = (k) => MARGIN.left + 8 + (last === 1 ? inner / 2 : ((k - 1) / (last - 1)) * inner);
   const y = (value) =>
-    CHART_HEIGHT - MARGIN.bottom - ((value - floor) / (1 - floor)) * (CHART_HEIGHT - MARGIN.top - MARGIN.bottom);
+    CHART_HEIGHT - MARGIN.bottom - ((value - floor) / (ceiling - floor)) * (CHART_HEIGHT - MARGIN.top - MARGIN.bottom);
   const named = at ?? points.length - 1;
   const ks = [...new Set(ticksOf(1, last, 6).filter(Number.isInteger).concat(1, last))].filter(
     (k) => k === last || k === 1 || x(last) - x(k) > 26,
@@ -117,7 +122,7 @@ export function Curve({ points, label }) {
     ${
       width > 0 &&
       html`<svg width=${width} height=${CHART_HEIGHT} role="img" aria-label=${label}>
-        <${YGrid} ticks=${ticksOf(floor, 1, 4)} y=${y} width=${width} />
+        <${YGrid} ticks=${ticksOf(floor, ceiling, 4)} y=${y} width=${width} />
         <path
           class="curve"
           d=${points.map((point, index) => `${index ? "L" : "M"}${x(point.k)},${y(point.value)}`).join("")}

@@ -26,20 +26,6 @@ export function segmentsOf(record) {
   return segments;
 }
 
-/** The check of the trainer: null where no ids were recorded. */
-export function continuityOf(record) {
-  const segments = segmentsOf(record);
-  if (!segments.length) return null;
-  const breaks = segments
-    .filter((segment) => segment.breakAt !== null)
-    .map((segment) => ({
-      item: segment.index,
-      token: segment.breakAt,
-      reason: `the context differs from the ${segment.before} tokens before it`,
-    }));
-  return { ok: !breaks.length, breaks };
-}
-
 /** The text of each sampled token, where the answer recorded it as well and the two agree in number. */
 function tokenTexts(item) {
   const recorded = (Array.isArray(item.content) ? item.content : []).flatMap((part) => part?.logprobs ?? []);

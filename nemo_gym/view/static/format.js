@@ -10,6 +10,11 @@ export function clean(text) {
   return String(text).replaceAll("\r\n", "\n").replace(UNSEEN, "\ufffd");
 }
 
+/** A text as a literal of the filter language. */
+export function quoteText(text) {
+  return `"${text.replace(/[\\"]/g, "\\$&")}"`;
+}
+
 export function formatNumber(value, digits = 3) {
   if (typeof value === "boolean") return value ? "true" : "false";
   if (typeof value !== "number" || !Number.isFinite(value)) return DASH;

@@ -74,10 +74,11 @@ export function Groups({ source, place, version }) {
   const [seen, setSeen] = useState(version);
   const list = useGrowingList(
     async (offset, signal) => {
-      const answer = await source.groups({ by, sort, filter, search, offset, limit: GROUP_PAGE }, signal);
+      const query = { by, sort, filter, search, threshold: place.threshold, offset, limit: GROUP_PAGE };
+      const answer = await source.groups(query, signal);
       return { total: answer.total, entries: answer.groups };
     },
-    [by, sort, filter, search, seen],
+    [by, sort, filter, search, place.threshold, seen],
   );
   return html`<main class="page groups">
     <div class="table-bar">
@@ -120,15 +121,10 @@ function GroupHead() {
   </div>`;
 }
 
-function conditionOf(by, key) {
-  if (key === null || key === undefined || key === "") return `${by} is null`;
-  return `${by} == ${typeof key === "number" ? key : JSON.stringify(key)}`;
-}
-
 function Group({ group, by, place }) {
   const href = placeUrl({
     view: "table",
-    filter: both(place.filter, group.filter ?? conditionOf(by, group.key)),
+    filter: both(place.filter, group.filter),
     rollout: null,
   });
   const [name, ...where] = clean(

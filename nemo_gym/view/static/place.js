@@ -16,6 +16,8 @@ const PLACE_KEYS = [
   "order",
   "x",
   "y",
+  "threshold",
+  "pair",
   "rollout",
   "tab",
   "a",

@@ -4,6 +4,7 @@ What needs a decision was decided when the page was written: `task` tells the ta
 whether a rollout enters statistics. Confidence intervals are the server's alone; a page has those of all its rollouts,
 and none for a selection. */
 
+import { quoteText } from "./format.js";
 import { compareText, orderBy, plainValue } from "./sorting.js";
 
 const MOST_K = 256;
@@ -177,12 +178,12 @@ function groupOf(rows, { by, threshold, apart }) {
   const file = by === "task" && apart ? first.values.file : null;
   const rewards = rewardsOf(rows);
   const members = by === "task" ? rows.toSorted(byRollout).slice(0, MOST_MEMBERS) : null;
-  const own = `${by} == ${name === null ? "null" : by === "task" ? name : JSON.stringify(name)}`;
+  const own = `${by} == ${name === null ? "null" : by === "task" ? name : quoteText(name)}`;
   return {
     order: [name, first.run],
     key: file === null ? name : `${first.run}:${name}`,
     label: labelOf(by, name) + (file === null ? "" : ` · ${file}`),
-    filter: file === null ? own : `${own} and file == ${JSON.stringify(file)}`,
+    filter: file === null ? own : `${own} and file == ${quoteText(file)}`,
     question: members?.map((row) => row.values.question).find(Boolean) ?? null,
     count: rows.length,
     failed: rows.filter((row) => row.failed).length,

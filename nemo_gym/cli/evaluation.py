@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, show_metrics
-from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.command import Exit, UsageError, path_overrides
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
@@ -52,7 +52,7 @@ class AggregateRolloutsConfig(RolloutAggregationConfig):
 
 def aggregate_rollouts(overrides: Sequence[str]) -> int:
     """Merge rollout files and show the metrics of all of them together."""
-    config = read_configuration(AggregateRolloutsConfig, overrides)
+    config = read_configuration(AggregateRolloutsConfig, path_overrides(overrides, "input_glob", as_list=False))
     parameters = build(AggregateRolloutsConfig, config)
     with tracking(get_wandb_run) as trackers:
         done = run_async(_aggregate(config, parameters))

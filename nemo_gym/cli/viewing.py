@@ -11,11 +11,12 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import Exit, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters import parse_filter
+from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view.export_html import export_html
 from nemo_gym.view.inputs import split_patterns
 from nemo_gym.view.library import Library
@@ -29,6 +30,9 @@ class ViewerConfig(BaseModel):
     jsonl_fpath: str | list[str] = Field(
         description="Rollout file, pattern (`'results/*.jsonl'`), or several of them, separated by commas."
     )
+    pass_threshold: float = Field(
+        default=PASS_THRESHOLD, allow_inf_nan=False, description="Reward from which on a rollout passes; for pass@k."
+    )
     server_host: str = Field(default="127.0.0.1", description="Address to listen on; beyond this machine with a token.")
     server_port: int = Field(default=7860, ge=0, le=65535, description="Port; if it is taken, the next free one.")
     export_html: str | None = Field(default=None, description="Write one self-contained page there instead.")
@@ -39,11 +43,12 @@ class ViewerConfig(BaseModel):
 
 def viewer(overrides: Sequence[str]) -> int:
     """Serve the page until Ctrl-C, write it to a file, or show the rollouts in the terminal."""
-    config = read_parameters(ViewerConfig, overrides)
-    parse_filter(config.filter)  # a slip is told before anything is read
+    config = read_parameters(ViewerConfig, path_overrides(overrides, "jsonl_fpath", as_list=True))
+    parse_filter(config.filter)  # a mistake is reported before anything is read
     if config.tui and find_spec("textual") is None:
         raise ConfigError("the terminal viewer needs Textual", hint="pip install 'rollout-gym[tui]'")
-    with Library(split_patterns(config.jsonl_fpath), cache=cache_folder()) as library:
+    serves = config.export_html is None and not config.tui
+    with Library(split_patterns(config.jsonl_fpath), cache=cache_folder(), waits=serves) as library:
         if config.export_html is not None:
             return _export(library, config)
         if config.tui:
@@ -61,8 +66,11 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
     task = asyncio.current_task()
     assert task is not None
     with library.following(), cancelled_by_signals(task, announcement="stopping"):
-        async with serving(library, config.server_host, config.server_port) as address:
+        threshold = config.pass_threshold
+        async with serving(library, config.server_host, config.server_port, pass_threshold=threshold) as address:
             console.emit(_link(address, config.filter))
+            for path in library.missing():
+                console.note(f"{path} is not there yet; it is shown as soon as it is")
             with contextlib.suppress(asyncio.CancelledError):
                 await _say_what_is_indexed(library)
                 await asyncio.Event().wait()
@@ -95,6 +103,7 @@ def _export(library: Library, config: ViewerConfig) -> int:
         title=library.title,
         limit_mb=config.max_export_mb,
         whole=not config.filter.strip(),
+        threshold=config.pass_threshold,
     )
     console.note(f"{written.rollouts} rollouts, {written.bytes / 1e6:.1f} MB")
     console.emit(config.export_html)

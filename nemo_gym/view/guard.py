@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY: Final = (
@@ -29,6 +29,10 @@ HEADERS: Final = {
 }
 ANY_ADDRESS: Final = "<address>"  # in hosts: whatever is an IP address, which no name server can point elsewhere
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    "<title>Rollout Gym</title><h1>{error}</h1><p>{hint}</p></html>"
+)
 COOKIE: Final = "rollout_gym_viewer"
 
 
@@ -69,12 +73,21 @@ class Guard:
         given = dict(query).get("token")
         if given is not None and _same(given, self._token):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
-            answer.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="strict", path="/")
+            # One slash in front: to a browser, two would begin the name of another host.
+            path = "/" + scope["path"].lstrip("/\\")
+            answer = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
+            # Lax, not strict: otherwise a link opened from a chat would lose the cookie on this very redirect.
+            answer.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="lax", path="/")
             return answer
         if _same(_cookie(headers, _cookie_name(scope)), self._token):
             return None
-        return _refused(401, "this viewer wants its token", "open the whole address that it printed, ?token=… included")
+        error, hint = (
+            "This viewer needs its token.",
+            "Open the whole address that it printed, with ?token=… at the end.",
+        )
+        if "text/html" in headers.get("accept", ""):
+            return HTMLResponse(_PAGE.format(error=error, hint=hint), status_code=401)
+        return _refused(401, error, hint)
 
 
 def is_allowed(host: str, hosts: frozenset[str]) -> bool:

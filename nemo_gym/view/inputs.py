@@ -10,7 +10,8 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.lines import parse_line
 
-_SIDECARS: Final = ("_failures", "_materialized_inputs")
+# Files of a run that are JSON lines, but not of rollouts.
+_SIDECARS: Final = ("_failures", "_materialized_inputs", "_difficulty", "_reward_profiling")
 _MAGIC: Final = frozenset("*?[")
 _MOST_FILES: Final = 200  # each is kept open, with its index
 _LOOKED_AT: Final = 10  # lines, before a file is said to be none of ours
@@ -37,10 +38,15 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def check_files(patterns: Sequence[str]) -> list[Path]:
-    """The same, where every problem that a user can do something about is an error."""
+def check_files(patterns: Sequence[str], *, waits: bool = False) -> list[Path]:
+    """The same, where every problem that a user can do something about is an error.
+
+    With ``waits``, files that do not exist yet, or hold nothing yet, are left for later.
+    """
     paths = find_files(patterns)
-    if not paths:
+    if waits and patterns:
+        paths = [path for path in paths if path.exists()]
+    elif not paths:
         raise ConfigPathNotFoundError(
             f"no file matches {', '.join(patterns) or 'nothing'}", hint="+jsonl_fpath=<rollout file or pattern>"
         )
@@ -50,11 +56,11 @@ def check_files(patterns: Sequence[str]) -> list[Path]:
             hint="merge them first with ng_aggregate_rollouts, or show fewer",
         )
     for path in paths:
-        _check(path)
+        _check(path, waits=waits)
     return paths
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, *, waits: bool) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint=f"+jsonl_fpath='{path}/*.jsonl' takes all files in it")
     if not path.exists():
@@ -65,7 +71,8 @@ def _check(path: Path) -> None:
     except PermissionError:
         raise ConfigError(f"{path}: no permission to read it", hint="ask its owner, or copy it") from None
     if not b"".join(heads).strip():
-        _check_empty(path)
+        if not waits:
+            _check_empty(path)
         return
     whole = [line for line in heads if line.strip() and line.endswith(b"\n")]
     reasons = [_reason(line) for line in whole]

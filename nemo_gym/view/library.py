@@ -137,7 +137,7 @@ class Snapshot:
 class Library:
     """Opens the files and keeps their indexes up to date."""
 
-    def __init__(self, patterns: Sequence[str], *, cache: Path) -> None:
+    def __init__(self, patterns: Sequence[str], *, cache: Path, waits: bool = False) -> None:
         self._patterns = list(patterns)
         self._cache = cache
         self._versions = itertools.count(int(time.time()))
@@ -146,7 +146,7 @@ class Library:
         self._text_grew = False
         self._complaints: set[str] = set()
         self.runs: list[ViewedRun] = []
-        self._add(check_files(self._patterns))
+        self._add(check_files(self._patterns, waits=waits))
         self._snapshot = self._taken()
 
     def __enter__(self) -> Self:
@@ -162,9 +162,15 @@ class Library:
 
     @property
     def title(self) -> str:
-        """What is shown."""
+        """The name of the first file, and how many more there are."""
+        if not self.runs:
+            return ", ".join(self._patterns)
         first = self.runs[0].name
         return first if len(self.runs) == 1 else f"{first} and {len(self.runs) - 1} more"
+
+    def missing(self) -> list[Path]:
+        """The files that were named but are not there yet."""
+        return [path for path in find_files(self._patterns) if not path.is_file()]
 
     def snapshot(self) -> Snapshot:
         """What there is now."""
@@ -235,7 +241,7 @@ class Library:
             except (OSError, sqlite3.Error, ConfigError) as error:  # a full disk, a file system that went away
                 busy = False
                 self._complain(f"the index is not up to date: {error}")
-            if time.monotonic() - looked > _LOOK_S:
+            if not self.runs or time.monotonic() - looked > _LOOK_S:
                 self.look_for_files()
                 looked = time.monotonic()
             if not busy:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -38,6 +39,15 @@ class Client:
         url = f"http://127.0.0.1:{self.address.port}{path}"
         async with self.session.get(url, params=query, headers=headers, allow_redirects=False) as reply:
             return Answer(reply.status, reply.headers, await reply.read())
+
+    async def raw(self, target: str) -> bytes:
+        """The bytes of an answer to a target that no client library would send as it is."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
 
     async def api(self, path: str, **query: Any) -> Any:
         answer = await self.get(f"/api/{path}", **query)
@@ -434,9 +444,27 @@ async def test_beyond_this_machine_a_token_is_needed(write, record, library, ser
     assert (welcome.status, welcome.headers["Location"]) == (303, "/?view=table")
     cookie = welcome.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie  # strict would be lost on the redirect of a link from elsewhere
     assert (await client.get("/api/state", headers={"Cookie": cookie.partition(";")[0]})).status == 200
     stranger = {"Cookie": cookie.partition(";")[0], "Host": "evil.example"}
     assert (await client.get("/api/state", headers=stranger)).status == 421
     by_address = {"Cookie": cookie.partition(";")[0], "Host": "10.1.2.3:80"}
     assert (await client.get("/api/state", headers=by_address)).status == 200
+
+
+async def test_a_token_never_leads_to_another_host(write, record, library, serve):
+    client = await serve(library(write("a.jsonl", [record()])), host="0.0.0.0")
+    for path in ("//evil.example/", "//evil.example/..", "/\\\\evil.example/", "///evil.example"):
+        answer = await client.raw(f"{path}?token={client.address.token}")
+        assert answer.startswith(b"HTTP/1.1 303"), path
+        location = re.search(rb"(?im)^location: (.*?)\r$", answer)
+        assert location is not None
+        assert re.match(rb"/(?![/\\\\])", location[1]), (path, location[1])
+
+
+async def test_a_person_without_the_token_gets_a_page(write, record, library, serve):
+    client = await serve(library(write("a.jsonl", [record()])), host="0.0.0.0")
+    answer = await client.get("/", headers={"Accept": "text/html,*/*"})
+    assert (answer.status, answer.headers["Content-Type"]) == (401, "text/html; charset=utf-8")
+    assert b"Open the whole address that it printed" in answer.body
+    assert (await client.get("/api/state")).json["error"] == "This viewer needs its token."

@@ -178,5 +178,7 @@ def test_code_that_is_cut_into_pieces_stays_code(page: Any, serve: Any, make: Mo
     page.go(f"{serve(path)}#rollout=0.0")
     page.click("button.fold-toggle", "Show all")
     page.wait("document.querySelector('.prose em')?.textContent === 'after'")
-    shown = page.evaluate("[...document.querySelectorAll('.prose pre')].map((one) => one.textContent.trim()).join('\\n')")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('.prose pre')].map((one) => one.textContent.trim()).join('\\n')"
+    )
     assert shown.splitlines() == code.splitlines()

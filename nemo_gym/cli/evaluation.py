@@ -1,14 +1,12 @@
-"""``ng_aggregate_rollouts``: the metrics of all rollouts of several files, each counted once.
+"""The commands that compute numbers from saved rollouts.
 
-The Gym that knows what the metrics mean is hosted here if the configuration describes it, else the running one is
-asked; if there is neither, the default metrics are computed, and that is said.
-
-``ng_compare``: two runs over the same tasks, and which of them is better.
-
-``ng_reward_profile``: how the rewards of a run are distributed over its tasks.
-
-It takes two sets of parameters. With the plan of a run it writes a profile per task and agent; with a task file it
-writes the tasks again, each with what is known of its rewards. Either way it says how hard the tasks are.
+``ng_aggregate_rollouts``  the metrics of all rollouts of several files, each counted once. The Gym that knows what the
+                           metrics mean is hosted here if the configuration describes it, else a running one is asked;
+                           if there is neither, the default metrics are computed, and that is said.
+``ng_compare``             two runs over the same tasks, and which of them is better.
+``ng_reward_profile``      how the rewards of a run are distributed over its tasks. With the plan of a run it writes a
+                           profile per task and agent; with a task file it writes the tasks again, each with what is
+                           known of its rewards. Either way it says how hard the tasks are.
 """
 
 import json
@@ -92,7 +90,9 @@ class CompareConfig(BaseModel):
     a: str = Field(description="Rollouts of the first run.")
     b: str = Field(description="Rollouts of the second run.")
     field: str = Field(default=REWARD, description="The metric to compare.")
-    pass_threshold: float = Field(default=PASS_THRESHOLD, description="Value from which on a rollout solves its task.")
+    pass_threshold: float = Field(
+        default=PASS_THRESHOLD, description="A rollout solves its task if its value is at least this."
+    )
     pair_by: PairBy = Field(
         default="content",
         description="Which tasks belong together: those that ask the same, or `index` for those with the same number "
@@ -132,9 +132,11 @@ class ProfileConfig(BaseModel):
     materialized_inputs_jsonl_fpath: str | None = Field(
         default=None, description="The plan of the run: *_materialized_inputs.jsonl."
     )
-    allow_partial_rollouts: bool = Field(default=False, description="Profile what there is, although rollouts miss.")
+    allow_partial_rollouts: bool = Field(
+        default=False, description="Profile what there is, although rollouts are missing."
+    )
     pass_threshold: float | None = Field(
-        default=None, description="Reward from which on a rollout solves its task; 1 unless given."
+        default=None, description="A rollout solves its task if its reward is at least this; 1 unless given."
     )
     input_jsonl_fpath: str | None = Field(default=None, description="In place of the plan: the task file …")
     output_jsonl_fpath: str | None = Field(
@@ -186,7 +188,7 @@ def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -
     return "\n".join(
         [
             f"Difficulty of each task: {files.tasks}",
-            f"Picture: {files.picture}",
+            f"Chart: {files.chart}",
             f"Tasks by how often they were solved (reward of at least {threshold:g}):",
             solve_rate_table(rates),
             f"Sometimes solved: {len(rates.mixed())}",

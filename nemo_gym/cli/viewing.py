@@ -1,4 +1,4 @@
-"""``ng_viewer``: look at rollouts in a browser, in a terminal, or in a file to send to somebody."""
+"""``ng_viewer``: look at rollouts in a browser, in a terminal, or in a file to share."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,9 @@ class ViewerConfig(BaseModel):
     pass_threshold: float = Field(
         default=PASS_THRESHOLD, allow_inf_nan=False, description="Reward from which on a rollout passes; for pass@k."
     )
-    server_host: str = Field(default="127.0.0.1", description="Address to listen on; beyond this machine with a token.")
+    server_host: str = Field(
+        default="127.0.0.1", description="Address to listen on; beyond this machine a token is required."
+    )
     server_port: int = Field(default=7860, ge=0, le=65535, description="Port; if it is taken, the next free one.")
     export_html: str | None = Field(default=None, description="Write one self-contained page there instead.")
     filter: str = Field(default="", description="What to export, or to show first: `reward < 0.5 and tool_calls > 3`.")
@@ -57,7 +59,7 @@ def viewer(overrides: Sequence[str]) -> int:
 
 
 def cache_folder() -> Path:
-    """Where indexes go whose files lie in folders that cannot be written to."""
+    """Where the indexes of files in read-only folders go."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "rollout-gym" / "view"
 
@@ -72,7 +74,7 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
             for path in library.missing():
                 console.note(f"{path} is not there yet; it is shown as soon as it is")
             with contextlib.suppress(asyncio.CancelledError):
-                await _say_what_is_indexed(library)
+                await _announce_index(library)
                 await asyncio.Event().wait()
     return Exit.OK
 
@@ -83,8 +85,8 @@ def _link(address: ListenAddress, filter_text: str) -> str:
     return address.url + (f"{sign}{urlencode({'filter': filter_text})}" if filter_text else "")
 
 
-async def _say_what_is_indexed(library: Library) -> None:
-    """Tell the terminal when everything can be seen."""
+async def _announce_index(library: Library) -> None:
+    """Say on the terminal when everything is indexed."""
     await asyncio.to_thread(library.caught_up.wait)
     rollouts = sum(run.rollouts.state.rows for run in library.runs)
     failures = sum(run.failures.state.rows for run in library.runs if run.failures)

@@ -48,7 +48,6 @@ class RewardChanges:
     changes: Sequence[Change]  # the most frequent first
 
     def as_dict(self) -> dict[str, Any]:
-        """For a report."""
         return {
             "rollouts": self.rollouts,
             "changed": self.changed,
@@ -58,7 +57,6 @@ class RewardChanges:
         }
 
     def text(self) -> str:
-        """A table for the eye."""
         if not self.rollouts:
             return "no rollout has a reward in both files"
         rows = [(f"{c.old:g}", f"{c.new:g}", str(c.rollouts)) for c in self.changes[:SHOWN]]
@@ -145,12 +143,10 @@ class RunComparison:
 
     @property
     def tasks(self) -> int:
-        """How many pairs there are."""
         return len(self.pairs.task_a)
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes no difference."""
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """How hard tasks are: the share of their rollouts that solved them. For choosing what to train on.
 
 A rollout solves its task if its reward reaches the threshold. Tasks that are always or never solved carry no signal for
-training on differences between rollouts; the bands say how many there are of each.
-
-The distribution of solve rates as a picture that any browser shows: SVG, drawn here, no library needed.
-
-How hard each task is, as files: one line per task to filter a training set by, and a picture for the eye.
+training on differences between rollouts; the bands say how many there are of each. ``write_difficulty`` puts this
+beside the rollouts: one line per task to filter a training set by, and a chart as SVG.
 """
 
 from dataclasses import dataclass
@@ -35,7 +32,6 @@ class SolveRates:
     rollouts: Ints
 
     def bands(self) -> list[str]:
-        """The band of each task."""
         return [band_of(rate) for rate in self.rate.tolist()]
 
     def counts(self) -> dict[str, int]:
@@ -114,14 +110,13 @@ def solve_rate_counts(rates: SolveRates) -> list[int]:
 
 
 class DifficultyFiles(NamedTuple):
-    """Where they are."""
+    """The paths of the difficulty files of a run."""
 
     tasks: Path
-    picture: Path
+    chart: Path
 
     @classmethod
     def of(cls, rollouts: Path) -> "DifficultyFiles":
-        """Next to the rollouts, or whatever else they are named after."""
         return cls(
             rollouts.with_name(f"{rollouts.stem}_difficulty.jsonl"),
             rollouts.with_name(f"{rollouts.stem}_solve_rates.svg"),
@@ -136,6 +131,6 @@ def write_difficulty(base: Path, rates: SolveRates, *, threshold: float) -> Diff
         for task, rate, rollouts, band in columns:
             entry = {TASK_INDEX_KEY_NAME: task, "solve_rate": rate, "num_rollouts": rollouts, "difficulty": band}
             file.write(to_json(entry | {"pass_threshold": threshold}) + b"\n")
-    with replacing(files.picture) as file:
+    with replacing(files.chart) as file:
         file.write(solve_rate_svg(rates).encode())
     return files

@@ -1,12 +1,10 @@
-"""Which fields of a scored rollout are numbers worth averaging.
+"""What the fields of a rollout mean: which are numbers worth averaging, which task it is, what its transcript counts.
 
-One rule for every reader of rollouts: a metric is a top-level bool, int or float, or one in ``response.usage``. What
+One rule for every reader of rollouts. A metric is a top-level bool, int or float, or one in ``response.usage``; what
 the program stamps itself (``_ng_*``, references, the request and the response) is never a metric, whatever its type.
 
-What a transcript says about itself: how many tools were called, how often the model spoke.
-
 A *tool call* is an output item whose type ends in ``_call``. A *turn* is a run of items that the model produced in one
-go (reasoning, assistant messages, tool calls); a tool's output or a message of somebody else ends it.
+go (reasoning, assistant messages, tool calls); the output of a tool or a message by someone else ends it.
 """
 
 import hashlib
@@ -26,7 +24,7 @@ from nemo_gym.schemas.rows import (
 )
 
 REWARD: Final = "reward"
-PASS_THRESHOLD: Final = 1.0  # reward from which on a rollout passes, unless somebody says otherwise
+PASS_THRESHOLD: Final = 1.0  # reward from which on a rollout passes, unless set otherwise
 USAGE: Final = "usage"
 BOOKKEEPING_PREFIX: Final = "_ng_"
 NEVER_METRICS: Final = frozenset(
@@ -37,7 +35,7 @@ NO_INDEX: Final = -(2**63)
 
 
 class RolloutFormatError(ValueError):
-    """A record that cannot be a rollout."""
+    """A record that cannot be a rollout, for example because its index is text."""
 
 
 def is_metric_name(name: str) -> bool:
@@ -68,7 +66,7 @@ def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
 
 
 def usage_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``response.usage``, or an empty mapping when the response or its usage is absent, null or no object."""
+    """``response.usage``, or an empty mapping when the response or its usage is absent, null or not an object."""
     response = record.get(RESPONSE_KEY_NAME)
     usage = response.get(USAGE) if isinstance(response, Mapping) else None
     return usage if isinstance(usage, Mapping) else {}
@@ -168,7 +166,7 @@ def output_of(record: Mapping[str, Any]) -> list[Any] | None:
 
 
 def type_and_role(item: object) -> tuple[str | None, str | None]:
-    """The type of an item and who speaks in it, None where it does not say."""
+    """The type and the role of an item; None where it has none."""
     if not isinstance(item, Mapping):
         return None, None
     kind, role = item.get("type"), item.get("role")

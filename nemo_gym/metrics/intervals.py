@@ -1,10 +1,10 @@
-"""How sure a mean is: 95 % confidence intervals that respect that rollouts of one task resemble each other.
+"""How certain a mean is: 95 % confidence intervals that respect that rollouts of one task resemble each other.
 
-Tasks are what varies independently, so they are resampled (bootstrap), not the rollouts; more than a thousand of them
-are first put into a thousand random groups, which vary as independently. A field of zeros and ones gets a Wilson
+Tasks are what varies independently, so tasks are resampled (bootstrap), not rollouts; more than a thousand of them are
+first put into a thousand random groups, which vary as independently. A field that is a share of successes gets a Wilson
 interval, which stays sensible when everything or nothing succeeded; its sample size is the number of independent
-rollouts that would be as informative. A single task says nothing about others: no interval, except Wilson's with a
-sample of one. The same table and seed always give the same interval.
+rollouts that would be as informative. A single task says nothing about others: it has no interval, except Wilson's
+with a sample of one. The same table and seed always give the same interval.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,10 +1,7 @@
-"""What we add to the interface's metrics: intervals, coverage, tool use and difficulty, in a file of its own.
+"""What we add to the interface's metrics for one agent: intervals, coverage, pass@k, tool use and difficulty.
 
-The metrics file keeps exactly the keys that its readers expect; this one lies beside it.
-
-Numbers as plain text for a terminal. Pure: values in, a string out, legible without colour and at any width.
-
-What is told about one agent's rollouts beyond the interface's metrics: for the details file and for a terminal.
+The metrics file keeps exactly the keys that its readers expect, so all of this goes into a details file beside it, and
+as plain text to the terminal: legible without colour and at any width.
 """
 
 from collections.abc import Mapping, Sequence

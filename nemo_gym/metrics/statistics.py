@@ -1,12 +1,11 @@
-"""Mean, extremes, median and standard deviation of a column, for each of many groups at once.
+"""Mean, extremes, median and standard deviation of a column, for many groups of rows at once.
 
-Rows of a group are neighbours; a group is given by the row at which it starts. Values that are absent or NaN do not
+The rows of a group are neighbours; a group is given by the row at which it starts. Values that are absent or NaN do not
 count. A statistic that is undefined (no value, a single value for the deviation, infinities that cancel) is NaN here
 and is left out of every report.
 
-Plain averages of every numeric field per agent, as a quick look at a rollout file.
-
-Other than in the aggregate metrics, a rollout without the field counts as 0, so the average is over all rollouts.
+``average_fields`` is for a quick look at a file: unlike in the aggregate metrics, a rollout without the field counts
+as 0.
 """
 
 import math

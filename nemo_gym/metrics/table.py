@@ -1,12 +1,8 @@
 """Scored rollouts as columns: the form in which all statistics are computed.
 
-A table holds no record and no transcript, only numbers: about nine bytes per rollout and field. Its rows are sorted by
-task, then rollout, and each key occurs once.
-
-Columns that grow: rows of Python values in, compact arrays out.
-
-Values arrive as None (no number there), bool, int or float. They are kept as Python objects for a few thousand rows at
-most, then packed.
+A table holds numbers only, about nine bytes per rollout and field. Its rows are sorted by task, then rollout, and each
+key occurs once. While rollouts arrive, ``ColumnBuffer`` keeps a few thousand values as Python objects and packs them
+into arrays.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,7 +70,6 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, keys: Iterable[RolloutKey]) -> Self:
-        """Some keys as columns."""
         pairs = np.array([*keys], np.int64).reshape(-1, 2)
         return cls(pairs[:, 0], pairs[:, 1])
 
@@ -91,11 +86,10 @@ class RolloutTable:
     hidden: Mapping[str, frozenset[int]] = field(
         default_factory=dict
     )  # rows whose usage replaces a field by a non-number
-    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is no number, as it was
+    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is not a number, as it was
 
     @classmethod
     def empty(cls) -> "RolloutTable":
-        """No rollouts."""
         none = np.zeros(0, np.int64)
         return cls(none, none, {}, {}, {})
 
@@ -103,7 +97,6 @@ class RolloutTable:
         return len(self.task)
 
     def key_columns(self) -> Keys:
-        """The keys as columns."""
         return Keys(self.task, self.rollout)
 
     def metrics(self) -> dict[str, Column]:
@@ -128,7 +121,6 @@ class RolloutTable:
         return np.flatnonzero(np.r_[True, self.task[1:] != self.task[:-1]])
 
     def keys(self) -> Iterator[RolloutKey]:
-        """The keys in order."""
         return map(RolloutKey, self.task.tolist(), self.rollout.tolist())
 
 

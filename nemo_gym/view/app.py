@@ -50,7 +50,6 @@ class Api:
         self._overviews: dict[tuple[int, int, Query, float], dict[str, Any]] = {}
 
     def routes(self) -> list[Route]:
-        """All of them."""
         handlers: dict[str, Handler] = {
             "/state": self.state,
             "/columns": self.columns,
@@ -102,25 +101,21 @@ class Api:
         return Response(body, media_type="application/json", headers={"ETag": tag})
 
     def columns(self, snapshot: Snapshot, _: Request) -> Any:
-        """What can be filtered and sorted by."""
         return {"columns": [fact.described() for fact in snapshot.columns.values()]}
 
     def rollouts(self, snapshot: Snapshot, request: Request) -> Any:
-        """A part of the table."""
         selection, (start, stop) = self._selected(snapshot, request), _window(request)
         columns = known_columns(snapshot, request.query_params.get("columns", ""))
         rows = table_rows(selection, start, stop, columns, request.query_params.get("search", ""))
         return {"version": snapshot.version, "total": len(selection), "offset": start, "rows": rows}
 
     def groups(self, snapshot: Snapshot, request: Request) -> Any:
-        """A part of the groups."""
         selection, (start, stop) = self._selected(snapshot, request, sort=""), _window(request)
         by, sort = request.query_params.get("by", "task"), request.query_params.get("sort") or "key"
         threshold = self._threshold(request)
         return grouping.groups(selection, by=by, sort=sort, start=start, stop=stop, threshold=threshold)
 
     def rollout(self, snapshot: Snapshot, request: Request) -> Any:
-        """One rollout."""
         return rollout(self._selected(snapshot, request), _code(snapshot, request.path_params["id"]))
 
     def raw(self, snapshot: Snapshot, request: Request) -> Response:
@@ -129,7 +124,6 @@ class Api:
         return Response(bytes(line), media_type="application/json")
 
     def overview(self, snapshot: Snapshot, request: Request) -> Any:
-        """The numbers of the first page."""
         query = _query(request)._replace(sort="")
         whole = not query.filter.strip() and not query.search.strip()
         threshold = self._threshold(request)
@@ -141,17 +135,14 @@ class Api:
         return numbers | at_present(snapshot.runs, numbers, whole=whole)
 
     def scatter(self, snapshot: Snapshot, request: Request) -> Any:
-        """Two columns against each other."""
         names = (request.query_params.get(axis) or default for axis, default in (("x", "tokens"), ("y", "reward")))
         return scatter(self._selected(snapshot, request, sort=""), *names)
 
     def compare(self, snapshot: Snapshot, request: Request) -> Any:
-        """Two rollouts."""
         codes = [_code(snapshot, request.query_params.get(name, "")) for name in "ab"]
         return compare_rollouts(self._selected(snapshot, request), *codes)
 
     def compare_runs(self, snapshot: Snapshot, request: Request) -> Any:
-        """Two files."""
         (start, stop), numbers = _window(request), (_integer(request, name, default=-1) for name in "ab")
         sort, pair_by = (request.query_params.get(name) or usual for name, usual in _COMPARING)
         runs = (rows_of_run(snapshot, number) for number in numbers)

@@ -30,7 +30,7 @@ class _Groups:
     starts: Ints
     failed: Mask
     column: Column  # the rewards; present where the row enters statistics
-    runs: Ints | None = None  # of each group, if tasks of different files are told apart
+    runs: Ints | None = None  # of each group, if each file has tasks of its own
 
     @cached_property
     def sizes(self) -> Ints:
@@ -131,7 +131,7 @@ def _numbers(found: _Groups, stats: Stats, group: int, threshold: float) -> dict
 
 
 def _add_members(selection: Selection, found: _Groups, order: list[int], entries: list[dict[str, Any]]) -> None:
-    """Add the rollouts of each group in short, and its question, with one query for all groups."""
+    """Add the rollouts and the question of each group, with one query for all groups."""
     codes = [
         found.codes[(start := int(found.starts[group])) : start + min(int(found.sizes[group]), _MOST_SHOWN)].tolist()
         for group in order
@@ -145,7 +145,7 @@ def _add_members(selection: Selection, found: _Groups, order: list[int], entries
 
 
 def members(selection: Selection, codes: Ints) -> list[dict[str, Any]]:
-    """The rollouts of a group in short."""
+    """What is shown of the rollouts of a group: index, reward, failure."""
     return read_rows(selection.snapshot, codes.tolist(), _MEMBER)
 
 

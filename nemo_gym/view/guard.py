@@ -1,8 +1,8 @@
-"""What stands between the viewer and a hostile network: host names, a token, and headers that keep a page in its place.
+"""What stands between the viewer and a hostile network: host names, a token, and security headers.
 
-Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So requests
-must name a host that is ours (a stranger's name that resolves to this machine does not count), a viewer that listens
-beyond this machine wants a token, and every answer forbids the browser all but our own files.
+Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So a request
+must name a host that is ours (a foreign name that resolves to this machine does not count), a viewer that listens
+beyond this machine requires a token, and every answer forbids the browser everything but our own files.
 """
 
 import hmac
@@ -37,7 +37,7 @@ COOKIE: Final = "rollout_gym_viewer"
 
 
 class Guard:
-    """Lets through what is allowed, and puts the headers on every answer."""
+    """Refuses requests that are not allowed, and puts the security headers on every answer."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
         self._app = app
@@ -45,7 +45,6 @@ class Guard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             return
 
@@ -64,7 +63,7 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not is_allowed(host, self._hosts):
-            return _refused(421, f"this viewer does not answer to the name {host!r}", "open the address it printed")
+            return _refused(421, f"this viewer does not answer for the host {host!r}", "open the address it printed")
         return self._token_refusal(scope, headers) if self._token else None
 
     def _token_refusal(self, scope: Scope, headers: Headers) -> Response | None:
@@ -116,7 +115,7 @@ def _is_address(name: str) -> bool:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Cookies know no ports, and there may be several viewers on a machine."""
+    """The cookie of this port: cookies ignore ports, and a machine may run several viewers."""
     return f"{COOKIE}_{scope['server'][1]}"
 
 

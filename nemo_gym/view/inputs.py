@@ -1,4 +1,4 @@
-"""Which files a viewer shows: paths and patterns in, rollout files out, with everything wrong said before it starts."""
+"""Which files a viewer shows: paths and patterns in, rollout files out; mistakes are reported before it starts."""
 
 import glob
 import os
@@ -14,7 +14,7 @@ from nemo_gym.io.lines import parse_line
 _SIDECARS: Final = ("_failures", "_materialized_inputs", "_difficulty", "_reward_profiling")
 _MAGIC: Final = frozenset("*?[")
 _MOST_FILES: Final = 200  # each is kept open, with its index
-_LOOKED_AT: Final = 10  # lines, before a file is said to be none of ours
+_LOOKED_AT: Final = 10  # lines, before a file is refused
 _LONGEST: Final = 64 << 20  # bytes of a line that is looked at
 
 
@@ -26,10 +26,10 @@ def split_patterns(text: str | Sequence[str]) -> list[str]:
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
-    """The files that paths and patterns name, each once; a pattern does not mean the files beside rollouts."""
+    """The files that paths and patterns name, each once. A pattern leaves out the other files of a run."""
     found: dict[Path, None] = {}
     for pattern in patterns:
-        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is no path
+        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
         if Path(expanded).exists() or not _MAGIC & set(pattern):
             found[Path(expanded)] = None
         else:
@@ -90,7 +90,7 @@ def _check_empty(path: Path) -> None:
 
 
 def _reason(line: bytes) -> str | None:
-    """Why a line is no record; None if it is one, or too long to tell."""
+    """Why a line is not a record; None if it is one, or is too long to check."""
     if len(line) >= _LONGEST:
         return None
     try:

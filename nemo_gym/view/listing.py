@@ -1,4 +1,4 @@
-"""Rows as the page gets them: of the table, of a scatter plot, of a group."""
+"""Rows as the page gets them, for the table and the scatter plot, and how rows are named in addresses."""
 
 import sqlite3
 from collections import defaultdict

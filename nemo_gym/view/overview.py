@@ -52,7 +52,7 @@ def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRES
 
 
 def at_present(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """What changes while the rollouts stay the same: the pace, and what the metrics file says."""
+    """What can change although the rollouts do not: progress, and what the metrics file says."""
     if not whole:
         return {"progress": None, "metrics": None}
     return {"progress": _progress(runs, numbers["completed_of_plan"], numbers["planned"]), "metrics": _metrics(runs)}
@@ -126,7 +126,7 @@ def _failures(selection: Selection) -> dict[str, int]:
 
 
 def _coverage(runs: tuple[ViewedRun, ...], selection: Selection, found: Scored) -> Coverage | None:
-    """How much of the plans is done; None if a run has no plan."""
+    """How much of the plans is done; None if any run has no plan."""
     total = Coverage(0, 0, {})
     for run in runs:
         if run.plan.keys is None:
@@ -177,7 +177,7 @@ def _metrics(runs: tuple[ViewedRun, ...]) -> Any:
 
 @lru_cache(maxsize=4)
 def _read_metrics(path: Path, _changed: int, size: int) -> Any:
-    """Read once for each time that it is written."""
+    """Cached by the time and size of the file."""
     try:
         entries = orjson.loads(path.read_bytes()) if size <= _LARGEST_METRICS else None
     except (OSError, ValueError):

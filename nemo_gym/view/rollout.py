@@ -1,7 +1,4 @@
-"""One rollout as the page gets it: the record as saved, its neighbours, its group, and whether its tokens are whole.
-
-Two rollouts side by side, and two runs paired by task.
-"""
+"""One rollout as the page gets it, two rollouts side by side, and two runs paired by task."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +23,7 @@ from nemo_gym.view.selection import Selection
 from nemo_gym.view.source import TASK_CONTENT, decode, encode
 
 _MOST_IN_GROUP: Final = 256
-# What differs between two equal steps.
+# What may differ between two equal steps.
 _INCIDENTAL: Final = frozenset(
     {
         "call_id",
@@ -59,7 +56,7 @@ def rollout(selection: Selection, code: int) -> dict[str, Any]:
 
 
 def as_saved(line: bytes, record: Mapping[str, Any]) -> orjson.Fragment:
-    """The record for an answer in JSON: its own bytes, unless they have what JSON does not (NaN)."""
+    """The record for a JSON answer: its own bytes, unless they are not valid JSON (NaN)."""
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -149,7 +146,7 @@ def _is_same_step(a: Any, b: Any) -> bool:
 
 
 def compare_rollouts(selection: Selection, a: int, b: int) -> dict[str, Any]:
-    """Both, and where they part."""
+    """Both rollouts, and the first item in which they differ."""
     records = [read_record(line_of(selection.snapshot, code)[2]) for code in (a, b)]
     return {
         "a": rollout(selection, a),
@@ -196,7 +193,7 @@ def rows_of_run(snapshot: Snapshot, number: int) -> Selection:
 
 
 def _by_index(found: Scored) -> RolloutTable:
-    """The table of one file, whose tasks need not be told apart from those of others."""
+    """The table of one file, with the task indices of the records."""
     return replace(found.table, task=found.index)
 
 

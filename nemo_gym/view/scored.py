@@ -31,7 +31,6 @@ class Scored:
         return len(self.codes)
 
     def take(self, rows: Ints | Mask) -> "Scored":
-        """Some of the rows, in the same order."""
         places = np.arange(len(self))[rows]
         return Scored(
             self.codes[places],

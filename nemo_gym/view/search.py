@@ -63,7 +63,7 @@ def _strings(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fold(text: str) -> str:
-    """The text as it is compared: without accents and capitals, and blanks for what is beyond ASCII and no word."""
+    """The text as it is compared: in lower case, without accents, and with blanks for signs beyond ASCII."""
     if text.isascii():
         return text.lower()
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))

@@ -16,7 +16,7 @@ from nemo_gym.view.library import Snapshot
 from nemo_gym.view.search import to_match
 from nemo_gym.view.source import ROW_BITS, Part
 
-_KEPT: Final = 16
+_CACHED: Final = 16
 
 
 class Query(NamedTuple):
@@ -38,19 +38,17 @@ class Selection:
         return len(self.rows)
 
     def values(self, name: str) -> ColumnValues:
-        """A column of these rows, in their order."""
         return gather(self.snapshot, self.rows, name)
 
 
 class Selections:
-    """Answers queries, and remembers the last answers: a reader who scrolls asks the same one again."""
+    """Answers queries and caches the last answers: scrolling repeats the same query."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int, Query], Selection] = OrderedDict()
         self._lock = Lock()
 
     def get(self, snapshot: Snapshot, query: Query) -> Selection:
-        """The rows that a query asks for."""
         key = (snapshot.version, snapshot.searchable if query.search else 0, query)
         with self._lock:
             if key in self._known:
@@ -59,13 +57,13 @@ class Selections:
         selection = select(snapshot, query)
         with self._lock:
             self._known[key] = selection
-            while len(self._known) > _KEPT:
+            while len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         return selection
 
 
 def select(snapshot: Snapshot, query: Query) -> Selection:
-    """Look for the rows."""
+    """The rows that pass filter and search, in the order asked for."""
     wanted = parse_filter(query.filter, snapshot.columns)
     keys = parse_sort(query.sort, snapshot)
     match = to_match(query.search)

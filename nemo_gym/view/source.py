@@ -48,12 +48,11 @@ class RolloutFile:
         self.bytes = self.state.position
 
     def close(self) -> None:
-        """Close the index."""
         self._writer.close()
         self.reader.close()
 
     def refresh(self, *, text: bool = False) -> bool:
-        """Index a little more, columns or text; True if there was anything to do."""
+        """Index a little more, columns or text; False if there was nothing to do."""
         moved = self._writer.step_text() if text else self._writer.step()
         self.bytes = self._writer.size
         self.state = self._writer.state
@@ -62,7 +61,7 @@ class RolloutFile:
         return moved
 
     def _note_growth(self) -> None:
-        """Remember when how many rows were there; what was there when the viewer started is no growth."""
+        """Note how many rows there are now; rows from before the viewer started do not count as growth."""
         if self._growth and self._growth[-1][1] > self.state.rows:
             self._growth.clear()
         self._growth.append((time.monotonic(), self.state.rows))
@@ -71,14 +70,12 @@ class RolloutFile:
 
     @property
     def rate(self) -> float:
-        """Rows per second lately."""
         if len(self._growth) < 2:
             return 0.0
         first, rows = self._growth[0]
         return (self.state.rows - rows) / (time.monotonic() - first)
 
     def part(self) -> "Part":
-        """What is indexed now."""
         state = self.state
         cache = self._caches.get(state.generation)
         if cache is None:
@@ -93,7 +90,7 @@ class RolloutFile:
 
 @dataclass(frozen=True)
 class Part:
-    """A source at one moment."""
+    """A file as it was indexed at one moment."""
 
     source: RolloutFile
     state: State
@@ -111,12 +108,10 @@ class Part:
         return self.state.rows
 
     def values(self, name: str) -> ColumnValues:
-        """A column over all rows."""
         column = self.fields.get(name)
         return ColumnValues.missing(len(self)) if column is None else self.cache.get(column, len(self))
 
     def sql_columns(self, file: str, names: list[str]) -> Columns:
-        """What these columns are in the database."""
         return {name: self._sql(name, file) for name in names}
 
     def _sql(self, name: str, file: str) -> Sql:
@@ -127,11 +122,9 @@ class Part:
         return Sql(self.fields.get(name, "NULL"))
 
     def matching(self, condition: Sql) -> Ints:
-        """The rows that meet a condition."""
         return self.source.reader.matching(self.state.generation, len(self), condition)
 
     def containing(self, match: str) -> Ints:
-        """The rows that have these words."""
         return self.source.reader.containing(self.state.generation, len(self), match)
 
     def rows(self, rows: list[int], names: list[str]) -> dict[int, dict[str, Any]]:
@@ -149,11 +142,9 @@ class Part:
         }
 
     def place(self, row: int) -> RolloutPlace | None:
-        """Where a row is in the file."""
         return self.source.reader.place(self.state.generation, row) if 0 < row <= len(self) else None
 
     def line(self, place: RolloutPlace) -> bytes:
-        """The bytes of a row."""
         try:
             with self.source.path.open("rb") as file:
                 data = os.pread(file.fileno(), place.length, place.offset)

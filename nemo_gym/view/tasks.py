@@ -39,7 +39,7 @@ class TaskKeys:
 
 
 def task_keys(parts: Sequence[Part]) -> TaskKeys:
-    """Look at all rows."""
+    """The task of every row of these parts, and whether the row counts."""
     sizes = [len(part) for part in parts]
     index = _joined([_integers(part.values("task").numbers, 0) for part in parts])
     rollout = _joined([_integers(part.values("rollout").numbers, NO_INDEX) for part in parts])

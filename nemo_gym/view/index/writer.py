@@ -46,7 +46,6 @@ class IndexWriter:
         self.size = 0
 
     def close(self) -> None:
-        """Close the database."""
         self._ahead.close()
         self._database.close()
 

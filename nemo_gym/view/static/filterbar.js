@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "./dom.js";
 import { clean } from "./format.js";
 import { goTo } from "./place.js";
 
-const IDLE = 650; // ms without a key before a text is tried by itself
+const IDLE = 650; // ms without a key before the text is applied
 
 export function FilterBar({ source, place, columns }) {
   const [error, setError] = useState(null);

@@ -2,7 +2,7 @@
 
 export const DASH = "–";
 const integers = new Intl.NumberFormat("en-US");
-// Characters with which a text could reverse what follows it, or that have no shape of their own.
+// Characters that reverse what follows them, or that are invisible.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Text as it may be shown: line ends made one kind, unseen control characters replaced. */

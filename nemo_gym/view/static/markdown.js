@@ -148,7 +148,7 @@ const MATH_FORMS = [
   { open: "$$", pattern: /^\$\$([\s\S]+?)\$\$/, display: true },
   { open: "\\[", pattern: /^\\\[([\s\S]+?)\\\]/, display: true },
   { open: "\\(", pattern: /^\\\(([\s\S]+?)\\\)/, display: false },
-  // Prices are no mathematics: no space inside the dollars, no digit after them.
+  // Prices are not mathematics: no space inside the dollars, no digit after them.
   { open: "$", pattern: /^\$(?!\s)((?:[^$\\\n]|\\[^\n])+?)(?<!\s)\$(?!\d)/, display: false },
 ];
 

@@ -1,4 +1,4 @@
-/* Where the reader is: the view and its filters, kept in the URL so that a view can be sent to somebody.
+/* Where the reader is: the view and its filters, kept in the URL so that a view can be shared.
 
 The state lives in the fragment: it works for pages opened from disk and is never sent to a server. A query string of
 the same form is understood as well. */

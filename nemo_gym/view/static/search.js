@@ -35,7 +35,7 @@ export function searchableText(record) {
   return strings.join("\n").slice(0, LONGEST_TEXT);
 }
 
-/** The words of a text as they are compared: without accents and capitals. */
+/** The words of text as they are compared: without accents and capitals. */
 export function wordsOf(text) {
   const plain = text
     .normalize("NFKD")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nemo_gym.io.lines import parse_line, read_blocks
 from nemo_gym.metrics.fields import PASS_THRESHOLD, QUESTION_FIELDS, REWARD, task_content
 from nemo_gym.metrics.intervals import bootstrap_means
-from nemo_gym.metrics.statistics import describe
+from nemo_gym.metrics.statistics import describe, passing
 from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME, TASK_INDEX_KEY_NAME
 
@@ -213,11 +213,9 @@ def _per_task(run: Run, field: str, threshold: float) -> _PerTask:
     starts = run.table.task_starts()
     if column is None or not len(starts):
         return _PerTask(np.zeros(0, np.int64), np.zeros(0, _LABEL), np.zeros(0), np.zeros(0, np.bool_))
-    known = column.known
-    count = np.add.reduceat(known, starts, dtype=np.float64)
-    reached = np.add.reduceat(known & (np.where(known, column.values, 0.0) >= threshold), starts, dtype=np.float64)
+    count, passed = passing(column, starts, threshold)
     scored = count > 0
-    solved = reached / np.maximum(count, 1) >= _HALF
+    solved = passed >= _HALF * count
     task = run.table.task[starts]
     labels = _labels(task, run.contents)
     return _PerTask(task[scored], labels[scored], describe(column, starts).mean[scored], solved[scored])

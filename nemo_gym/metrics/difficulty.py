@@ -15,6 +15,7 @@ import numpy as np
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
+from nemo_gym.metrics.statistics import passing
 from nemo_gym.metrics.table import Floats, Ints, RolloutTable
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
@@ -51,12 +52,9 @@ def solve_rates(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> Solve
     if reward is None or not len(starts):
         none = np.zeros(0, np.int64)
         return SolveRates(none, np.zeros(0), none)
-    known = reward.known
-    count = np.add.reduceat(known, starts, dtype=np.int64)
-    solved = np.add.reduceat(known & (np.where(known, reward.values, 0.0) >= threshold), starts, dtype=np.int64)
-    solved[count == 0] = 0
-    kept = count > 0
-    return SolveRates(table.task[starts][kept], solved[kept] / count[kept], count[kept])
+    count, solved = passing(reward, starts, threshold)
+    scored = count > 0
+    return SolveRates(table.task[starts][scored], solved[scored] / count[scored], count[scored])
 
 
 def band_of(rate: float) -> str:

@@ -139,7 +139,7 @@ def _comparisons(selection: Selection) -> dict[str, Any]:
 def _too_large(limit: int, fit: int, total: int) -> ConfigError:
     return ConfigError(
         f"the page would be larger than {limit / 1e6:g} MB: only {fit - 1} of {total} rollouts fit",
-        hint="select fewer with +filter='reward < 0.5', or allow more with +max_export_mb=<number>",
+        hint="select fewer with '+filter=\"reward < 0.5\"', or allow more with +max_export_mb=<number>",
     )
 
 

@@ -43,7 +43,7 @@ class BadLine(NamedTuple):
 
 
 class MetricsBuilder:
-    """Collects the numbers of rollouts, then hands them out as tables."""
+    """Collects the numbers of rollouts and returns them as tables."""
 
     def __init__(self) -> None:
         self._top: dict[str, ColumnBuffer] = {}

@@ -185,7 +185,7 @@ class Library:
             self._warm_up()
         planned = [run.plan.refresh() for run in self.runs]
         texts = [source.refresh(text=True) for source in self._sources()]
-        # Rows stay the same while they become searchable, so that is told only once all of them are.
+        # Rows stay the same while they become searchable, so a new snapshot is taken only once all of them are.
         if any(planned) or (self._text_grew and not any(texts)):
             self._snapshot = self._take_snapshot()
         self._text_grew = any(texts)

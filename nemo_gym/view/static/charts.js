@@ -1,4 +1,4 @@
-/* The few charts the overview needs, drawn by hand: bars, a curve with its points, a cloud of points. */
+/* The few charts the overview needs, without a library: a histogram, a curve with points, a scatter plot. */
 
 import { html, useEffect, useMemo, useRef, useSize, useState } from "./dom.js";
 import { formatNumber, formatScore } from "./format.js";
@@ -37,7 +37,7 @@ function YGrid({ ticks, y, width }) {
   );
 }
 
-/** Counts per bin. `coloured` paints each bar as the reward it stands for; a click hands over the bin's edges. */
+/** Counts per bin. `coloured` gives each bar the colour of its reward; a click passes on the edges of the bin. */
 export function Histogram({ edges, counts, coloured, onPick, label }) {
   const ref = useRef();
   const { width } = useSize(ref);
@@ -163,7 +163,7 @@ export function Curve({ points, low, high, label }) {
   </div>`;
 }
 
-/** Points on a canvas; the one under the pointer is named, a click hands over its id. */
+/** Points on a canvas; the one under the pointer is described, a click passes on its id. */
 export function Scatter({ x: xs, y: ys, ids, xName, yName, coloured, onPick, describe }) {
   const ref = useRef();
   const canvas = useRef();
@@ -176,7 +176,7 @@ export function Scatter({ x: xs, y: ys, ids, xName, yName, coloured, onPick, des
     if (!width || !canvas.current) return undefined;
     const paint = () => paintPoints(canvas.current, { points, width, height, coloured });
     paint();
-    // The colours are those of the theme.
+    // Repaint when the theme changes.
     const theme = new MutationObserver(paint);
     theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
     const system = matchMedia("(prefers-color-scheme: dark)");
@@ -250,7 +250,7 @@ function padded(values, share) {
   return [low - room, high + room];
 }
 
-/** Where the points go. Values that many share are spread a little, or thousands would look like one. */
+/** Positions of the points. Values that many points share are spread a little, or thousands would look like one. */
 function placePoints(xs, ys, area) {
   const few = (values) => new Set(values.slice(0, 400)).size <= 12;
   const [spreadX, spreadY] = [few(xs) ? 16 : 0, few(ys) ? 16 : 0];
@@ -284,7 +284,7 @@ function paintPoints(canvas, { points, width, height, coloured }) {
   }
 }
 
-/** A colour of the style sheet as it is in the present theme. */
+/** A colour of the style sheet in the current theme. */
 function themeColour(element, name) {
   element.style.color = `var(${name})`;
   return getComputedStyle(element).color;

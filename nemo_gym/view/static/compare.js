@@ -1,4 +1,4 @@
-/* Two rollouts side by side up to and beyond their first difference; two runs paired by task. */
+/* Two rollouts side by side around their first difference; two runs paired by task. */
 
 import { html, useAnswer, useMemo, useState } from "./dom.js";
 import { clean, formatCount, formatField, formatNumber, formatScore } from "./format.js";

@@ -1,8 +1,8 @@
-/* Token ids of a rollout: segments in order, and whether each call's context continues what was there before. */
+/* Token ids of a rollout: the segments of each model call, and where its context departs from what came before. */
 
 import { outputOf } from "./record.js";
 
-/** For each model call that recorded ids: what was new in its context, what it sampled, and how sure it was. */
+/** For each model call that recorded ids: what was new in its context, what it sampled, and with which log-probabilities. */
 export function segmentsOf(record) {
   const segments = [];
   let seen = [];

@@ -16,7 +16,7 @@ const PREVIEWS = new Set(["question", "answer"]);
 export class EmbeddedSource {
   constructor({ state, columns, rollouts, overview, comparisons, apart }) {
     this.live = false;
-    this.told = false;
+    this.stateSent = false;
     this.shown = state;
     this.threshold = state.threshold;
     this.fields = columns;
@@ -31,8 +31,8 @@ export class EmbeddedSource {
   }
 
   async state() {
-    if (this.told) return null;
-    this.told = true;
+    if (this.stateSent) return null;
+    this.stateSent = true;
     return this.shown;
   }
 

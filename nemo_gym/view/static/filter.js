@@ -28,7 +28,7 @@ class FilterError extends Error {
   }
 }
 
-/** A predicate over rows; an empty text lets everything pass. */
+/** A predicate over the values of a row; an empty filter lets everything pass. */
 export function compileFilter(text, names) {
   if (text.length > FILTER_LONGEST) throw new FilterError(`longer than ${FILTER_LONGEST} characters`, FILTER_LONGEST);
   if (!text.trim()) return () => true;
@@ -131,7 +131,7 @@ class FilterParser {
     return test;
   }
 
-  /** One more comparison or value of a list. */
+  /** Counts a comparison or a value of a list against the limit. */
   count() {
     this.terms += 1;
     if (this.terms > FILTER_MOST) throw new FilterError(`more than ${FILTER_MOST} comparisons`, this.next.at);
@@ -206,7 +206,7 @@ function containsText(text, part) {
   return typeof text === "string" && typeof part === "string" && plainCase(text).includes(plainCase(part));
 }
 
-/** As in the index, only a to z and A to Z are the same. */
+/** Only the case of a to z is ignored, as in the index. */
 function plainCase(text) {
   return text.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
 }

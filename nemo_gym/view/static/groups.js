@@ -21,10 +21,10 @@ const ORDERS = [
   ["-count", "most rollouts"],
 ];
 
-// The last list that was left, and how far down it was read: the way back from a rollout leads there.
+// The last list and its scroll position: the way back from a rollout leads there.
 const lastList = { key: null, list: null, scroll: 0 };
 
-/** A list that grows as its end comes into sight. `load(offset, signal)` answers `{ total, entries }`. */
+/** A list that loads more as its end comes into view. `load(offset, signal)` answers `{ total, entries }`. */
 export function useGrowingList(load, inputs) {
   const key = JSON.stringify(inputs);
   const known = useRef(lastList.key === key ? lastList.list : null);

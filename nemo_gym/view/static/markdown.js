@@ -1,4 +1,4 @@
-/* Markdown of a hostile author as elements that can do nothing.
+/* Markdown by a hostile author as harmless elements.
 
 Three lines of defence: HTML in the text stays text, whatever marked and KaTeX produce goes through an allowlist of tags
 and attributes, and the page's policy forbids scripts, styles and requests of any other origin. */
@@ -116,7 +116,7 @@ const sanitised = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-/** A picture that needs no request. */
+/** Whether a URL is an embedded image, which needs no request. */
 export function isPicture(url) {
   return PICTURE.test(url);
 }
@@ -226,7 +226,7 @@ function markdownHtml(text) {
   try {
     return parser.parse(text);
   } catch {
-    // Nesting without end is an attack or an accident; the text itself is always worth showing.
+    // Endless nesting is an attack or an accident; the text itself is always worth showing.
     return `<pre>${escapeHtml(text)}</pre>`;
   }
 }

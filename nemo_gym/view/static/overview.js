@@ -1,4 +1,4 @@
-/* The overview: how good, how many, how much failed, how it hangs together. */
+/* The overview: mean reward, distribution, pass@k, failures and a scatter plot. */
 
 import { html, useAnswer } from "./dom.js";
 import { clean, formatCount, formatDuration, formatField, formatNumber, formatPercent, formatScore, quoteText } from "./format.js";
@@ -70,7 +70,7 @@ export function Overview({ source, place, version, columns }) {
   </main>`;
 }
 
-/** A further condition on top of the present filter. */
+/** The current filter with one more condition. */
 export function both(filter, condition) {
   return filter ? `(${filter}) and ${condition}` : condition;
 }

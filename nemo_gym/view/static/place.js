@@ -39,7 +39,7 @@ export function readPlace() {
   return place;
 }
 
-/** The address of a place that differs from the present one by the given keys; null removes a key. */
+/** The address of the current place with some keys changed; null removes a key. */
 export function placeUrl(change, from = readPlace()) {
   const next = { ...from, ...change };
   const parameters = new URLSearchParams();
@@ -75,7 +75,7 @@ export function usePlace() {
   return place;
 }
 
-/** What a list is asked for: the parts of the place that choose and order rollouts. */
+/** The parts of the place that select and order rollouts. */
 export function selectionOf(place) {
   return { filter: place.filter ?? "", search: place.search ?? "", sort: place.sort ?? "" };
 }

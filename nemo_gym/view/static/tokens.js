@@ -5,7 +5,7 @@ import { clean, formatNumber, formatScore } from "./format.js";
 import { segmentsOf } from "./continuity.js";
 
 const CHUNK = 400;
-// Natural logarithms; from “as good as certain” to “hardly expected”.
+// Natural logarithms; from nearly certain to hardly expected.
 const STEPS = [-0.01, -0.1, -0.35, -0.7, -1.2, -2, -3.5];
 const CONTEXT_SHOWN = 60;
 

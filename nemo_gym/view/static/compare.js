@@ -271,8 +271,10 @@ function RunSummary({ answer }) {
         ><span class="better" style=${{ flexGrow: better / all }}></span
       ></span>
       <span class="detail"
-        ><b>${formatNumber(worse)}</b> worse · <b>${formatNumber(same)}</b> the same ·
-        <b>${formatNumber(better)}</b> better</span
+        ><b>${formatNumber(worse)}</b> worse · <b>${formatNumber(same)}</b> the same${" · "}<b
+          >${formatNumber(better)}</b
+        >
+        better</span
       >
     </div>
   </div>`;

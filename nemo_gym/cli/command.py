@@ -113,6 +113,7 @@ def _pick(folder: str, files: dict[str, Path], flavor: str, usual: str) -> Path:
 # What the override grammar reads as text without quotes, and what of that it would read as a number or a constant.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]+")
 _LITERAL: Final = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|null|nan|[-+]?inf", re.IGNORECASE)
+_PATH_SIGNS: Final = frozenset("./*?")  # by one of these, a bare word is recognised as a file or a pattern
 _LISTED: Final = "config_paths"
 _SEARCH_DIRECTORY: Final = "search_dir"
 
@@ -210,7 +211,7 @@ def path_overrides(words: Sequence[str], parameter: str, *, as_list: bool) -> li
     rest: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
-        if Path(word).exists() or not (equals or (word.startswith("~") and "/" not in word)):
+        if Path(word).exists() or (not equals and _PATH_SIGNS.intersection(word)):
             typed.append(word)
         elif name.lstrip("+") == parameter and value and value[0] not in "[\"'$":
             typed.append(value)

@@ -30,7 +30,7 @@ from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.tables import ColumnFacts
 from nemo_gym.view.inputs import check_files, display_names, find_files
 from nemo_gym.view.source import Part, RolloutFile
-from nemo_gym.view.tasks import TaskKeys, task_keys
+from nemo_gym.view.task_keys import TaskKeys, task_keys
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ compared as (``fold``), and how a query is read (``parse_search``). A test compa
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from nemo_gym.filters.columns import plain_text
@@ -36,6 +37,7 @@ NOT_TEXT: Final = frozenset(
 _AROUND: Final = 60  # characters of context on each side
 _QUERY: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _WORD: Final = re.compile(r"[^\W_]+")
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _SEPARATORS: Final = re.compile(r"[^\w\x00-\x7f]+")
 _MOST_PHRASES: Final = 20
@@ -63,18 +65,29 @@ def _strings(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fold(text: str) -> str:
-    """The text as it is compared: in lower case, without accents, and with blanks for signs beyond ASCII."""
-    if text.isascii():
-        return text.lower()
+    """The text as it is compared: in lower case, without accents, and with blanks for signs beyond ASCII.
+
+    ASCII letters keep their case: the index ignores it, and lower() is slow for text that has anything else in it.
+    """
+    return text if text.isascii() else _BEYOND_ASCII.sub(_folded, text)
+
+
+def _folded(match: re.Match[str]) -> str:
+    return _fold_run(match[0])
+
+
+@lru_cache(maxsize=8192)  # most of what is beyond ASCII is a few dashes, quotation marks and letters
+def _fold_run(text: str) -> str:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
-    return _SEPARATORS.sub(" ", unicodedata.normalize("NFC", plain).lower())
+    # The final sigma depends on its surroundings, which are cut off here.
+    return _SEPARATORS.sub(" ", unicodedata.normalize("NFC", plain).lower().replace("ς", "σ"))
 
 
 def parse_search(text: str) -> list[list[str]]:
     """The phrases that all must occur, each a list of words; the last word of an unquoted one may go on."""
     phrases: list[list[str]] = []
     for match in _QUERY.finditer(text):
-        words = _WORD.findall(fold(match[1] if match[1] is not None else match[2]))
+        words = _WORD.findall(fold(match[1] if match[1] is not None else match[2]).lower())
         if words:
             phrases.append([*words, ""] if match[1] is not None else words)  # the empty word: ends as it is
     return phrases[:_MOST_PHRASES]

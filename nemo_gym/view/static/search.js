@@ -41,7 +41,8 @@ export function wordsOf(text) {
     .normalize("NFKD")
     .replace(/[\u0300-\u036f]/g, "")
     .normalize("NFC")
-    .toLowerCase();
+    .toLowerCase()
+    .replaceAll("ς", "σ");
   return plain.match(/[\p{L}\p{N}]+/gu) ?? [];
 }
 

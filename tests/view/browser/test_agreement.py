@@ -60,13 +60,14 @@ SEARCHES = [
     "…",
     "1e3",
     "istanbul",
+    "ΟΔΟΣ",
 ]
 SAID = [
     "Where is the needle? Thread it.",
     "needle_thread in snake_case, don't",
     "Crème Brûlée — très bien… ½ cup",
     "한국어 and 東京 İstanbul",
-    "1e3 is 1000; ﬁne",
+    "1e3 is 1000; ﬁne, οδος",
     "",
 ]
 

@@ -9,7 +9,6 @@ The entries of tasks are made one after the other, so that a file of any size ca
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -104,11 +103,10 @@ def rollout_infos(table: RolloutTable, start: int, stop: int) -> list[Entry]:
 
 def info_columns(table: RolloutTable) -> dict[str, Column]:
     """The fields of ``rollout_infos`` in their order: reward, usage, the rest of the record."""
-    # A reward is shown as it was; of all other fields booleans are 0 and 1.
+    columns = {**table.usage, **table.top}
     first = {REWARD: table.top[REWARD]} if REWARD in table.top else {}
     usage = {name: _beneath(table.top.get(name), column) for name, column in table.usage.items() if name != REWARD}
-    rest = usage | {name: column for name, column in table.top.items() if name not in first and name not in usage}
-    return first | {name: replace(column, boolean=False) for name, column in rest.items()}
+    return first | usage | {name: column for name, column in columns.items() if name not in first and name not in usage}
 
 
 def _beneath(top: Column | None, usage: Column) -> Column:

@@ -135,7 +135,7 @@ def share_fields(fields: Mapping[str, Column]) -> set[str]:
 
     A count or a grade that merely happens to be 0 or 1 in this run is not one of them.
     """
-    shares = {name for name, column in fields.items() if column.boolean}
+    shares = {name for name, column in fields.items() if column.two_valued}
     reward = fields.get(REWARD)
     if reward is not None and np.isin(reward.values[reward.known], (0.0, 1.0)).all():
         shares.add(REWARD)

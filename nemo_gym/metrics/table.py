@@ -30,8 +30,8 @@ class Column:
     values: Floats
     present: Mask
     integral: bool = False
-    boolean: bool = False  # every value was true or false
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
+    two_valued: bool = False  # every value was true or false
 
     @property
     def known(self) -> Mask:
@@ -43,13 +43,11 @@ class Column:
         exact: dict[int, int] = {}
         if self.exact:
             exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
-        return Column(self.values[rows], self.present[rows], self.integral, self.boolean, exact)
+        return Column(self.values[rows], self.present[rows], self.integral, exact, two_valued=self.two_valued)
 
     def plain(self, start: int, stop: int) -> list[Any]:
-        """The values of a range of rows as Python values: booleans or integers where the field has nothing else."""
+        """The values of a range of rows as Python numbers, integers where the field has only integers."""
         values = self.values[start:stop]
-        if self.boolean:
-            return list(values.astype(np.bool_).tolist())
         if not self.integral:
             return list(values.tolist())
         whole = np.where(np.abs(values) < EXACT_INTEGERS, values, 0).astype(np.int64).tolist()
@@ -149,13 +147,13 @@ _BOOLEAN: Final = frozenset({bool, type(None)})
 class ColumnBuffer:
     """One growing column. Rows that were packed before its first value count as absent."""
 
-    __slots__ = ("_boolean", "_chunks", "_exact", "_integral")
+    __slots__ = ("_chunks", "_exact", "_integral", "_two_valued")
 
     def __init__(self) -> None:
         self._chunks: list[tuple[int, Floats, Mask]] = []
         self._exact: dict[int, int] = {}
         self._integral = True
-        self._boolean = True
+        self._two_valued = True
 
     def pack(self, start: int, values: Sequence[Value]) -> None:
         """Append the values of the rows from ``start`` on."""
@@ -166,7 +164,7 @@ class ColumnBuffer:
         if self._integral:
             kinds = set(map(type, values))
             self._integral = float not in kinds
-            self._boolean = self._boolean and kinds <= _BOOLEAN
+            self._two_valued = self._two_valued and kinds <= _BOOLEAN
         for row in np.flatnonzero(np.abs(packed) >= EXACT_INTEGERS).tolist():
             value = values[row]
             if isinstance(value, int):
@@ -179,7 +177,7 @@ class ColumnBuffer:
         for start, packed, mask in self._chunks:
             values[start : start + len(packed)] = packed
             present[start : start + len(packed)] = mask
-        return Column(values, present, self._integral, self._integral and self._boolean, self._exact)
+        return Column(values, present, self._integral, self._exact, two_valued=self._integral and self._two_valued)
 
 
 def _floats(values: Sequence[Value]) -> Floats:

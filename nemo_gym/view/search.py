@@ -40,6 +40,7 @@ _WORD: Final = re.compile(r"[^\W_]+")
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _SEPARATORS: Final = re.compile(r"[^\w\x00-\x7f]+")
+_FINAL_SIGMA: Final = "\N{GREEK SMALL LETTER FINAL SIGMA}"
 _MOST_PHRASES: Final = 20
 
 
@@ -80,7 +81,8 @@ def _folded(match: re.Match[str]) -> str:
 def _fold_run(text: str) -> str:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
     # The final sigma depends on its surroundings, which are cut off here.
-    return _SEPARATORS.sub(" ", unicodedata.normalize("NFC", plain).lower().replace("ς", "σ"))
+    lower = unicodedata.normalize("NFC", plain).lower().replace(_FINAL_SIGMA, "\N{GREEK SMALL LETTER SIGMA}")
+    return _SEPARATORS.sub(" ", lower)
 
 
 def parse_search(text: str) -> list[list[str]]:

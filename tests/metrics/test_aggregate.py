@@ -1,6 +1,5 @@
 """The default metrics with the hooks of an environment, also when a hook fails."""
 
-import json
 import logging
 from typing import Any
 
@@ -10,11 +9,8 @@ from nemo_gym.metrics.aggregate import (
     AggregateMetricsMixin,
     compute_aggregate_metrics,
     group_by_task,
-    rollout_infos,
 )
-from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.fields import count_record
-from nemo_gym.metrics.statistics import overall
 
 RESPONSES = [
     {"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": float(repeat)}
@@ -113,15 +109,3 @@ def test_a_turn_is_what_the_model_says_in_one_go(output: list[Any], calls: int, 
 @pytest.mark.parametrize("record", [{}, {"response": None}, {"response": {"output": "text"}}, {"output": "text"}])
 def test_without_a_transcript_there_are_no_counts(record: dict[str, Any]) -> None:
     assert count_record(record) == (None, None)
-
-
-@pytest.mark.parametrize("as_lines", [False, True])
-def test_a_boolean_reward_is_shown_as_it_was_and_counts_as_zero_or_one(as_lines: bool) -> None:
-    builder = MetricsBuilder()
-    for number, reward in enumerate([True, False, True, True]):
-        row = {"_ng_task_index": 0, "_ng_rollout_index": number, "reward": reward, "correct": reward}
-        builder.add_line(json.dumps(row).encode()) if as_lines else builder.add(row)
-    infos = rollout_infos(builder.table(), 0, 4)
-    assert [info["reward"] for info in infos] == [True, False, True, True]
-    assert all(type(info["reward"]) is bool and type(info["correct"]) is int for info in infos)
-    assert overall(builder.table())["mean/reward"] == 0.75

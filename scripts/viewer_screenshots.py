@@ -117,8 +117,8 @@ PAIR: Final = """async () => {
         return (await answer.json()).rows;
     };
     for (const row of await ask("reward < 1 and tool_calls >= 2 and failure is null")) {
-        if (row.task % 5) continue;
-        const others = await ask(`task == ${row.task} and reward == 1 and tool_calls >= 1`);
+        if (row.values.task % 5) continue;
+        const others = await ask(`task == ${row.values.task} and reward == 1 and tool_calls >= 1`);
         if (others.length) return [row.id, others[0].id];
     }
     return null;

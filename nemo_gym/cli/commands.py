@@ -264,7 +264,11 @@ COMMANDS: Final = (
             f"{_VIEW} +export_html=results/rollouts.html",
             f"{_VIEW} +export_html=all.html '+filter=\"reward > 0\"'",
         ),
-        flags=(VERBOSE, flag("--input", "-i", sets="jsonl_fpath"), flag("--tui", sets="tui", constant="true")),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="jsonl_fpath", several=True),
+            flag("--tui", sets="tui", constant="true"),
+        ),
     ),
     Command(
         name="prepare_data",

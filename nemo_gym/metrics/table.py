@@ -1,16 +1,12 @@
 """Scored rollouts as columns: the form in which all statistics are computed.
 
-A table holds no record and no transcript, only numbers: about nine bytes per rollout and field. Its rows are sorted by
-task, then rollout, and each key occurs once.
-
-Columns that grow: rows of Python values in, compact arrays out.
-
-Values arrive as None (no number there), bool, int or float. They are kept as Python objects for a few thousand rows at
-most, then packed.
+A table holds numbers only, about nine bytes per rollout and field. Its rows are sorted by task, then rollout, and each
+key occurs once. While rollouts arrive, ``ColumnBuffer`` keeps a few thousand values as Python objects and packs them
+into arrays.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -35,6 +31,7 @@ class Column:
     present: Mask
     integral: bool = False
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
+    two_valued: bool = False  # every value was true or false
 
     @property
     def known(self) -> Mask:
@@ -46,7 +43,7 @@ class Column:
         exact: dict[int, int] = {}
         if self.exact:
             exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
-        return Column(self.values[rows], self.present[rows], self.integral, exact)
+        return Column(self.values[rows], self.present[rows], self.integral, exact, two_valued=self.two_valued)
 
     def plain(self, start: int, stop: int) -> list[Any]:
         """The values of a range of rows as Python numbers, integers where the field has only integers."""
@@ -71,7 +68,6 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, keys: Iterable[RolloutKey]) -> Self:
-        """Some keys as columns."""
         pairs = np.array([*keys], np.int64).reshape(-1, 2)
         return cls(pairs[:, 0], pairs[:, 1])
 
@@ -88,11 +84,10 @@ class RolloutTable:
     hidden: Mapping[str, frozenset[int]] = field(
         default_factory=dict
     )  # rows whose usage replaces a field by a non-number
-    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is no number, as it was
+    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is not a number, as it was
 
     @classmethod
     def empty(cls) -> "RolloutTable":
-        """No rollouts."""
         none = np.zeros(0, np.int64)
         return cls(none, none, {}, {}, {})
 
@@ -100,7 +95,6 @@ class RolloutTable:
         return len(self.task)
 
     def key_columns(self) -> Keys:
-        """The keys as columns."""
         return Keys(self.task, self.rollout)
 
     def metrics(self) -> dict[str, Column]:
@@ -116,7 +110,7 @@ class RolloutTable:
             return column
         present = column.present.copy()
         present[list(rows)] = False
-        return Column(column.values, present, column.integral, column.exact)
+        return replace(column, present=present)
 
     def task_starts(self) -> Ints:
         """The row at which each task begins."""
@@ -125,7 +119,6 @@ class RolloutTable:
         return np.flatnonzero(np.r_[True, self.task[1:] != self.task[:-1]])
 
     def keys(self) -> Iterator[RolloutKey]:
-        """The keys in order."""
         return map(RolloutKey, self.task.tolist(), self.rollout.tolist())
 
 
@@ -148,17 +141,19 @@ def sort_order(task: Ints, rollout: Ints) -> Ints:
 
 
 Value = int | float | None
+_BOOLEAN: Final = frozenset({bool, type(None)})
 
 
 class ColumnBuffer:
     """One growing column. Rows that were packed before its first value count as absent."""
 
-    __slots__ = ("_chunks", "_exact", "_integral")
+    __slots__ = ("_chunks", "_exact", "_integral", "_two_valued")
 
     def __init__(self) -> None:
         self._chunks: list[tuple[int, Floats, Mask]] = []
         self._exact: dict[int, int] = {}
         self._integral = True
+        self._two_valued = True
 
     def pack(self, start: int, values: Sequence[Value]) -> None:
         """Append the values of the rows from ``start`` on."""
@@ -167,7 +162,9 @@ class ColumnBuffer:
         for row in np.flatnonzero(~present).tolist():
             present[row] = values[row] is not None  # a NaN that was given is present
         if self._integral:
-            self._integral = float not in set(map(type, values))
+            kinds = set(map(type, values))
+            self._integral = float not in kinds
+            self._two_valued = self._two_valued and kinds <= _BOOLEAN
         for row in np.flatnonzero(np.abs(packed) >= EXACT_INTEGERS).tolist():
             value = values[row]
             if isinstance(value, int):
@@ -180,7 +177,7 @@ class ColumnBuffer:
         for start, packed, mask in self._chunks:
             values[start : start + len(packed)] = packed
             present[start : start + len(packed)] = mask
-        return Column(values, present, self._integral, self._exact)
+        return Column(values, present, self._integral, self._exact, two_valued=self._integral and self._two_valued)
 
 
 def _floats(values: Sequence[Value]) -> Floats:

@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.metrics.aggregate import AggregateMetricsMixin, compute_aggregate_metrics, group_by_task
+from nemo_gym.metrics.aggregate import (
+    AggregateMetricsMixin,
+    compute_aggregate_metrics,
+    group_by_task,
+)
 from nemo_gym.metrics.fields import count_record
 
 RESPONSES = [

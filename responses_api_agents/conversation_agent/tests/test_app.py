@@ -18,8 +18,8 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.webapp import build_app
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.loader import build_app
 from responses_api_agents.conversation_agent.app import ConversationAgent, ConversationAgentConfig
 
 OWN = {"host": "127.0.0.1", "port": 1, "entrypoint": "app.py"}

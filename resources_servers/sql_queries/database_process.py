@@ -189,6 +189,8 @@ class Databases:
         if key not in self._databases:
             try:
                 self._databases[key] = DIALECTS[dialect](setup)
+            except ImportError as error:
+                raise SetupError(f"{error}: pip install {dialect}") from error
             except Exception as error:
                 raise SetupError(f"the database can't be made: {error}"[:300]) from error
             if len(self._databases) > MAX_DATABASES:

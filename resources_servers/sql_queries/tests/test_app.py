@@ -255,7 +255,7 @@ def test_a_process_that_dies_is_noticed() -> None:
 
 
 def test_duckdb_reads_and_nothing_else(client: TestClient) -> None:
-    pytest.importorskip("duckdb", reason="pip install -r resources_servers/sql_queries/requirements.txt")
+    pytest.importorskip("duckdb", reason="pip install duckdb")
     fields = {"dialect": "duckdb", "databases": ["CREATE TABLE t (a INTEGER); INSERT INTO t VALUES (1), (2)"]}
     assert score(client, "SELECT sum(a) FROM t", "SELECT 3", **fields)["reward"] == 1.0
     for query in (

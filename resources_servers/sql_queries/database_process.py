@@ -113,8 +113,14 @@ class DuckDBDatabase:
         import duckdb  # noqa: PLC0415 - only rows that ask for it need it
 
         self._duckdb = duckdb
+        try:
+            self._prepare(setup)
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from None
+
+    def _prepare(self, setup: str) -> None:
         settings: dict[str, Any] = {"threads": 1, "memory_limit": "256MB", "max_temp_directory_size": "0KB"}
-        self._connection = duckdb.connect(":memory:", config=settings)
+        self._connection = self._duckdb.connect(":memory:", config=settings)
         self._connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         self._connection.execute(setup)
         self._connection.execute("SET enable_external_access = false; SET lock_configuration = true")
@@ -191,7 +197,7 @@ class Databases:
                 self._databases[key] = DIALECTS[dialect](setup)
             except ImportError as error:
                 raise SetupError(f"{error}: pip install {dialect}") from error
-            except Exception as error:
+            except (sqlite3.Error, sqlite3.Warning, QueryError, ValueError) as error:
                 raise SetupError(f"the database can't be made: {error}"[:300]) from error
             if len(self._databases) > MAX_DATABASES:
                 self._databases.popitem(last=False)

@@ -13,6 +13,7 @@ from nemo_gym.data.task_generator import Row, TaskGenerator
 from resources_servers.sql_queries.questions import Domain, Question, load_domains
 
 DATABASES: Final = 3
+VARIANTS: Final = 12
 SYSTEM: Final = "Answer the question with one SQLite query. Return the columns that are asked for, in that order."
 # A worked example, given as an earlier turn: a small model copies its form.
 EXAMPLE: Final = (
@@ -35,16 +36,18 @@ TOOL: Final = {
 
 def draw(rng: Random, difficulty: int) -> Iterator[Row]:
     """Endless tasks of one difficulty, from all databases in equal parts."""
-    for domain in itertools.cycle(load_domains()):
+    domains = load_domains()
+    # Few databases are shared by many tasks: whoever runs queries can keep them at hand.
+    databases = [[domain.database(Random(seed)) for seed in range(VARIANTS)] for domain in domains]  # noqa: S311 - tasks
+    for domain, variants in itertools.cycle(zip(domains, databases, strict=True)):
         choices = [question for question in domain.questions if question.level == difficulty]
-        yield _row(rng, domain, rng.choice(choices))
+        yield _row(rng, domain, rng.choice(choices), variants)
 
 
-def _row(rng: Random, domain: Domain, question: Question) -> Row:
+def _row(rng: Random, domain: Domain, question: Question, databases: list[str]) -> Row:
     blanks = {name: rng.choice(values) for name, values in question.blanks.items()}
     text = question.text.format_map(blanks)
-    # Databases are drawn apart from the questions, so that few are shared by many tasks.
-    seeds = rng.sample(range(12), DATABASES)
+    variants = rng.sample(range(VARIANTS), DATABASES)
     prompt = f"{domain.ddl()}\n\n{text}"
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
     if question.level < 3:
@@ -56,7 +59,7 @@ def _row(rng: Random, domain: Domain, question: Question) -> Row:
         },
         "difficulty": question.level,
         "question": text,
-        "databases": [domain.database(Random(seed)) for seed in seeds],  # noqa: S311 - tasks, not secrets
+        "databases": [databases[variant] for variant in variants],
         "reference_query": question.query.format_map(blanks),
         "ordered": question.ordered,
     }

@@ -45,7 +45,7 @@ def verify(client: TestClient, row: dict[str, Any], calls: list[dict[str, Any]],
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
 def test_every_task_is_solved_by_its_script_through_the_tools(client: TestClient, difficulty: int) -> None:
-    for row in rows(difficulty, 24):
+    for row in rows(difficulty, 12):
         assert client.post("/seed_session", json=row).status_code == 200
         for call in row["ground_truth"]:
             answer = client.post(f"/{call['name']}", json=call["arguments"]).json()
@@ -56,7 +56,7 @@ def test_every_task_is_solved_by_its_script_through_the_tools(client: TestClient
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
 def test_doing_nothing_or_half_of_it_or_too_much_is_worth_nothing(client: TestClient, difficulty: int) -> None:
-    for row in rows(difficulty, 24):
+    for row in rows(difficulty, 12):
         done = row["ground_truth"]
         assert verify(client, row, [])["reward"] == 0.0
         assert verify(client, row, done[:-1])["reward"] == 0.0
@@ -97,11 +97,11 @@ def test_a_random_agent_solves_nothing(difficulty: int) -> None:
     for row in rows(difficulty):
         office = Office.model_validate(row["office"])
         wanted = replay(office, [OfficeCall(call["name"], call["arguments"]) for call in row["ground_truth"]])
-        for _ in range(10):
+        for _ in range(5):
             state = replay(office, random_calls(rng, row, rng.randint(1, 12)))
             assert difference(state, wanted), row["question"]
             changed += difference(state, office.start()) is not None
-    assert changed > 100
+    assert changed > 50
 
 
 def test_there_are_25_tools_and_every_row_declares_them() -> None:

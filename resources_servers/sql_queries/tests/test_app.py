@@ -31,7 +31,7 @@ def message(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SqlQueriesServer]:
-    config = SqlQueriesConfig(host="127.0.0.1", port=8080, entrypoint="", name="sql", max_seconds=0.5, max_rows=1_000)
+    config = SqlQueriesConfig(host="127.0.0.1", port=8080, entrypoint="", name="sql", max_seconds=0.2, max_rows=1_000)
     server = SqlQueriesServer(config=config, server_client=MagicMock(spec=ServerClient))
     yield server
     server.close()
@@ -275,7 +275,7 @@ def test_duckdb_reads_and_nothing_else(client: TestClient) -> None:
 
 @pytest.mark.parametrize("difficulty", [1, 2, 3])
 def test_every_generated_task_is_solved_by_its_query(client: TestClient, difficulty: int) -> None:
-    for made in GENERATOR.generate(40, seed=9, difficulty=difficulty):
+    for made in GENERATOR.generate(20, seed=9, difficulty=difficulty):
         reference = made.pop("reference_query")
         assert score(client, reference, reference, **made)["reward"] == 1.0
         assert score(client, "SELECT 'nobody'", reference, **made)["reward"] == 0.0

@@ -87,8 +87,14 @@ class Simulation:
         return None
 
 
-def _listed(records: Mapping[str, Record], wanted: Mapping[str, Any]) -> Record:
-    found = {key: record for key, record in records.items() if fits(record, wanted)}
+def _listed(records: Mapping[str, Record], arguments: Mapping[str, Any]) -> Record:
+    """Records with all wanted values; a value that is not given, or null, does not matter."""
+    wanted = {name: canonical(value) for name, value in arguments.items() if value is not None}
+    found = {
+        key: record
+        for key, record in records.items()
+        if all(name in record and canonical(record[name]) == value for name, value in wanted.items())
+    }
     return {"found": len(found), "records": dict(list(found.items())[:MAX_LISTED])}
 
 
@@ -113,11 +119,6 @@ def _use(records: dict[str, Record], tool: Operation, arguments: Record) -> Reco
         return {"deleted": records.pop(key)}
     records[key] = {**records[key], **arguments, **tool.set}
     return {"updated": key, "record": records[key]}
-
-
-def fits(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the record has all wanted values; a value that is not given, or null, does not matter."""
-    return all(value is None or canonical(record.get(name)) == canonical(value) for name, value in wanted.items())
 
 
 def canonical(value: Any) -> str:

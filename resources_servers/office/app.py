@@ -124,7 +124,7 @@ class OfficeServer(SimpleResourcesServer):
             accuracy=float(reason is None),
             tool_calls=len(calls),
             failed_calls=sum(call.name not in TOOLS or call.arguments is None for call in calls),
-            changed=difference(state, body.office.start()) is not None,
+            changed=state != body.office.start(),
             reason=reason,
         )
 

@@ -102,12 +102,21 @@ def replay(office: Office, calls: Iterable[OfficeCall]) -> State:
 def difference(state: State, expected: State) -> str | None:
     """Where a state is not the expected one; None if nowhere. Order, ids, case and spaces do not count."""
     for name in COLLECTIONS:
-        made, wanted = Counter(map(_canonical, state[name])), Counter(map(_canonical, expected[name]))
+        made, wanted = (Counter(map(_canonical, records)) for records in _unlike(state[name], expected[name]))
         if missing := wanted - made:
             return f"{name}: {sum(missing.values())} of the expected records are missing: {next(iter(missing))[:200]}"
         if extra := made - wanted:
             return f"{name}: {sum(extra.values())} records should not be there: {next(iter(extra))[:200]}"
     return None
+
+
+def _unlike(first: list[State], second: list[State]) -> tuple[list[State], list[State]]:
+    """Both lists without what they have in common at the start and at the end: most of an office stays as it is."""
+    shorter = min(len(first), len(second))
+    start = next((index for index in range(shorter) if first[index] != second[index]), shorter)
+    left = shorter - start
+    end = next((index for index in range(left) if first[-1 - index] != second[-1 - index]), left)
+    return first[start : len(first) - end], second[start : len(second) - end]
 
 
 def _canonical(record: State) -> str:

@@ -59,6 +59,11 @@ class Conversation:
     turns: int = 0
     stopped_by: StoppedBy | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether something has ended it."""
+        return self.stopped_by is not None
+
     def request(self) -> Json:
         """The next request to the model."""
         return {**self.params, "input": self.question + self.trajectory}
@@ -81,15 +86,16 @@ class ConversationAgent(SimpleAgent):
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
         talk = begin(params, seeded.cookies)
-        while not talk.stopped_by:
+        while not talk.is_over:
             await self._take_turn(talk)
-            talk.stopped_by = talk.stopped_by or await self._hear_user(talk, row)
+            if not talk.is_over:
+                talk.stopped_by = await self._hear_user(talk, row)
         verified = await self._post_resources("/verify", with_response(row, talk.response()), talk.tool_cookies)
         await raise_for_status(verified)
         content: bytes = await verified.read()
         return content
 
-    async def responses(
+    async def responses(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """One turn: without a row there is no user to talk with."""
@@ -103,7 +109,7 @@ class ConversationAgent(SimpleAgent):
         """Alternate between model and tools until the model says something to the user."""
         talk.turns += 1
         step = 0
-        while not talk.stopped_by:
+        while not talk.is_over:
             step += 1
             talk.last, talk.model_cookies = await self._ask_model(talk.request(), talk.model_cookies)
             output = talk.last["output"]

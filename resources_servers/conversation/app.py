@@ -1,7 +1,7 @@
 """A conversation with a simulated user who knows what the assistant has to find out; checked by what it hands in."""
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 import orjson
 from fastapi import Body, FastAPI
@@ -21,6 +21,7 @@ from resources_servers.conversation.people import Character, Fact, ModelUser, Sc
 TEMPLATE: Final = Path(__file__).parent / "prompt_templates" / "user.txt"
 SUBMIT: Final = "submit"
 MAX_ARGUMENTS: Final = 20_000
+MAX_ASKED: Final = 50_000
 
 
 class ConversationConfig(BaseResourcesServerConfig):
@@ -62,6 +63,7 @@ class ConversationVerifyResponse(ConversationVerifyRequest, BaseVerifyResponse):
     submitted: bool
     user_turns: int
     wrong_fields: list[str]
+    guessed_fields: list[str]
 
 
 class UserTurn(BaseModel):
@@ -128,7 +130,9 @@ class ConversationServer(SimpleResourcesServer):
         """Compare what was handed in last with what the user knows."""
         handed_in = submitted_in(body.response)
         found = handed_in or {}
+        guessed = guessed_fields(body)
         wrong = [name for name, fact in body.facts.items() if name not in found or not same(found[name], fact.value)]
+        wrong += [name for name in guessed if name not in wrong]
         wrong += [f"{name[:60]} (not asked for)" for name in list(found)[:20] if name not in body.facts]
         fraction = max(0.0, 1 - len(wrong) / len(body.facts)) if handed_in is not None else 0.0
         accuracy = float(handed_in is not None and not wrong)
@@ -140,6 +144,7 @@ class ConversationServer(SimpleResourcesServer):
             submitted=handed_in is not None,
             user_turns=sum(turn.is_user for turn in turns_of(body.opening, body.response)),
             wrong_fields=wrong,
+            guessed_fields=guessed,
         )
 
 
@@ -164,18 +169,34 @@ def text_of(item: Any) -> str:
     return content if isinstance(content, str) else "".join(getattr(part, "text", "") for part in content)
 
 
+def guessed_fields(body: ConversationVerifyRequest) -> list[str]:
+    """Fields that nobody talked about before they were handed in: the assistant did not ask, the user did not tell."""
+    output = body.response.output
+    last = max((index for index, item in enumerate(output) if _is_submission(item)), default=None)
+    if last is None:
+        return []
+    turns = turns_of(body.opening, body.response.model_copy(update={"output": output[:last]}))
+    told = " ".join(turn.text for turn in turns if turn.is_user).casefold()
+    asked = " ".join(turn.text for turn in turns if not turn.is_user)[-MAX_ASKED:].casefold()
+    return [
+        name
+        for name, fact in body.facts.items()
+        if str(fact.value).casefold() not in told and not any(word in asked for word in fact.asked_by)
+    ]
+
+
 def submitted_in(response: NeMoGymResponse) -> dict[str, Any] | None:
     """The arguments of the last submission; None if there is none that can be read."""
-    calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
-    texts = [call.arguments for call in calls if call.name == SUBMIT and len(call.arguments) <= MAX_ARGUMENTS]
-    for text in reversed(texts[-20:]):
-        try:
-            arguments = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(arguments, dict):
-            return arguments
-    return None
+    texts = [item.arguments for item in response.output if _is_submission(item)]
+    try:
+        arguments = orjson.loads(texts[-1]) if texts and len(texts[-1]) <= MAX_ARGUMENTS else None
+    except orjson.JSONDecodeError:
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def _is_submission(item: Any) -> TypeGuard[NeMoGymResponseFunctionToolCall]:
+    return isinstance(item, NeMoGymResponseFunctionToolCall) and item.name == SUBMIT
 
 
 def same(value: Any, expected: Any) -> bool:

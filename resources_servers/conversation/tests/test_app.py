@@ -134,16 +134,33 @@ async def test_an_assistant_that_only_chats_is_left_alone_and_gets_nothing() -> 
     assert (await Gym(lambda _: message("Goodbye!")).run(row))["user_turns"] == 1
 
 
-async def test_a_guess_is_worth_what_it_got_right() -> None:
+async def test_what_is_handed_in_is_compared_field_by_field() -> None:
     row = GENERATOR.generate(1, seed=3)[0]
     form = right_form(row)
     first, second = form
+    asked = message(" ".join(fact["asked_by"][0] for fact in row["facts"].values()))
     gym = Gym(asks_then_submits(row), grading="fraction")
-    assert (await gym.verify(row, submit(**{first: form[first], second: "?"})))["reward"] == 0.5
-    assert (await gym.verify(row, submit(**{first: form[first]})))["wrong_fields"] == [second]
-    assert (await gym.verify(row, submit(**form, extra=1)))["wrong_fields"] == ["extra (not asked for)"]
-    assert (await gym.verify(row, submit(**{first: "?"}), submit(**form)))["reward"] == 1.0
-    assert (await gym.verify(row, message(json.dumps(form))))["reward"] == 0.0
+    assert (await gym.verify(row, asked, submit(**{first: form[first], second: "?"})))["reward"] == 0.5
+    assert (await gym.verify(row, asked, submit(**{first: form[first]})))["wrong_fields"] == [second]
+    assert (await gym.verify(row, asked, submit(**form, extra=1)))["wrong_fields"] == ["extra (not asked for)"]
+    assert (await gym.verify(row, asked, submit(**{first: "?"}), submit(**form)))["reward"] == 1.0
+    assert (await gym.verify(row, asked, message(json.dumps(form))))["reward"] == 0.0
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_lucky_guess_is_worth_nothing(later: bool) -> None:
+    row = GENERATOR.generate(1, seed=3)[0]
+    asked = message(" ".join(fact["asked_by"][0] for fact in row["facts"].values()))
+    output = [submit(**right_form(row)), asked] if later else [submit(**right_form(row))]
+    scored = await Gym(asks_then_submits(row), grading="fraction").verify(row, *output)
+    assert (scored["reward"], scored["guessed_fields"]) == (0.0, list(row["facts"]))
+
+
+async def test_what_the_user_tells_unasked_is_no_guess() -> None:
+    row = GENERATOR.generate(1, seed=3)[0]
+    told = {"role": "user", "content": " and ".join(str(value) for value in right_form(row).values())}
+    scored = await Gym(asks_then_submits(row)).verify(row, told, submit(**right_form(row)))
+    assert scored["reward"] == 1.0
 
 
 def plays(said: list[Item]) -> Item:

@@ -14,7 +14,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.judge import Verdict
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -92,10 +92,18 @@ class Gym:
         body = {**row, "response": response(answer).model_dump()}
         return await self.client.post(server_name="env", url_path="/verify", json=body)
 
+    async def failure(self, answer: str) -> str:
+        """Why there is no verdict. Such an answer is recorded as a failed rollout, and its reward never counted."""
+        answered = await (await self.verify(answer)).json()
+        assert answered[NG_FAILURE_CLASS_KEY] == "judge_failed"
+        return str(answered["_ng_failure_judge_error"])
+
     async def score(self, answer: str, **fields: Any) -> dict[str, Any]:
         reply = await self.verify(answer, **fields)
         assert reply.ok, await reply.text()
-        return await reply.json()
+        scored: dict[str, Any] = await reply.json()
+        assert NG_FAILURE_CLASS_KEY not in scored
+        return scored
 
 
 @pytest.mark.parametrize(("answer", "reward"), [("four", 1.0), ("five", 0.0)])
@@ -155,10 +163,7 @@ async def test_a_rubric_is_judged_line_by_line() -> None:
 @pytest.mark.parametrize("rule", [lambda *_: "I can't say.", lambda *_: ""])
 async def test_a_judge_without_a_verdict_is_a_failure_and_not_a_zero(rule: Rule) -> None:
     gym = Gym(rule, judge_max_attempts=2)
-    reply = await gym.verify("five")
-    assert reply.status == 500
-    assert reply.headers[FAILURE_CLASS_HEADER] == "verifier_error"
-    assert b"none of the labels" in await reply.read()
+    assert "none of the labels" in await gym.failure("five")
     assert len(gym.judge._asked) == 2
 
 
@@ -166,9 +171,7 @@ async def test_a_judge_that_breaks_is_a_failure_and_not_a_zero() -> None:
     def breaks(_asked: str, _number: int) -> str:
         raise RuntimeError("out of order")
 
-    reply = await Gym(breaks).verify("five")
-    assert reply.status == 500
-    assert b"out of order" in await reply.read()
+    assert "out of order" in await Gym(breaks).failure("five")
 
 
 async def test_a_recorded_judge_says_the_same_without_the_model(tmp_path: Path) -> None:
@@ -182,9 +185,7 @@ async def test_a_recorded_judge_says_the_same_without_the_model(tmp_path: Path) 
         [scored[key] for key in keys] for scored in replayed
     ]
     assert replaying.judge._asked == []
-    unknown = await replaying.verify("six")
-    assert unknown.status == 500
-    assert b"not recorded" in await unknown.read()
+    assert "not recorded" in await replaying.failure("six")
 
 
 async def test_an_answer_can_neither_flood_the_judge_nor_close_its_part() -> None:

@@ -16,7 +16,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
-from resources_servers.conversation.people import Character, Fact, ModelUser, ScriptedUser, SimulatedUser, Turn
+from resources_servers.conversation.simulated_users import Character, Fact, ModelUser, ScriptedUser, SimulatedUser, Turn
 
 TEMPLATE: Final = Path(__file__).parent / "prompt_templates" / "user.txt"
 SUBMIT: Final = "submit"

@@ -182,7 +182,7 @@ def check_state(world: World, made: list[list[Call]], expected: list[list[Expect
 def turns_of(response: NeMoGymResponse) -> list[list[NeMoGymResponseFunctionToolCall]]:
     """The tool calls of each turn; a new turn begins where the user speaks.
 
-    Calls that nobody carried out count, too, unless the model was cut off.
+    Calls that were not carried out count, too, unless the model was cut off.
     """
     answered = {item.call_id for item in response.output if isinstance(item, NeMoGymFunctionCallOutput)}
     cut_off = response.incomplete_details is not None

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from nemo_gym.data.task_generator import Row, TaskGenerator
-from resources_servers.function_calls.toolkit import CITIES, NAMES, SKILLS, SMALL_TALK, Request, function
+from resources_servers.function_calls.sample_tools import CITIES, NAMES, SKILLS, SMALL_TALK, Request, function
 
 SYSTEM: Final = "Call a tool if one can help. If none can, answer in one sentence."
 HOTEL: Final = "You work at the desk of a small hotel. Use the tools to do what the guest asks, then say what you did."

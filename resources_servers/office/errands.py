@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from resources_servers.office.scene import STARTS, TEAMS, Scene
+from resources_servers.office.random_office import STARTS, TEAMS, Scene
 
 PHRASES: Final = (
     "Thank you, I agree",

@@ -11,7 +11,7 @@ from typing import Final
 
 from nemo_gym.data.task_generator import Row, TaskGenerator
 from resources_servers.office.errands import ERRANDS, Errand, new_number
-from resources_servers.office.scene import ME, Scene, draw_scene
+from resources_servers.office.random_office import ME, Scene, draw_scene
 from resources_servers.office.world import DECLARATIONS, Office, OfficeCall, difference, replay
 
 SYSTEM: Final = (

@@ -1,4 +1,4 @@
-"""A program of its own that runs queries nobody trusts: one JSON request a line in, one JSON answer a line out.
+"""A program of its own that runs untrusted queries: one JSON request a line in, one JSON answer a line out.
 
 It is started with nothing but the standard library. SQLite may read the tables of one database in memory and nothing
 else: an authorizer refuses every write, attachment, pragma and random function, a progress handler ends what takes too
@@ -246,7 +246,7 @@ def answer(request: dict[str, Any], databases: Databases) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -11,7 +11,7 @@ from nemo_gym.server_utils import ServerClient
 from resources_servers.office.app import OfficeConfig, OfficeServer
 from resources_servers.office.errands import ERRANDS
 from resources_servers.office.generate import GENERATOR
-from resources_servers.office.scene import draw_scene
+from resources_servers.office.random_office import draw_scene
 from resources_servers.office.toolkit import TOOLS, call_tool
 from resources_servers.office.world import Office, OfficeCall, difference, replay
 

@@ -55,7 +55,7 @@ class SimulatedUser(Protocol):
 
 
 class UserError(RolloutError):
-    """The simulated user does not answer: the rollout can't go on, and is nobody's fault but ours."""
+    """The simulated user does not answer, so the rollout can't go on. It fails; the policy is not to blame."""
 
 
 class ScriptedUser:

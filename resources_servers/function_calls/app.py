@@ -1,5 +1,6 @@
 """Tool use, checked by the calls that were made or by what they did to a world, in one turn or several."""
 
+import asyncio
 from itertools import groupby
 from typing import Any, Final, Literal, Self
 
@@ -23,6 +24,9 @@ from resources_servers.function_calls.world import Simulation, World
 
 MAX_CALLS: Final = 256
 MAX_REASONS: Final = 10
+# More is checked in a thread: it may take longer than other rollouts should wait.
+MANY_CALLS: Final = 50
+LONG: Final = 20_000
 
 
 class FunctionCallsConfig(BaseResourcesServerConfig):
@@ -133,7 +137,12 @@ class FunctionCallsServer(SimpleResourcesServer):
         self.sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
         turns = turns_of(body.response)
         calls = sum(len(turn) for turn in turns)
-        problems = [[f"more than {MAX_CALLS} calls"]] if calls > MAX_CALLS else check(body, turns)
+        if calls > MAX_CALLS:
+            problems = [[f"more than {MAX_CALLS} calls"]]
+        elif calls > MANY_CALLS or sum(len(call.arguments) for turn in turns for call in turn) > LONG:
+            problems = await asyncio.to_thread(check, body, turns)
+        else:
+            problems = check(body, turns)
         fraction = sum(not turn for turn in problems) / len(problems)
         accuracy = float(fraction == 1)
         return FunctionCallsVerifyResponse(

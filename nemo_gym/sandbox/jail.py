@@ -6,6 +6,7 @@ kernel hangs up for it.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -141,8 +142,11 @@ class Session:
         return result.stdout
 
     async def stop(self) -> None:
-        """End everything in the box, and the box."""
-        self._connection.close()
+        """End everything in the box, and the box. A command that is running raises ``SandboxError``."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes who is waiting for an answer, and closes it
+        if not self._turn.locked():
+            self._connection.close()
 
     async def _execute(
         self, head: Mapping[str, Any], stdin: bytes, files: Mapping[str, bytes], limits: Limits

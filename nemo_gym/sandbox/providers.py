@@ -21,6 +21,7 @@ from nemo_gym.sandbox.isolation import Isolation, Runner, RunningSession, Sandbo
 from nemo_gym.sandbox.limits import Ending, Limits, Result
 
 DEFAULT_PROVIDER: Final = "jail"
+_GRACE_S: Final = 1.0
 _TIMED_OUT: Final = 124  # as the command timeout says it
 _ERROR_TYPES: Final = {Ending.WALL_TIME: "timeout", Ending.CPU_TIME: "timeout"}
 _SESSION_LIMITS: Final = Limits(cpu_s=600, wall_s=600, memory_mib=2048, processes=128, file_mib=512, disk_mib=1024)
@@ -68,8 +69,10 @@ class _SessionProvider:
         if user is not None:
             raise ConfigError(f"the sandbox provider {self.name!r} has one user, so user={user!r} can't be chosen")
         sandbox = self._get(handle)
+        if sandbox.seconds_left() <= 0:
+            raise SandboxError(f"the sandbox {handle.sandbox_id} has come to the end of its time")
         seconds = min(timeout_s or sandbox.limits.wall_s, sandbox.seconds_left())
-        limits = replace(sandbox.limits, wall_s=max(seconds, 0.001), cpu_s=min(sandbox.limits.cpu_s, seconds + 1))
+        limits = replace(sandbox.limits, wall_s=seconds, cpu_s=min(sandbox.limits.cpu_s, seconds + 1))
         environment = {**sandbox.spec.env, **(env or {})}
         folder = cwd or sandbox.spec.workdir or ""
         result = await sandbox.session.exec(command, folder=folder, environment=environment, limits=limits)
@@ -172,7 +175,8 @@ class _Open:
         self.limits = limits
         self._until = time.monotonic() + spec.ttl_s if spec.ttl_s else float("inf")
         loop = asyncio.get_running_loop()
-        self._end = loop.call_later(spec.ttl_s, self._expire) if spec.ttl_s else None
+        # A little later, so that a command that takes till then can say that it was ended.
+        self._end = loop.call_later(spec.ttl_s + _GRACE_S, self._expire) if spec.ttl_s else None
         self._ending: asyncio.Task[None] | None = None
 
     def seconds_left(self) -> float:

@@ -34,8 +34,9 @@ class GuardedLevel:
         self._user = _spare_users() if self.locked else None
         if self.locked:
             self._check()
-            fine = system.unhidden(map(os.path.realpath, self.readable), map(os.path.realpath, settings["hidden"]))
-            landlock.restrict([*fine, "/proc"], [self.boxes, *system.DEVICES])
+            hidden = list(map(os.path.realpath, settings["hidden"]))
+            visible = system.unhidden(map(os.path.realpath, self.readable), hidden)
+            landlock.restrict([*visible.whole, "/proc"], [self.boxes, *system.DEVICES], listed=visible.listed)
             self.filter = seccomp.assemble(kernel.architecture(), one_group=True)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -35,7 +35,7 @@ def version() -> int:
         return 0
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
+def restrict(readable: Iterable[str], writable: Iterable[str], *, listed: Iterable[str] = ()) -> None:
     """Take away all access to files but this. Signals to the outside go, too, where the kernel can do that."""
     known = version()
     handled = _handled(known)
@@ -46,6 +46,8 @@ def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
     try:
         for path in readable:
             _allow(ruleset, path, _READ & handled)
+        for path in listed:
+            _allow(ruleset, path, _READ_DIRECTORY)
         for path in writable:
             _allow(ruleset, path, handled & ~_IOCTL_DEVICE)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)

@@ -150,7 +150,8 @@ def _build_root(root: str, readable: Sequence[str], hidden: Sequence[str]) -> No
     for name, target in links.items():
         os.symlink(target, f"{root}/dev/{name}")
     for name in ("tmp", "workspace"):
-        os.symlink(f"{FOLDER}/{name}", f"{root}/{name}")
+        if not os.path.exists(f"{root}/{name}"):  # something in it may be readable, and then it is a folder
+            os.symlink(f"{FOLDER}/{name}", f"{root}/{name}")
     for name in ("proc", FOLDER.lstrip("/")):
         os.mkdir(f"{root}/{name}")
     kernel.mount("proc", f"{root}/proc", "proc", flags=kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)

@@ -61,9 +61,9 @@ def _exit_code(error: BaseException) -> int:
             return (error.code or 0) & 0xFF
         sys.stderr.write(f"{error.code}\n")
         return 1
-    # The first two frames are ours.
-    trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    sys.excepthook(type(error), error, trace)
+    # The first frame is ours.
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    sys.excepthook(type(error), error, error.__traceback__)
     return 1
 
 

@@ -7,7 +7,8 @@ package lies among them with the answers to its tasks.
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 _PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -41,20 +42,29 @@ def hidden(extra: Iterable[str] = ()) -> list[str]:
     return sorted(path for path in paths if os.path.isdir(path) and path not in asked)
 
 
-def unhidden(paths: Iterable[str], secret: Iterable[str]) -> Iterator[str]:
-    """``paths``, those with something secret inside replaced by what else they contain. Landlock can only allow.
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What can be read without what is hidden: whole paths, and folders of which only the list of names is open."""
+
+    whole: list[str]
+    listed: list[str]
+
+
+def unhidden(paths: Iterable[str], secret: Iterable[str]) -> Visible:
+    """Divide what has something secret inside. Landlock can only allow, and always for everything below.
 
     Links are left out: what counts is where they lead.
     """
-    secret = tuple(secret)
-    for path in paths:
+    visible = Visible([], [])
+    for path in (path for path in paths if not os.path.islink(path)):
         inner = [other for other in secret if other == path or other.startswith(f"{path}/")]
-        if path in inner or os.path.islink(path):
-            continue
         if not inner:
-            yield path
-        else:
-            yield from unhidden((entry.path for entry in os.scandir(path)), inner)
+            visible.whole.append(path)
+        elif path not in inner:
+            below = unhidden((entry.path for entry in os.scandir(path)), inner)
+            visible.whole.extend(below.whole)
+            visible.listed.extend((path, *below.listed))
+    return visible
 
 
 def environment(folder: str) -> dict[str, str]:

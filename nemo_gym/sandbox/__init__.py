@@ -20,7 +20,15 @@ if TYPE_CHECKING:
         SandboxSpec,
         SandboxStatus,
     )
-    from nemo_gym.sandbox.isolation import Isolation, Runner, SandboxSettings, open_runner, run, sandbox_runner
+    from nemo_gym.sandbox.isolation import (
+        Isolation,
+        LazyRunner,
+        Runner,
+        SandboxSettings,
+        open_runner,
+        run,
+        sandbox_runner,
+    )
     from nemo_gym.sandbox.limits import Ending, Limits, Result
     from nemo_gym.sandbox.providers import (
         create_provider,
@@ -35,6 +43,7 @@ __all__ = [
     "Ending",
     "ExecResult",
     "Isolation",
+    "LazyRunner",
     "Limits",
     "Result",
     "Runner",

@@ -44,7 +44,7 @@ class ContainerRunner:
         self.limits = limits or Limits()
         self._image = image
         self._engine = engine
-        self._modules = {f"{name}.py": source.encode() for name, source in (modules or {}).items()}
+        self._modules = {f"{name.replace('.', '/')}.py": source.encode() for name, source in (modules or {}).items()}
         self._runtime: list[str] = []
         self._sessions: set[ContainerSession] = set()
         self._gate = asyncio.Semaphore(parallel or os.cpu_count() or 1)

@@ -8,7 +8,9 @@
 ==============  =====================================================================================
 """
 
+import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ _IN_ORDER: Final[Sequence[Isolation]] = ("namespaces", "landlock", "container")
 _HINT: Final = (
     "install Podman (apt-get install podman) or Docker and pull the image, allow user namespaces (sysctl -w "
     "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0), or, if you trust the code "
-    "and lose nothing with this machine, say isolation: none"
+    "and lose nothing with this machine, ask for no isolation (isolation: none; sandbox_isolation: none for a server)"
 )
 # Run once after the start: a wall is believed when it has been touched.
 _TRIAL: Final = """
@@ -142,6 +144,33 @@ async def open_runner(settings: SandboxSettings | None = None) -> Runner:
         log("programs run in a sandbox isolated by: %s", level)
         return runner
     raise ConfigError("no sandbox works on this machine:\n  " + "\n  ".join(reasons), hint=_HINT)
+
+
+class LazyRunner:
+    """A runner for servers: opened by the first call, whichever event loop it comes from."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._runner: Runner | None = None
+
+    async def get(self) -> Runner:
+        """The runner; raises ``ConfigError`` where no sandbox works."""
+        if self._runner is None:
+            await asyncio.to_thread(self._open)
+        assert self._runner is not None, "opened or raised"
+        return self._runner
+
+    async def aclose(self) -> None:
+        """Close it if it was opened; a later call opens it again."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.aclose()
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._runner is None:
+                self._runner = asyncio.run(open_runner(self._settings))
 
 
 @asynccontextmanager

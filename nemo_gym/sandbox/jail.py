@@ -111,7 +111,7 @@ class Session:
         environment: Mapping[str, str] | None = None,
         limits: Limits | None = None,
     ) -> Result:
-        """Run a command, by the shell if it is text. What it leaves running ends with the box."""
+        """Run a command, by the shell if it is text. Whatever it leaves running ends with it."""
         arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         head = {"arguments": arguments, "source": "", "folder": folder, "environment": dict(environment or {})}
         return await self._execute(head, stdin, {}, limits or self.limits)

@@ -113,7 +113,7 @@ async def test_a_box_starts_empty(jail: Jail) -> None:
     assert [(await jail.run(program)).text for _ in range(3)] == ["[]\n"] * 3
 
 
-async def test_a_session_keeps_its_folder_and_its_processes(jail: Jail) -> None:
+async def test_a_session_keeps_its_folder(jail: Jail) -> None:
     async with jail.session(limits=SMALL) as session:
         await session.upload("in/a.txt", b"hello")
         counted = await session.exec(

@@ -122,6 +122,10 @@ def _warm_up(modules: dict[str, str]) -> None:
     for name in _WARM:
         importlib.import_module(name)
     for name, source in modules.items():
+        for end in (index for index, character in enumerate(name) if character == "."):
+            package = types.ModuleType(name[:end])
+            package.__path__ = []
+            sys.modules.setdefault(name[:end], package)
         module = types.ModuleType(name)
-        exec(compile(source, f"{name}.py", "exec"), module.__dict__)
         sys.modules[name] = module
+        exec(compile(source, f"{name}.py", "exec"), module.__dict__)

@@ -17,8 +17,14 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox import Isolation, LazyRunner, Limits, SandboxSettings
-from resources_servers.python_code.extract import complete, extract_code
-from resources_servers.python_code.verification import Tests, Verdict, modules_in_the_box, verify_solution
+from resources_servers.python_code.verification import (
+    Tests,
+    Verdict,
+    complete,
+    extract_code,
+    modules_in_the_box,
+    verify_solution,
+)
 
 
 class PythonCodeConfig(BaseResourcesServerConfig):

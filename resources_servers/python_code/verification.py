@@ -1,10 +1,11 @@
-"""From a row and an answer to a verdict: runs the judge in the sandbox and reads what it says.
+"""From a row and an answer to a verdict: finds the code, runs the judge in the sandbox and reads what it says.
 
 A solution that is wrong, slow, too large or hostile fails, with a reason. A sandbox or a test that does not work
 raises, so that the rollout is a failure and not a reward of 0.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -14,9 +15,13 @@ from pydantic import BaseModel, Field, model_validator
 from nemo_gym.sandbox import Ending, Limits, Result, Runner
 
 _FOLDER: Final = Path(__file__).parent
-_IN_THE_BOX: Final = ("plain", "compare", "solver", "judge")
+_IN_THE_BOX: Final = ("plain", "solver", "judge")
 _PACKAGE: Final = "resources_servers.python_code"
 _PROGRAM: Final = f"from {_PACKAGE}.judge import main\nmain()\n"
+# Answers are untrusted and may be megabytes; a program of that length is not one.
+MAX_CODE: Final = 100_000
+_FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_PYTHON: Final = {"python", "py", "python3", ""}
 _ENDINGS: Final = {
     Ending.CPU_TIME: "takes too much CPU time",
     Ending.WALL_TIME: "takes too long",
@@ -108,3 +113,32 @@ def read_verdict(result: Result, *, total: int) -> Verdict:
     if len(passed) != total:
         raise ValueError(f"the judge gave {len(passed)} verdicts on {total} tests")
     return Verdict(sum(passed), total, said["reason"], result.cpu_s)
+
+
+def extract_code(text: str) -> str | None:
+    """The last fenced block of Python; without any fence the whole text, as a plain completion."""
+    text = text[-MAX_CODE:] if "```" in text or "~~~" in text else text[:MAX_CODE]
+    blocks = _blocks(text)
+    if blocks:
+        python = [code for language, code in blocks if language.lower() in _PYTHON]
+        return python[-1] if python else None
+    return text if text.strip() else None
+
+
+def complete(setup: str, code: str) -> str:
+    """The beginning that the task gave, with what the model wrote: the rest of it, or all of it again."""
+    return f"{setup.rstrip()}\n{code}" if setup.strip() else code
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    blocks: list[tuple[str, str]] = []
+    opening: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        if opening is None:
+            opening = fence
+        elif fence[1].startswith(opening[1]) and not fence[2]:
+            blocks.append((opening[2], text[opening.end() + 1 : fence.start()]))
+            opening = None
+    if opening is not None:  # cut off by a limit on tokens
+        blocks.append((opening[2], text[opening.end() + 1 :]))
+    return blocks

@@ -18,7 +18,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox import Isolation, LazyRunner, Limits, SandboxSettings
 from resources_servers.python_code.verification import (
-    Tests,
+    HiddenTests,
     Verdict,
     complete,
     extract_code,
@@ -42,13 +42,13 @@ class PythonCodeConfig(BaseResourcesServerConfig):
 class PythonCodeSeedSessionRequest(BaseSeedSessionRequest):
     """The row's tests: a row that can't be verified is refused before it costs a model call."""
 
-    tests: Tests
+    tests: HiddenTests
 
 
 class PythonCodeVerifyRequest(BaseVerifyRequest):
     """A row and what the agent made of it."""
 
-    tests: Tests
+    tests: HiddenTests
     question: str | None = None
     task_id: str | None = None
     difficulty: int | None = None

@@ -31,6 +31,7 @@ DEMONSTRATIONS: Final = {
     "program": ("Write a Python program that reads one integer and prints it plus 1.", "print(int(input()) + 1)"),
 }
 DEFAULT_SHOTS: Final = 1
+EXPECTED: Final = {"function": "expected", "program": "stdout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,9 @@ def _unseen(rng: Random, templates: Sequence[Template], kind: str, seen: set[str
         question = _question(template, kind, blanks)
         if question not in seen:
             solution = template.code.format_map(blanks)
-            tests = (
-                _function_tests(template, solution, rng)
-                if kind == "function"
-                else _program_tests(template, solution, rng)
-            )
-            return Problem(kind, template.level, question, solution, tests)
+            cases = (_function_cases if kind == "function" else _program_cases)(template, solution, rng)
+            if len({json.dumps(case[EXPECTED[kind]]) for case in cases}) > 1:  # or a constant would do
+                return Problem(kind, template.level, question, solution, _tests(template, kind, cases))
     raise ConfigError(
         f"there are no more different tasks of the kind {kind}", hint="ask for fewer tasks or another difficulty"
     )
@@ -108,17 +106,21 @@ def _question(template: Template, kind: str, blanks: dict[str, Any]) -> str:
     return f"Write a Python function `{template.name}({parameters})` that {text}."
 
 
-def _function_tests(template: Template, solution: str, rng: Random) -> dict[str, Any]:
+def _tests(template: Template, kind: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    named = {"entry_point": template.name} if kind == "function" else {}
+    return {"kind": kind, **named, "cases": cases}
+
+
+def _function_cases(template: Template, solution: str, rng: Random) -> list[dict[str, Any]]:
     names: dict[str, Any] = {}
     exec(solution, names)  # noqa: S102 - our own template
     drawn = [template.draw(rng) for _ in range(CASES)]
-    cases = [{"args": args, "expected": names[template.name](*json.loads(json.dumps(args)))} for args in drawn]
-    return {"kind": "function", "entry_point": template.name, "cases": cases}
+    return [{"args": args, "expected": names[template.name](*json.loads(json.dumps(args)))} for args in drawn]
 
 
-def _program_tests(template: Template, solution: str, rng: Random) -> dict[str, Any]:
+def _program_cases(template: Template, solution: str, rng: Random) -> list[dict[str, Any]]:
     inputs = ["".join(f"{line}\n" for line in template.draw(rng)) for _ in range(CASES)]
-    return {"kind": "program", "cases": [{"stdin": text, "stdout": _output(solution, text)} for text in inputs]}
+    return [{"stdin": text, "stdout": _output(solution, text)} for text in inputs]
 
 
 def _output(solution: str, text: str) -> str:

@@ -40,7 +40,7 @@ class Case(BaseModel):
     stdout: str | None = None
 
 
-class Tests(BaseModel):
+class HiddenTests(BaseModel):
     """How a solution is tested: a function by ``check(candidate)`` or by cases, a program by cases.
 
     ``setup`` is code that the task gives, to which the solution is added.
@@ -54,7 +54,7 @@ class Tests(BaseModel):
     tolerance: float | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> "Tests":
+    def _check(self) -> "HiddenTests":
         if self.kind == "program":
             if not self.cases or any(case.stdin is None or case.stdout is None for case in self.cases):
                 raise ValueError("a program is tested by cases with stdin and stdout")
@@ -85,7 +85,7 @@ def modules_in_the_box() -> dict[str, str]:
     return {f"{_PACKAGE}.{name}": (_FOLDER / f"{name}.py").read_text("utf-8") for name in _IN_THE_BOX}
 
 
-async def verify_solution(runner: Runner, solution: str, tests: Tests, *, limits: Limits) -> Verdict:
+async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, limits: Limits) -> Verdict:
     """Test a solution in the sandbox."""
     kind = "cases" if tests.kind == "function" and tests.cases else tests.kind
     request = {

@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import signal
+import site
 import socket
 import sys
 import types
@@ -121,6 +122,7 @@ def _wait_for_supervisors() -> NoReturn:
 def _warm_up(modules: dict[str, str]) -> None:
     for name in _WARM:
         importlib.import_module(name)
+    site.setquit()  # exit() and quit(), which an interpreter with packages has
     for name, source in modules.items():
         for end in (index for index, character in enumerate(name) if character == "."):
             package = types.ModuleType(name[:end])

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from nemo_gym.sandbox.client import AsyncSandbox, Sandbox
-    from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError, SandboxError
     from nemo_gym.sandbox.interface import (
         ExecResult,
+        SandboxCreateError,
+        SandboxCreateVerificationError,
+        SandboxError,
         SandboxExecResult,
         SandboxHandle,
         SandboxProvider,
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
         SandboxSpec,
         SandboxStatus,
     )
-    from nemo_gym.sandbox.isolation import (
+    from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
+    from nemo_gym.sandbox.providers import (
+        create_provider,
+        get_provider_class,
+        list_providers,
+        register_provider,
+        resolve_provider_config,
+    )
+    from nemo_gym.sandbox.runners import (
         Isolation,
         LazyRunner,
         Runner,
@@ -29,22 +39,13 @@ if TYPE_CHECKING:
         run,
         sandbox_runner,
     )
-    from nemo_gym.sandbox.limits import Ending, Limits, Result
-    from nemo_gym.sandbox.providers import (
-        create_provider,
-        get_provider_class,
-        list_providers,
-        register_provider,
-        resolve_provider_config,
-    )
 
 __all__ = [
     "AsyncSandbox",
-    "Ending",
     "ExecResult",
     "Isolation",
     "LazyRunner",
-    "Limits",
+    "ProgramEnding",
     "Result",
     "Runner",
     "Sandbox",
@@ -53,6 +54,7 @@ __all__ = [
     "SandboxError",
     "SandboxExecResult",
     "SandboxHandle",
+    "SandboxLimits",
     "SandboxProvider",
     "SandboxResources",
     "SandboxSettings",
@@ -68,7 +70,7 @@ __all__ = [
     "sandbox_runner",
 ]
 
-_MODULES: Final = ("client", "errors", "interface", "isolation", "limits", "providers")
+_MODULES: Final = ("client", "interface", "limits", "providers", "runners")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from nemo_gym.sandbox.errors import SandboxError
-from nemo_gym.sandbox.interface import SandboxExecResult, SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus
+from nemo_gym.sandbox.interface import (
+    SandboxError,
+    SandboxExecResult,
+    SandboxHandle,
+    SandboxProvider,
+    SandboxSpec,
+    SandboxStatus,
+)
 from nemo_gym.sandbox.providers import DEFAULT_PROVIDER, create_provider
 
 T = TypeVar("T")

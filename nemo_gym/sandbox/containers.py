@@ -16,15 +16,15 @@ from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Final
 
-from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
-from nemo_gym.sandbox.limits import KIB, Ending, Limits, Result
+from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
 ENGINES: Final = ("docker", "podman")
 FOLDER: Final = "/box"
 _GVISOR: Final = "runsc"
 _USER: Final = "1000:1000"
 _CONTROL_TIMEOUT_S: Final = 60.0
-_CLIENT: Final = Limits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
+_CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
 
 
 class ContainerRunner:
@@ -36,12 +36,12 @@ class ContainerRunner:
         self,
         *,
         image: str,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         modules: Mapping[str, str] | None = None,
         parallel: int | None = None,
         engine: str | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self._image = image
         self._engine = engine
         self._modules = {f"{name.replace('.', '/')}.py": source.encode() for name, source in (modules or {}).items()}
@@ -66,7 +66,7 @@ class ContainerRunner:
         *,
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a Python program in a new container."""
         async with self._gate, self.session(limits=limits) as session:
@@ -74,7 +74,7 @@ class ContainerRunner:
 
     @asynccontextmanager
     async def session(
-        self, *, limits: Limits | None = None, image: str | None = None
+        self, *, limits: SandboxLimits | None = None, image: str | None = None
     ) -> AsyncIterator["ContainerSession"]:
         """A container for several programs."""
         session = await self.open_session(limits=limits, image=image)
@@ -83,7 +83,9 @@ class ContainerRunner:
         finally:
             await session.stop()
 
-    async def open_session(self, *, limits: Limits | None = None, image: str | None = None) -> "ContainerSession":
+    async def open_session(
+        self, *, limits: SandboxLimits | None = None, image: str | None = None
+    ) -> "ContainerSession":
         """A container that its caller stops."""
         if self._engine is None:
             await self.start()
@@ -104,7 +106,7 @@ class ContainerRunner:
         for session in tuple(self._sessions):
             await session.stop()
 
-    def _create(self, name: str, limits: Limits) -> list[str]:
+    def _create(self, name: str, limits: SandboxLimits) -> list[str]:
         disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m,nr_inodes={limits.disk_files}"
         return [
             "run", "--detach", "--rm", "--init", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
@@ -134,7 +136,7 @@ class ContainerSession:
     """A running container."""
 
     def __init__(
-        self, engine: str, name: str, limits: Limits, *, on_stop: Callable[["ContainerSession"], None]
+        self, engine: str, name: str, limits: SandboxLimits, *, on_stop: Callable[["ContainerSession"], None]
     ) -> None:
         self.limits = limits
         self._engine = engine
@@ -148,7 +150,7 @@ class ContainerSession:
         stdin: bytes = b"",
         folder: str = "",
         environment: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a command, by the shell if it is text. One that takes too long ends with its container."""
         limits = limits or self.limits
@@ -158,7 +160,7 @@ class ContainerSession:
         place = [f"--workdir={PurePosixPath(FOLDER, folder)}"]
         line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
         result = await call(line, stdin=stdin, limits=limits)
-        if result.ending in {Ending.WALL_TIME, Ending.OUTPUT}:
+        if result.ending in {ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT}:
             # The engine's client is gone, the program is not.
             await call([self._engine, "kill", self._name])
         elif result.exit_code in {125, 126} and b"container" in result.stderr:
@@ -171,7 +173,7 @@ class ContainerSession:
         *,
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a Python program."""
         for path, content in {**(files or {}), "program.py": program.encode()}.items():
@@ -188,7 +190,7 @@ class ContainerSession:
     async def download(self, path: str) -> bytes:
         """Read a file as a program in the box would."""
         result = await self.exec(["cat", "--", path])
-        if result.ending is Ending.OUTPUT:
+        if result.ending is ProgramEnding.OUTPUT:
             raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
         if not result.ok:
             raise FileNotFoundError(_last_line(result.stderr))
@@ -200,7 +202,7 @@ class ContainerSession:
         await call([self._engine, "rm", "--force", "--volumes", self._name])
 
 
-async def call(command: Sequence[str], *, stdin: bytes = b"", limits: Limits = _CLIENT) -> Result:
+async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
     """Run a client of the engine; it is ended when it takes too long or writes too much."""
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -215,7 +217,7 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: Limits = _
     assert process.stdout is not None
     assert process.stderr is not None
     most = limits.output_kib * KIB
-    ending = Ending.EXITED
+    ending = ProgramEnding.EXITED
     streams = [asyncio.ensure_future(_read(stream, most)) for stream in (process.stdout, process.stderr)]
     writer = asyncio.ensure_future(_write(process.stdin, stdin))
     try:
@@ -223,9 +225,9 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: Limits = _
             await asyncio.gather(*streams)
             await process.wait()
     except TimeoutError:
-        ending = Ending.WALL_TIME
+        ending = ProgramEnding.WALL_TIME
     except _TooMuchError:
-        ending = Ending.OUTPUT
+        ending = ProgramEnding.OUTPUT
     finally:
         if process.returncode is None:
             # With whatever it started: who holds its pipes open would be waited for.

@@ -1,10 +1,32 @@
-"""The types of sandboxes that servers hold: what they ask for, what they get back, and what a provider has to do."""
+"""The types of sandboxes that servers hold: what they ask for, what they get back, and what a provider has to do.
+
+What goes wrong with a sandbox is never a reward. What a program does wrong is not an error but a result.
+
+    RolloutError
+    └── SandboxError                              it did not do its work; nothing is known about the program
+        └── SandboxCreateError                    it could not be made
+            └── SandboxCreateVerificationError    it was made, but does not isolate what it should
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+from nemo_gym.errors import RolloutError
+
+
+class SandboxError(RolloutError):
+    """A sandbox failed, so whatever it was to find out is unknown."""
+
+
+class SandboxCreateError(SandboxError):
+    """A sandbox could not be made."""
+
+
+class SandboxCreateVerificationError(SandboxCreateError):
+    """A sandbox was made but is not what was asked for."""
 
 
 class SandboxStatus(StrEnum):

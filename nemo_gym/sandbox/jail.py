@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.inside import system
-from nemo_gym.sandbox.inside.frames import BrokenFrameError, Decoder, Frame, receive
-from nemo_gym.sandbox.limits import KIB, Ending, Limits, Result
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message, receive
+from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
 _START: Final = "import sys; sys.path.append(sys.argv[2]); from nemo_gym.sandbox.inside.server import main; main()"
 _START_TIMEOUT_S: Final = 60.0
@@ -41,13 +41,13 @@ class Jail:
         self,
         level: str,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         readable: Sequence[str | Path] = (),
         modules: Mapping[str, str] | None = None,
         parallel: int | None = None,
     ) -> None:
         self.level = level
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self._server = _ForkServer(level, [str(path) for path in readable], dict(modules or {}))
         self._parallel = parallel or max(8, 4 * (os.cpu_count() or 1))
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
@@ -59,7 +59,7 @@ class Jail:
         *,
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a Python program in a box of its own. ``files`` are written beside it first."""
         limits = limits or self.limits
@@ -67,7 +67,7 @@ class Jail:
             return await session.python(program, stdin=stdin, files=files)
 
     @asynccontextmanager
-    async def session(self, *, limits: Limits | None = None) -> AsyncIterator["Session"]:
+    async def session(self, *, limits: SandboxLimits | None = None) -> AsyncIterator["BoxSession"]:
         """A box for several programs, with one folder for all of them."""
         session = await self.open_session(limits=limits)
         try:
@@ -75,11 +75,11 @@ class Jail:
         finally:
             await session.stop()
 
-    async def open_session(self, *, limits: Limits | None = None) -> "Session":
+    async def open_session(self, *, limits: SandboxLimits | None = None) -> "BoxSession":
         """A box that its caller stops."""
         if not self._server.running:
             await asyncio.to_thread(self._server.start)
-        return Session(self._server.connect(), limits or self.limits)
+        return BoxSession(self._server.connect(), limits or self.limits)
 
     async def start(self) -> None:
         """Start the fork server now; raises ``SandboxCreateError`` where this level does not work."""
@@ -93,14 +93,14 @@ class Jail:
         return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._parallel))
 
 
-class Session:
+class BoxSession:
     """A box: run commands and programs, put files in, take files out, stop."""
 
-    def __init__(self, connection: socket.socket, limits: Limits) -> None:
+    def __init__(self, connection: socket.socket, limits: SandboxLimits) -> None:
         self.limits = limits
         self._connection = connection
         self._turn = asyncio.Lock()
-        self._opening: bytes = Frame({"limits": limits.to_json()}).encode()
+        self._opening: bytes = Message({"limits": limits.to_json()}).encode()
 
     async def exec(
         self,
@@ -109,7 +109,7 @@ class Session:
         stdin: bytes = b"",
         folder: str = "",
         environment: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a command, by the shell if it is text. Whatever it leaves running ends with it."""
         arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
@@ -122,7 +122,7 @@ class Session:
         *,
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a Python program in the warm interpreter."""
         head: dict[str, Any] = {"arguments": None, "source": program, "folder": "", "environment": {}}
@@ -135,7 +135,7 @@ class Session:
     async def download(self, path: str) -> bytes:
         """Read a file as a program in the box would."""
         result = await self.python(_DOWNLOAD.format(path=path))
-        if result.ending is Ending.OUTPUT:
+        if result.ending is ProgramEnding.OUTPUT:
             raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
         if not result.ok:
             raise FileNotFoundError(result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
@@ -149,13 +149,13 @@ class Session:
             self._connection.close()
 
     async def _execute(
-        self, head: Mapping[str, Any], stdin: bytes, files: Mapping[str, bytes], limits: Limits
+        self, head: Mapping[str, Any], stdin: bytes, files: Mapping[str, bytes], limits: SandboxLimits
     ) -> Result:
-        frame = Frame({**head, "files": list(files), "limits": limits.to_json()}, [stdin, *files.values()])
+        message = Message({**head, "files": list(files), "limits": limits.to_json()}, [stdin, *files.values()])
         try:
             async with self._turn, asyncio.timeout(limits.wall_s + _GRACE_S):
-                answer = await self._ask(frame, limits)
-        except (BrokenFrameError, OSError, TimeoutError) as error:
+                answer = await self._ask(message, limits)
+        except (BrokenMessageError, OSError, TimeoutError) as error:
             self._connection.close()
             raise SandboxError(f"the sandbox broke down: {str(error) or type(error).__name__}") from error
         except asyncio.CancelledError:
@@ -165,10 +165,10 @@ class Session:
             raise SandboxError(f"the sandbox could not run the program: {answer.head['failure']}")
         return _result(answer)
 
-    async def _ask(self, frame: Frame, limits: Limits) -> Frame:
+    async def _ask(self, message: Message, limits: SandboxLimits) -> Message:
         loop = asyncio.get_running_loop()
         decoder = Decoder(limit=2 * limits.output_kib * KIB + _HEAD_SIZE)
-        await loop.sock_sendall(self._connection, self._opening + frame.encode())
+        await loop.sock_sendall(self._connection, self._opening + message.encode())
         self._opening = b""
         while True:
             answer = decoder.feed(await loop.sock_recv(self._connection, min(decoder.wanted, 1 << 20)))
@@ -239,9 +239,9 @@ class _ForkServer:
         paths = {"readable": system.readable(self._extra), "hidden": system.hidden(self._extra)}
         control.settimeout(_START_TIMEOUT_S)
         try:
-            control.sendall(Frame({**self._settings, **paths, "folder": folder}).encode())
+            control.sendall(Message({**self._settings, **paths, "folder": folder}).encode())
             answer = receive(control)
-        except (BrokenFrameError, OSError) as error:
+        except (BrokenMessageError, OSError) as error:
             log.seek(0)
             lines = log.read().decode("utf-8", "replace").splitlines()
             return lines[-1] if lines else str(error)
@@ -258,13 +258,13 @@ class _ForkServer:
             self._process = None
 
 
-def _result(answer: Frame) -> Result:
+def _result(answer: Message) -> Result:
     """What the supervisor said, looked at closely: it lives next door to code that nobody trusts."""
     head = answer.head
     try:
         stdout, stderr = answer.blobs
         return Result(
-            ending=Ending(head["ending"]),
+            ending=ProgramEnding(head["ending"]),
             exit_code=int(head["exit_code"]),
             stdout=stdout,
             stderr=stderr,

@@ -11,7 +11,7 @@ KIB: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Each is for the whole program with all its descendants, unless it says otherwise."""
 
     cpu_s: float = 10.0
@@ -35,7 +35,7 @@ class Limits:
         return asdict(self)
 
 
-class Ending(StrEnum):
+class ProgramEnding(StrEnum):
     """Why a program is no longer running."""
 
     EXITED = "exited"  # by itself, or by a signal
@@ -50,7 +50,7 @@ class Ending(StrEnum):
 class Result:
     """How a program ended and what it wrote. ``exit_code`` is negative for a signal, as in ``subprocess``."""
 
-    ending: Ending
+    ending: ProgramEnding
     exit_code: int
     stdout: bytes
     stderr: bytes
@@ -61,7 +61,7 @@ class Result:
     @property
     def ok(self) -> bool:
         """Whether it ended by itself, with exit code 0."""
-        return self.ending is Ending.EXITED and self.exit_code == 0
+        return self.ending is ProgramEnding.EXITED and self.exit_code == 0
 
     @property
     def text(self) -> str:

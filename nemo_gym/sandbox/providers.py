@@ -15,16 +15,25 @@ from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.containers import ENGINES, ContainerRunner, ContainerSession
-from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
-from nemo_gym.sandbox.interface import SandboxExecResult, SandboxHandle, SandboxProvider, SandboxSpec, SandboxStatus
-from nemo_gym.sandbox.isolation import Isolation, Runner, RunningSession, SandboxSettings, open_runner
-from nemo_gym.sandbox.limits import Ending, Limits, Result
+from nemo_gym.sandbox.interface import (
+    SandboxCreateError,
+    SandboxError,
+    SandboxExecResult,
+    SandboxHandle,
+    SandboxProvider,
+    SandboxSpec,
+    SandboxStatus,
+)
+from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
+from nemo_gym.sandbox.runners import Isolation, Runner, RunningSession, SandboxSettings, open_runner
 
 DEFAULT_PROVIDER: Final = "jail"
 _GRACE_S: Final = 1.0
 _TIMED_OUT: Final = 124  # as the command timeout says it
-_ERROR_TYPES: Final = {Ending.WALL_TIME: "timeout", Ending.CPU_TIME: "timeout"}
-_SESSION_LIMITS: Final = Limits(cpu_s=600, wall_s=600, memory_mib=2048, processes=128, file_mib=512, disk_mib=1024)
+_ERROR_TYPES: Final = {ProgramEnding.WALL_TIME: "timeout", ProgramEnding.CPU_TIME: "timeout"}
+_SESSION_LIMITS: Final = SandboxLimits(
+    cpu_s=600, wall_s=600, memory_mib=2048, processes=128, file_mib=512, disk_mib=1024
+)
 
 
 class _SessionProvider:
@@ -105,7 +114,7 @@ class _SessionProvider:
             await sandbox.stop()
         self._open.clear()
 
-    async def _session(self, spec: SandboxSpec, limits: Limits) -> RunningSession:
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> RunningSession:
         raise NotImplementedError
 
     def _get(self, handle: SandboxHandle) -> "_Open":
@@ -131,7 +140,7 @@ class JailProvider(_SessionProvider):
             await self._runner.aclose()
             self._runner = None
 
-    async def _session(self, spec: SandboxSpec, limits: Limits) -> RunningSession:
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> RunningSession:
         unable = {"image": spec.image, "ports": spec.ports, "resources.gpu": spec.resources.gpu}
         for name, value in unable.items():
             if value:
@@ -148,7 +157,7 @@ class ContainerProvider(_SessionProvider):
         super().__init__()
         self._runner = ContainerRunner(image=image, engine=self.name)
 
-    async def _session(self, spec: SandboxSpec, limits: Limits) -> ContainerSession:
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> ContainerSession:
         if spec.ports or spec.resources.gpu:
             raise SandboxCreateError(f"the sandbox provider {self.name!r} offers neither ports nor GPUs")
         return await self._runner.open_session(limits=limits, image=spec.image)
@@ -169,7 +178,7 @@ class PodmanProvider(ContainerProvider):
 class _Open:
     """A session, what was asked for, and when its time is over."""
 
-    def __init__(self, session: RunningSession, spec: SandboxSpec, limits: Limits) -> None:
+    def __init__(self, session: RunningSession, spec: SandboxSpec, limits: SandboxLimits) -> None:
         self.session = session
         self.spec = spec
         self.limits = limits
@@ -247,7 +256,7 @@ def _only_item(config: Any) -> tuple[str, dict[str, Any]]:
     return str(name), dict(options or {})
 
 
-def _limits_of(spec: SandboxSpec) -> Limits:
+def _limits_of(spec: SandboxSpec) -> SandboxLimits:
     limits = _SESSION_LIMITS
     resources = spec.resources
     if resources.memory_mib:
@@ -261,7 +270,7 @@ def _limits_of(spec: SandboxSpec) -> Limits:
 
 
 def _exec_result(result: Result) -> SandboxExecResult:
-    over = result.ending is not Ending.EXITED
+    over = result.ending is not ProgramEnding.EXITED
     return SandboxExecResult(
         stdout=result.text,
         stderr=result.stderr.decode("utf-8", "replace"),

@@ -16,7 +16,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-from nemo_gym.sandbox import Isolation, LazyRunner, Limits, SandboxSettings
+from nemo_gym.sandbox import Isolation, LazyRunner, SandboxLimits, SandboxSettings
 from resources_servers.python_code.verification import (
     HiddenTests,
     Verdict,
@@ -79,7 +79,7 @@ class PythonCodeServer(SimpleResourcesServer):
         self._runner = LazyRunner(
             SandboxSettings(
                 isolation=config.sandbox_isolation,
-                limits=Limits(cpu_s=config.cpu_s, wall_s=config.wall_s, memory_mib=config.memory_mib),
+                limits=SandboxLimits(cpu_s=config.cpu_s, wall_s=config.wall_s, memory_mib=config.memory_mib),
                 modules=modules_in_the_box(),
                 image=config.sandbox_image,
                 parallel=config.sandbox_parallel,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from nemo_gym.sandbox import Ending, Limits, Result, Runner
+from nemo_gym.sandbox import ProgramEnding, Result, Runner, SandboxLimits
 
 _FOLDER: Final = Path(__file__).parent
 _IN_THE_BOX: Final = ("plain", "solver", "judge")
@@ -23,11 +23,11 @@ MAX_CODE: Final = 100_000
 _FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _PYTHON: Final = {"python", "py", "python3", ""}
 _ENDINGS: Final = {
-    Ending.CPU_TIME: "takes too much CPU time",
-    Ending.WALL_TIME: "takes too long",
-    Ending.MEMORY: "takes too much memory",
-    Ending.DISK: "writes too many files",
-    Ending.OUTPUT: "prints too much",
+    ProgramEnding.CPU_TIME: "takes too much CPU time",
+    ProgramEnding.WALL_TIME: "takes too long",
+    ProgramEnding.MEMORY: "takes too much memory",
+    ProgramEnding.DISK: "writes too many files",
+    ProgramEnding.OUTPUT: "prints too much",
 }
 
 
@@ -85,7 +85,7 @@ def modules_in_the_box() -> dict[str, str]:
     return {f"{_PACKAGE}.{name}": (_FOLDER / f"{name}.py").read_text("utf-8") for name in _IN_THE_BOX}
 
 
-async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, limits: Limits) -> Verdict:
+async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, limits: SandboxLimits) -> Verdict:
     """Test a solution in the sandbox."""
     kind = "cases" if tests.kind == "function" and tests.cases else tests.kind
     request = {
@@ -101,7 +101,7 @@ async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, 
 
 def read_verdict(result: Result, *, total: int) -> Verdict:
     """What the judge said; if it did not come to that, the solution saw to it."""
-    if result.ending is not Ending.EXITED:
+    if result.ending is not ProgramEnding.EXITED:
         return Verdict(0, total, _ENDINGS[result.ending], result.cpu_s)
     try:
         said = json.loads(result.stdout)

@@ -11,7 +11,7 @@ from benchmarks.human_eval import prepare as human_eval
 from nemo_gym.cli.main import main
 from nemo_gym.errors import ConfigError
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
-from nemo_gym.sandbox import Limits, SandboxSettings, sandbox_runner
+from nemo_gym.sandbox import SandboxLimits, SandboxSettings, sandbox_runner
 from resources_servers.python_code.verification import (
     HiddenTests,
     Verdict,
@@ -21,7 +21,7 @@ from resources_servers.python_code.verification import (
     verify_solution,
 )
 
-LIMITS = Limits(cpu_s=5, wall_s=60)
+LIMITS = SandboxLimits(cpu_s=5, wall_s=60)
 
 
 @pytest.fixture(scope="module")

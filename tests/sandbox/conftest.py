@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from nemo_gym.sandbox.errors import SandboxCreateError
+from nemo_gym.sandbox.interface import SandboxCreateError
 from nemo_gym.sandbox.jail import Jail
 
 LEVELS = ("namespaces", "landlock")

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_gym.sandbox.jail import Jail
-from nemo_gym.sandbox.limits import Ending, Limits, Result
+from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
 
 SECRET = "the-secret-of-the-host"
-LIMITS = Limits(cpu_s=2, wall_s=20, memory_mib=160, processes=12, file_mib=2, disk_mib=8, disk_files=500, output_kib=64)
-ENDED = frozenset(Ending)
+LIMITS = SandboxLimits(
+    cpu_s=2, wall_s=20, memory_mib=160, processes=12, file_mib=2, disk_mib=8, disk_files=500, output_kib=64
+)
+ENDED = frozenset(ProgramEnding)
 
 # The vocabulary of the programs below: what should not work is tried, and tells on itself if it does.
 ATTEMPTS = '''
@@ -49,8 +51,8 @@ class Case:
 
     name: str
     program: str
-    endings: frozenset[Ending] = frozenset({Ending.EXITED})
-    limits: Limits = LIMITS
+    endings: frozenset[ProgramEnding] = frozenset({ProgramEnding.EXITED})
+    limits: SandboxLimits = LIMITS
     stdin: bytes = b""
 
 
@@ -58,7 +60,7 @@ def attempt(name: str, *lines: str) -> Case:
     return Case(name, "from attempts import *\n" + "\n".join(lines))
 
 
-def bomb(name: str, program: str, *endings: Ending, **limits: float) -> Case:
+def bomb(name: str, program: str, *endings: ProgramEnding, **limits: float) -> Case:
     bounded = replace(LIMITS, **{"wall_s": 2.0, "cpu_s": 1.0, **limits})
     return Case(name, "from attempts import *\n" + program, frozenset(endings) or ENDED, bounded)
 
@@ -69,21 +71,21 @@ BOMBS = [
         "more processes than allowed",
         "n = 0\ntry:\n    while n < 200:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\n"
         "except OSError: pass\nif n > 12: print('ESCAPED', n)",
-        Ending.EXITED,
+        ProgramEnding.EXITED,
         wall_s=10,
     ),
     bomb(
         "more threads than allowed",
         "n = 0\ntry:\n    while n < 200:\n        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "        n += 1\nexcept RuntimeError: pass\nif n > 12: print('ESCAPED', n)\nos._exit(0)",
-        Ending.EXITED,
+        ProgramEnding.EXITED,
         wall_s=10,
     ),
-    bomb("a memory bomb", "a = []\nwhile True: a.append(bytearray(1 << 20))", Ending.EXITED, Ending.MEMORY, wall_s=10),
+    bomb("a memory bomb", "a = []\nwhile True: a.append(bytearray(1 << 20))", ProgramEnding.EXITED, ProgramEnding.MEMORY, wall_s=10),
     bomb(
         "a memory bomb of many processes",
         "for _ in range(6):\n    if os.fork() == 0:\n        a = b'x' * (60 << 20)\n        time.sleep(60)\ntime.sleep(60)",
-        Ending.MEMORY,
+        ProgramEnding.MEMORY,
         wall_s=20,
         cpu_s=10,
     ),
@@ -91,16 +93,16 @@ BOMBS = [
         "a memory bomb of shared pages",
         "a = []\ntry:\n    while len(a) < 4000:\n        m = mmap.mmap(-1, 1 << 20); m[:] = b'x' * (1 << 20); a.append(m)\n"
         "    print('ESCAPED')\nexcept (OSError, MemoryError): pass",
-        Ending.EXITED,
-        Ending.MEMORY,
+        ProgramEnding.EXITED,
+        ProgramEnding.MEMORY,
         wall_s=10,
     ),
     bomb(
         "a disk bomb of many files",
         "n = 0\ntry:\n    while n < 4000:\n        open(str(n), 'wb').write(b'x' * (1 << 20)); n += 1\n"
         "except OSError: os._exit(0)\nprint('ESCAPED', n)",
-        Ending.EXITED,
-        Ending.DISK,
+        ProgramEnding.EXITED,
+        ProgramEnding.DISK,
         wall_s=20,
         cpu_s=10,
     ),
@@ -108,32 +110,32 @@ BOMBS = [
         "a bomb of empty files",
         "n = 0\ntry:\n    while n < 100_000:\n        open(str(n), 'w').close(); n += 1\n"
         "except OSError: os._exit(0)\ntime.sleep(15); print('ESCAPED', n)",
-        Ending.EXITED,
-        Ending.DISK,
+        ProgramEnding.EXITED,
+        ProgramEnding.DISK,
         wall_s=20,
         cpu_s=20,
     ),
     bomb(
         "one huge file",
         "tries('write', lambda: [open('huge', 'ab').write(b'x' * (1 << 20)) for _ in range(4)])",
-        Ending.EXITED,
+        ProgramEnding.EXITED,
     ),
-    bomb("a huge file with holes", "f = open('f', 'wb')\ntries('hole', lambda: f.truncate(1 << 40))", Ending.EXITED),
-    bomb("a flood of output", "while True: os.write(1, b'x' * 65536)", Ending.OUTPUT, wall_s=10, cpu_s=5),
-    bomb("a flood of errors", "while True: os.write(2, b'x' * 65536)", Ending.OUTPUT, wall_s=10, cpu_s=5),
+    bomb("a huge file with holes", "f = open('f', 'wb')\ntries('hole', lambda: f.truncate(1 << 40))", ProgramEnding.EXITED),
+    bomb("a flood of output", "while True: os.write(1, b'x' * 65536)", ProgramEnding.OUTPUT, wall_s=10, cpu_s=5),
+    bomb("a flood of errors", "while True: os.write(2, b'x' * 65536)", ProgramEnding.OUTPUT, wall_s=10, cpu_s=5),
     bomb(
         "a flood by a child",
         "if os.fork() == 0:\n    while True: os.write(1, b'x' * 4096)\ntime.sleep(60)",
-        Ending.OUTPUT,
+        ProgramEnding.OUTPUT,
         wall_s=20,
         cpu_s=10,
     ),
-    bomb("a busy loop", "while True: pass", Ending.CPU_TIME, cpu_s=0.3, wall_s=20),
-    bomb("a long sleep", "time.sleep(1000)", Ending.WALL_TIME, wall_s=0.3),
+    bomb("a busy loop", "while True: pass", ProgramEnding.CPU_TIME, cpu_s=0.3, wall_s=20),
+    bomb("a long sleep", "time.sleep(1000)", ProgramEnding.WALL_TIME, wall_s=0.3),
     bomb(
         "a loop that ignores signals",
         "for s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
-        Ending.CPU_TIME,
+        ProgramEnding.CPU_TIME,
         cpu_s=0.3,
         wall_s=20,
     ),
@@ -141,16 +143,16 @@ BOMBS = [
         "busy children one after the other",
         "while True:\n    p = os.fork()\n    if p == 0:\n        e = time.process_time() + .05\n"
         "        while time.process_time() < e: pass\n        os._exit(0)\n    os.waitpid(p, 0)",
-        Ending.CPU_TIME,
+        ProgramEnding.CPU_TIME,
         cpu_s=0.5,
         wall_s=20,
     ),
-    bomb("open files without end", "a = []\nwhile True: a.append(open('/dev/null'))", Ending.EXITED),
+    bomb("open files without end", "a = []\nwhile True: a.append(open('/dev/null'))", ProgramEnding.EXITED),
     bomb("recursion without end", "def f(): f()\nsys.setrecursionlimit(1 << 30)\nf()", memory_mib=64),
     bomb(
         "a deep tree of folders",
         "for n in range(450):\n    os.mkdir('d' * 100); os.chdir('d' * 100)",
-        Ending.EXITED,
+        ProgramEnding.EXITED,
         wall_s=20,
         cpu_s=10,
     ),
@@ -158,7 +160,7 @@ BOMBS = [
         "names and modes that are hard to remove",
         "os.mkdir(b'\\xff\\n'); os.mkdir('-rf'); open('-rf/ *', 'w'); os.mkdir('shut'); open('shut/x', 'w'); os.chmod('shut', 0)\n"
         "os.symlink('/', 'all'); os.mkfifo('pipe'); os.mkdir('none', 0)",
-        Ending.EXITED,
+        ProgramEnding.EXITED,
     ),
 ]  # fmt: skip
 
@@ -356,7 +358,7 @@ class World:
             found.append("something outside has changed")
         if left := list(self._left()):
             found.append(f"still running: {left}")
-        if case.endings == {Ending.EXITED} and b"Traceback" in result.stderr and case not in BOMBS:
+        if case.endings == {ProgramEnding.EXITED} and b"Traceback" in result.stderr and case not in BOMBS:
             found.append(result.stderr.decode())
         return found
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.sandbox import Ending, Limits, SandboxError
+from nemo_gym.sandbox import ProgramEnding, SandboxError, SandboxLimits
 from nemo_gym.sandbox.jail import Jail
 
-SMALL = Limits(cpu_s=5, wall_s=20, memory_mib=256)
+SMALL = SandboxLimits(cpu_s=5, wall_s=20, memory_mib=256)
 
 
 def descendants(pid: int) -> set[int]:
@@ -40,7 +40,7 @@ def folders() -> set[str]:
 async def test_a_program_reads_and_writes(jail: Jail) -> None:
     result = await jail.run("print(input()[::-1])\nimport sys\nprint('!', file=sys.stderr)", stdin=b"abc\n")
     assert (result.ok, result.stdout, result.stderr) == (True, b"cba\n", b"!\n")
-    assert result.ending is Ending.EXITED
+    assert result.ending is ProgramEnding.EXITED
     assert 0 < result.cpu_s < SMALL.cpu_s
     assert result.peak_memory_mib > 1
 
@@ -132,8 +132,8 @@ async def test_a_session_keeps_its_folder(jail: Jail) -> None:
 
 async def test_a_session_survives_a_command_that_takes_too_long(jail: Jail) -> None:
     async with jail.session(limits=SMALL) as session:
-        slow = await session.exec("echo begun; sleep 60", limits=Limits(wall_s=0.3))
-        assert (slow.ending, slow.stdout) == (Ending.WALL_TIME, b"begun\n")
+        slow = await session.exec("echo begun; sleep 60", limits=SandboxLimits(wall_s=0.3))
+        assert (slow.ending, slow.stdout) == (ProgramEnding.WALL_TIME, b"begun\n")
         assert (await session.exec("echo on")).text == "on\n"
 
 
@@ -173,7 +173,7 @@ async def test_a_cancelled_run_ends_its_program(level: str) -> None:
     jail = Jail(level)
     await jail.start()
     quiet = descendants(os.getpid())
-    task = asyncio.create_task(jail.run("import time; time.sleep(1000)", limits=Limits(wall_s=1000)))
+    task = asyncio.create_task(jail.run("import time; time.sleep(1000)", limits=SandboxLimits(wall_s=1000)))
     while descendants(os.getpid()) == quiet:
         await asyncio.sleep(0.01)
     task.cancel()
@@ -194,7 +194,7 @@ async def test_nothing_is_left_after_many_runs(level: str) -> None:
         "1 / 0",
     ]
     results = await asyncio.gather(*(jail.run(programs[number % 4], limits=SMALL) for number in range(200)))
-    assert {result.ending for result in results} == {Ending.EXITED}
+    assert {result.ending for result in results} == {ProgramEnding.EXITED}
     await jail.aclose()
     # Compared only when all is closed: the mounts and folders of boxes are never in this process's view.
     assert descendants(os.getpid()) == before[0]
@@ -207,12 +207,12 @@ def test_nothing_is_left_when_the_host_is_killed(level: str, tmp_path: Path) -> 
     script = f"""
 import asyncio, os
 from nemo_gym.sandbox.jail import Jail
-from nemo_gym.sandbox import Limits
+from nemo_gym.sandbox import SandboxLimits
 async def main():
     jail = Jail({level!r})
     await jail.start()
     program = "import os\\nos.fork()\\nos.execvp('sleep', ['sleep', '1000'])"
-    task = asyncio.create_task(jail.run(program, limits=Limits(wall_s=900)))
+    task = asyncio.create_task(jail.run(program, limits=SandboxLimits(wall_s=900)))
     await asyncio.sleep(0.5)
     print("ready", flush=True)
     await task
@@ -244,7 +244,7 @@ def alive(pid: int) -> bool:
 async def test_a_fork_server_that_dies_is_an_error_and_then_replaced(level: str) -> None:
     jail = Jail(level)
     await jail.start()
-    running = asyncio.create_task(jail.run("import time; time.sleep(1000)", limits=Limits(wall_s=1000)))
+    running = asyncio.create_task(jail.run("import time; time.sleep(1000)", limits=SandboxLimits(wall_s=1000)))
     await asyncio.sleep(0.2)
     for pid in descendants(os.getpid()):
         # The first one takes others with it.
@@ -288,4 +288,4 @@ async def test_more_of_the_system_can_be_shown(level: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), True, "many"])
 def test_a_limit_is_a_positive_number(value: float) -> None:
     with pytest.raises(ConfigError, match="processes must be a positive number"):
-        Limits(processes=value)  # type: ignore[arg-type]
+        SandboxLimits(processes=value)  # type: ignore[arg-type]

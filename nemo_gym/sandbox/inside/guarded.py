@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from nemo_gym.sandbox.inside import kernel, landlock, seccomp, system
-from nemo_gym.sandbox.limits import MIB, Limits
+from nemo_gym.sandbox.limits import MIB, SandboxLimits
 
 _FIRST_USER: Final = 0x70000000
 _USERS: Final = 4096
@@ -46,7 +46,7 @@ class GuardedLevel:
             self.user = next(self._user)
         return os.fork()
 
-    def box(self, limits: Limits) -> "GuardedBox":
+    def box(self, limits: SandboxLimits) -> "GuardedBox":
         """Make the box that the calling process supervises."""
         del limits
         return GuardedBox(self, self.user if self._user is not None else None)
@@ -72,7 +72,7 @@ class GuardedBox:
             if user is not None:
                 os.chown(path, user, user)
 
-    def confine(self, limits: Limits) -> None:
+    def confine(self, limits: SandboxLimits) -> None:
         """Lock the calling process in, before it runs anything that is not ours."""
         os.setsid()
         if not self._level.locked:
@@ -109,7 +109,7 @@ class GuardedBox:
             except ProcessLookupError:
                 continue
 
-    def over_disk(self, limits: Limits) -> bool:
+    def over_disk(self, limits: SandboxLimits) -> bool:
         """Whether there is too much in the folder."""
         used = files = 0
         for entry in _entries(self.folder):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from nemo_gym.sandbox.inside import kernel, seccomp, system
-from nemo_gym.sandbox.limits import MIB, Limits
+from nemo_gym.sandbox.limits import MIB, SandboxLimits
 
 FOLDER: Final = "/box"
 _SERVER: Final = (
@@ -50,7 +50,7 @@ class NamespaceLevel:
         """Start the first process of a new box; 0 in it."""
         return kernel.clone(_BOX)
 
-    def box(self, limits: Limits) -> "NamespaceBox":
+    def box(self, limits: SandboxLimits) -> "NamespaceBox":
         """Make the box that the calling process is the first of."""
         _map_users("self", f"{_USER} {self._user} 1", f"{_USER} {self._group} 1")
         return NamespaceBox(limits, self._filter)
@@ -84,7 +84,7 @@ class NamespaceBox:
 
     folder = FOLDER
 
-    def __init__(self, limits: Limits, filter_program: bytes) -> None:
+    def __init__(self, limits: SandboxLimits, filter_program: bytes) -> None:
         flags = kernel.MS_NOSUID | kernel.MS_NODEV
         options = f"size={limits.disk_mib * MIB},nr_inodes={limits.disk_files},mode=755"
         kernel.mount("box", FOLDER, "tmpfs", flags=flags, options=options)
@@ -94,7 +94,7 @@ class NamespaceBox:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         self._filter = filter_program
 
-    def confine(self, limits: Limits) -> None:
+    def confine(self, limits: SandboxLimits) -> None:
         """Lock the calling process in, before it runs anything that is not ours."""
         os.setsid()
         # The first process of the box counts, too.
@@ -116,7 +116,7 @@ class NamespaceBox:
         except ProcessLookupError:
             return
 
-    def over_disk(self, limits: Limits) -> bool:
+    def over_disk(self, limits: SandboxLimits) -> bool:
         """Never: the folder has the size of its limit."""
         del limits
         return False

@@ -16,8 +16,8 @@ import types
 from typing import Any, Final, NoReturn, Protocol
 
 from nemo_gym.sandbox.inside import guarded, namespaces, supervisor
-from nemo_gym.sandbox.inside.frames import BrokenFrameError, Frame, receive
-from nemo_gym.sandbox.limits import Limits
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
+from nemo_gym.sandbox.limits import SandboxLimits
 
 # What programs are likely to import; a copy of the server has it already.
 _WARM: Final = (
@@ -33,7 +33,7 @@ class Level(Protocol):
     def fork(self) -> int:
         """Start the supervisor of a new box; 0 in it."""
 
-    def box(self, limits: Limits) -> supervisor.Box:
+    def box(self, limits: SandboxLimits) -> supervisor.Box:
         """Make the box of the calling supervisor."""
 
 
@@ -46,9 +46,9 @@ def main() -> None:
         level = _enter(settings)
         _warm_up(settings["modules"])
     except OSError as error:
-        control.sendall(Frame({"failure": str(error)}).encode())
+        control.sendall(Message({"failure": str(error)}).encode())
         os._exit(1)
-    control.sendall(Frame({"ready": True}).encode())
+    control.sendall(Message({"ready": True}).encode())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
     gc.collect()
@@ -99,14 +99,14 @@ def _start_box(control: socket.socket, descriptor: int, level: Level) -> None:
 
 def _serve(connection: socket.socket, level: Level) -> None:
     try:
-        limits = Limits(**receive(connection).head["limits"])
+        limits = SandboxLimits(**receive(connection).head["limits"])
         try:
             box = level.box(limits)
         except OSError as error:
-            connection.sendall(Frame({"failure": f"can't make a box: {error}"}).encode())
+            connection.sendall(Message({"failure": f"can't make a box: {error}"}).encode())
             return
         supervisor.serve(connection, box)
-    except (BrokenFrameError, ConnectionError):
+    except (BrokenMessageError, ConnectionError):
         return
 
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from nemo_gym.sandbox.inside import kernel, program, system
-from nemo_gym.sandbox.inside.frames import BrokenFrameError, Frame, receive
-from nemo_gym.sandbox.limits import KIB, MIB, Ending, Limits
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
+from nemo_gym.sandbox.limits import KIB, MIB, ProgramEnding, SandboxLimits
 
 _LOOK_EVERY_S: Final = 0.1
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -29,7 +29,7 @@ class Box(Protocol):
 
     folder: str
 
-    def confine(self, limits: Limits) -> None:
+    def confine(self, limits: SandboxLimits) -> None:
         """Lock the calling process in."""
 
     def processes(self) -> Sequence[str]:
@@ -38,7 +38,7 @@ class Box(Protocol):
     def end_processes(self, leader: int) -> None:
         """End the program that ``leader`` began, with all its descendants."""
 
-    def over_disk(self, limits: Limits) -> bool:
+    def over_disk(self, limits: SandboxLimits) -> bool:
         """Whether there is too much in its folder, if nothing else prevents that."""
 
     def remove(self) -> None:
@@ -51,7 +51,7 @@ def serve(connection: socket.socket, box: Box) -> None:
         while True:
             request = receive(connection)
             connection.sendall(Execution(box, request, connection).run().encode())
-    except (BrokenFrameError, ConnectionError):
+    except (BrokenMessageError, ConnectionError):
         return
     finally:
         box.remove()
@@ -60,19 +60,19 @@ def serve(connection: socket.socket, box: Box) -> None:
 class Execution:
     """One program, from start to end."""
 
-    def __init__(self, box: Box, request: Frame, connection: socket.socket) -> None:
+    def __init__(self, box: Box, request: Message, connection: socket.socket) -> None:
         self.box = box
         self.head: Mapping[str, Any] = request.head
-        self.limits = Limits(**request.head["limits"])
+        self.limits = SandboxLimits(**request.head["limits"])
         self.stdin = memoryview(request.blobs[0])
         self.files = dict(zip(request.head["files"], request.blobs[1:], strict=True))
         self.connection = connection
         self.written = {1: bytearray(), 2: bytearray()}
-        self.ending = Ending.EXITED
+        self.ending = ProgramEnding.EXITED
         self.started = time.monotonic()
         self.used_before = _cpu_of_children()
 
-    def run(self) -> Frame:
+    def run(self) -> Message:
         """Run the program to its end and describe it."""
         pipes = [os.pipe() for _ in range(4)]
         pid = os.fork()
@@ -84,7 +84,7 @@ class Execution:
         try:
             problem = _read_all(told)
             if problem != b"ok":
-                return Frame({"failure": problem.decode("utf-8", "replace") or "the program's process ended early"})
+                return Message({"failure": problem.decode("utf-8", "replace") or "the program's process ended early"})
             code = self._watch(pid, put, {out: 1, err: 2})
         finally:
             self.box.end_processes(pid)
@@ -138,10 +138,10 @@ class Execution:
         os.set_blocking(put, False)
         poller.register(put, select.POLLOUT)
         try:
-            while self.ending is Ending.EXITED:
+            while self.ending is ProgramEnding.EXITED:
                 ready = dict(poller.poll(self._next_look() * 1000))
                 if self.connection.fileno() in ready:
-                    raise BrokenFrameError("the host hung up")
+                    raise BrokenMessageError("the host hung up")
                 if put in ready and self._feed(put):
                     poller.unregister(put)
                     os.close(put)
@@ -176,22 +176,22 @@ class Execution:
         room = self.limits.output_kib * KIB - len(self.written[stream])
         self.written[stream] += data[:room]
         if len(data) > room:
-            self.ending = Ending.OUTPUT
+            self.ending = ProgramEnding.OUTPUT
 
     def _look(self) -> None:
         """End what uses too much."""
         if time.monotonic() - self.started >= self.limits.wall_s:
-            self.ending = Ending.WALL_TIME
+            self.ending = ProgramEnding.WALL_TIME
             return
         usage = [_usage_of(pid) for pid in self.box.processes()]
         if sum(cpu for cpu, _ in usage) + _cpu_of_children() - self.used_before > self.limits.cpu_s:
-            self.ending = Ending.CPU_TIME
+            self.ending = ProgramEnding.CPU_TIME
         elif sum(memory for _, memory in usage) > self.limits.memory_mib * MIB:
             # Processes share memory with the ones they were forked from; the exact sum takes longer to find out.
             if sum(map(_own_memory, self.box.processes())) > self.limits.memory_mib * MIB:
-                self.ending = Ending.MEMORY
+                self.ending = ProgramEnding.MEMORY
         elif self.box.over_disk(self.limits):
-            self.ending = Ending.DISK
+            self.ending = ProgramEnding.DISK
 
     def _finish(self, pid: int, outputs: Mapping[int, int]) -> int:
         """End the program if it has not ended, and take what is left in its pipes."""
@@ -202,14 +202,18 @@ class Execution:
             room = self.limits.output_kib * KIB - len(self.written[stream])
             rest = _read_ready(descriptor, room + 1)
             self.written[stream] += rest[:room]
-            if len(rest) > room and self.ending is Ending.EXITED:
-                self.ending = Ending.OUTPUT
+            if len(rest) > room and self.ending is ProgramEnding.EXITED:
+                self.ending = ProgramEnding.OUTPUT
         return code
 
-    def _describe(self, code: int) -> Frame:
+    def _describe(self, code: int) -> Message:
         cpu = _cpu_of_children() - self.used_before
-        if self.ending is Ending.EXITED and code in {-signal.SIGXCPU, -signal.SIGKILL} and cpu >= self.limits.cpu_s:
-            self.ending = Ending.CPU_TIME
+        if (
+            self.ending is ProgramEnding.EXITED
+            and code in {-signal.SIGXCPU, -signal.SIGKILL}
+            and cpu >= self.limits.cpu_s
+        ):
+            self.ending = ProgramEnding.CPU_TIME
         head = {
             "ending": self.ending,
             "exit_code": code,
@@ -217,7 +221,7 @@ class Execution:
             "wall_s": time.monotonic() - self.started,
             "peak_memory_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB / MIB,
         }
-        return Frame(head, [bytes(self.written[1]), bytes(self.written[2])])
+        return Message(head, [bytes(self.written[1]), bytes(self.written[2])])
 
 
 def prepare() -> None:

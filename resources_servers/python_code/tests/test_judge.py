@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.sandbox import LazyRunner, Limits, SandboxSettings
+from nemo_gym.sandbox import LazyRunner, SandboxLimits, SandboxSettings
 from resources_servers.python_code.generate import generate, main, task_row
 from resources_servers.python_code.verification import (
     HiddenTests,
@@ -23,7 +23,7 @@ from resources_servers.python_code.verification import (
 
 CHECK = "def check(candidate):\n    assert candidate([3, 1, 2]) == [1, 2, 3]\n    assert candidate([]) == []\n"
 SORT = {"kind": "function", "entry_point": "order", "test": CHECK}
-LIMITS = Limits(cpu_s=2, wall_s=10)
+LIMITS = SandboxLimits(cpu_s=2, wall_s=10)
 
 
 @pytest.fixture(scope="module", params=["namespaces", "landlock"])

@@ -12,12 +12,12 @@ _LENGTH: Final = 4
 _MAX_HEAD: Final = 64 << 20
 
 
-class BrokenFrameError(Exception):
+class BrokenMessageError(Exception):
     """The other side broke off, or what it sent is not a message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Message:
     """A head and its bytes."""
 
     head: dict[str, Any]
@@ -40,15 +40,15 @@ class Decoder:
         self._has_length = False
         self.wanted = _LENGTH
 
-    def feed(self, data: bytes) -> Frame | None:
+    def feed(self, data: bytes) -> Message | None:
         """Take up to ``wanted`` bytes; the message, once it is whole."""
         if not data:
-            raise BrokenFrameError("the connection ended in the middle of a message")
+            raise BrokenMessageError("the connection ended in the middle of a message")
         self._pieces.append(data)
         self.wanted -= len(data)
         return self._next(b"".join(self._pieces)) if self.wanted == 0 else None
 
-    def _next(self, whole: bytes) -> Frame | None:
+    def _next(self, whole: bytes) -> Message | None:
         self._pieces.clear()
         if not self._has_length:
             self._has_length = True
@@ -61,22 +61,22 @@ class Decoder:
             whole = b""
         ends = [sum(self._sizes[: index + 1]) for index in range(len(self._sizes))]
         blobs = [whole[end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
-        return Frame(self._head, blobs)
+        return Message(self._head, blobs)
 
     def _expect(self, size: int) -> int:
         if size > self._limit:
-            raise BrokenFrameError(f"a message of {size} bytes, more than the {self._limit} that are allowed")
+            raise BrokenMessageError(f"a message of {size} bytes, more than the {self._limit} that are allowed")
         self.wanted = size
         return size
 
 
-def receive(connection: socket.socket) -> Frame:
+def receive(connection: socket.socket) -> Message:
     """Wait for a message on a blocking connection."""
     decoder = Decoder()
     while True:
-        frame = decoder.feed(connection.recv(min(decoder.wanted, 1 << 20)))
-        if frame is not None:
-            return frame
+        message = decoder.feed(connection.recv(min(decoder.wanted, 1 << 20)))
+        if message is not None:
+            return message
 
 
 def _read_head(data: bytes) -> tuple[dict[str, Any], list[int]]:
@@ -84,7 +84,7 @@ def _read_head(data: bytes) -> tuple[dict[str, Any], list[int]]:
         head = json.loads(data)
         sizes = head.pop("blobs")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise BrokenFrameError(f"not a message: {error}") from None
+        raise BrokenMessageError(f"not a message: {error}") from None
     if not isinstance(sizes, list) or not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise BrokenFrameError("not a message: the sizes of its parts are not numbers")
+        raise BrokenMessageError("not a message: the sizes of its parts are not numbers")
     return head, sizes

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.sandbox import Limits, SandboxError, SandboxSettings, open_runner, run, sandbox_runner
+from nemo_gym.sandbox import SandboxError, SandboxLimits, SandboxSettings, open_runner, run, sandbox_runner
 from nemo_gym.sandbox.containers import ContainerRunner
-from nemo_gym.sandbox.errors import SandboxCreateError
 from nemo_gym.sandbox.inside import kernel, seccomp
-from nemo_gym.sandbox.limits import Ending
+from nemo_gym.sandbox.interface import SandboxCreateError
+from nemo_gym.sandbox.limits import ProgramEnding
 
 # An engine that runs its containers as processes of this machine, in a folder: enough to see what it is told.
 ENGINE = """#!/bin/sh
@@ -50,7 +50,7 @@ async def test_the_chosen_isolation_is_told_once(caplog: pytest.LogCaptureFixtur
 
 
 async def test_one_program_needs_one_call() -> None:
-    result = await run("print(input())", stdin=b"hi", files={"a": b"b"}, limits=Limits(wall_s=10))
+    result = await run("print(input())", stdin=b"hi", files={"a": b"b"}, limits=SandboxLimits(wall_s=10))
     assert result.text == "hi\n"
 
 
@@ -65,8 +65,8 @@ async def test_without_any_isolation_nothing_runs_unless_it_is_asked_for(monkeyp
 async def test_no_isolation_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with sandbox_runner(SandboxSettings(isolation="none")) as runner:
         result = await runner.run("import socket; socket.socket(); print(1)")
-        slow = await runner.run("import time; time.sleep(60)", limits=Limits(wall_s=0.2))
-    assert (result.text, slow.ending) == ("1\n", Ending.WALL_TIME)
+        slow = await runner.run("import time; time.sleep(60)", limits=SandboxLimits(wall_s=0.2))
+    assert (result.text, slow.ending) == ("1\n", ProgramEnding.WALL_TIME)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -88,7 +88,7 @@ def test_the_filter_fits_the_kernels_machine(architecture: str, one_group: bool)
 
 
 async def test_containers_are_locked_up(engine: Path) -> None:
-    runner = ContainerRunner(image="here", limits=Limits(processes=5, memory_mib=64))
+    runner = ContainerRunner(image="here", limits=SandboxLimits(processes=5, memory_mib=64))
     await runner.start()
     result = await runner.run("print(open('a').read(), input())", stdin=b"hi", files={"a": b"file"})
     assert result.text == "file hi\n"
@@ -102,13 +102,13 @@ async def test_a_container_that_takes_too_long_is_killed(engine: Path) -> None:
     runner = ContainerRunner(image="here")
     await runner.start()
     async with runner.session() as session:
-        slow = await session.exec("sleep 60", limits=Limits(wall_s=0.2))
-        loud = await session.exec("yes", limits=Limits(wall_s=20, output_kib=10))
+        slow = await session.exec("sleep 60", limits=SandboxLimits(wall_s=0.2))
+        loud = await session.exec("yes", limits=SandboxLimits(wall_s=20, output_kib=10))
         await session.upload("f", b"\0\xff")
         assert await session.download("f") == b"\0\xff"
         with pytest.raises(FileNotFoundError):
             await session.download("missing")
-    assert (slow.ending, loud.ending) == (Ending.WALL_TIME, Ending.OUTPUT)
+    assert (slow.ending, loud.ending) == (ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT)
     assert engine.read_text().count("kill rollout-gym-") == 2
 
 

@@ -19,9 +19,9 @@ from typing import Final, Literal, Protocol
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.containers import ContainerRunner
-from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError
+from nemo_gym.sandbox.interface import SandboxCreateError, SandboxCreateVerificationError
 from nemo_gym.sandbox.jail import Jail
-from nemo_gym.sandbox.limits import Limits, Result
+from nemo_gym.sandbox.limits import Result, SandboxLimits
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ for path in ("/etc/sandbox-trial", "/usr/sandbox-trial", os.path.expanduser("~/.
 class RunningSession(Protocol):
     """A box that is open."""
 
-    limits: Limits
+    limits: SandboxLimits
 
     async def exec(
         self,
@@ -61,7 +61,7 @@ class RunningSession(Protocol):
         stdin: bytes = b"",
         folder: str = "",
         environment: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a command."""
 
@@ -71,7 +71,7 @@ class RunningSession(Protocol):
         *,
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a Python program."""
 
@@ -89,7 +89,7 @@ class Runner(Protocol):
     """Runs programs that nobody trusts, many at once."""
 
     level: str
-    limits: Limits
+    limits: SandboxLimits
 
     async def start(self) -> None:
         """Get ready; raises ``SandboxCreateError`` where it does not work."""
@@ -100,14 +100,14 @@ class Runner(Protocol):
         *,
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
     ) -> Result:
         """Run a Python program in a box of its own."""
 
-    def session(self, *, limits: Limits | None = None) -> AbstractAsyncContextManager[RunningSession]:
+    def session(self, *, limits: SandboxLimits | None = None) -> AbstractAsyncContextManager[RunningSession]:
         """A box for several programs, as a context."""
 
-    async def open_session(self, *, limits: Limits | None = None) -> RunningSession:
+    async def open_session(self, *, limits: SandboxLimits | None = None) -> RunningSession:
         """A box that its caller stops."""
 
     async def aclose(self) -> None:
@@ -119,7 +119,7 @@ class SandboxSettings:
     """How programs are isolated. ``modules`` are Python modules by name that all programs can import."""
 
     isolation: Isolation = "auto"
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
     readable: Sequence[str | Path] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     image: str = "python:3.12-slim"
@@ -188,7 +188,7 @@ async def run(
     *,
     stdin: bytes = b"",
     files: Mapping[str, bytes] | None = None,
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
     isolation: Isolation = "auto",
 ) -> Result:
     """Run one Python program. For more than one, keep a runner: it is warm after the first."""

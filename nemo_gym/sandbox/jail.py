@@ -14,8 +14,10 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -29,9 +31,14 @@ _START: Final = "import sys; sys.path.append(sys.argv[2]); from nemo_gym.sandbox
 _START_TIMEOUT_S: Final = 60.0
 _GRACE_S: Final = 30.0  # beyond the limit on time, for a machine that is very busy
 _HEAD_SIZE: Final = 64 * KIB
+_MOST_USES: Final = 1000
 _DOWNLOAD: Final = (
     "import shutil, sys\nwith open({path!r}, 'rb') as file: shutil.copyfileobj(file, sys.stdout.buffer)\n"
 )
+
+
+class BrokenBoxError(SandboxError):
+    """A box ended, or did not answer, while something was running in it."""
 
 
 class Jail:
@@ -52,6 +59,7 @@ class Jail:
         self._parallel = parallel or max(8, 4 * (os.cpu_count() or 1))
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._gates = weakref.WeakKeyDictionary()
+        self._idle: deque[_IdleBox] = deque()
 
     async def run(
         self,
@@ -61,10 +69,30 @@ class Jail:
         files: Mapping[str, bytes] | None = None,
         limits: SandboxLimits | None = None,
     ) -> Result:
-        """Run a Python program in a box of its own. ``files`` are written beside it first."""
+        """Run a Python program in an empty box. ``files`` are written beside it first."""
         limits = limits or self.limits
-        async with self._gate(), self.session(limits=limits) as session:
-            return await session.python(program, stdin=stdin, files=files)
+        async with self._gate():
+            box = self._idle.pop() if self._idle else None
+            if box is not None:
+                with contextlib.suppress(BrokenBoxError):  # it may have ended with its fork server meanwhile
+                    return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
+            box = _IdleBox(await self.open_session(limits=limits))
+            return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
+
+    async def _run_in(
+        self, box: "_IdleBox", program: str, *, stdin: bytes, files: Mapping[str, bytes] | None, limits: SandboxLimits
+    ) -> Result:
+        """Run a program and keep the box, which the supervisor empties, for the next one."""
+        keep = False
+        try:
+            result = await box.session.python(program, stdin=stdin, files=files, limits=limits, fresh=True)
+            keep = box.uses < _MOST_USES
+            return result
+        finally:
+            if keep and self._server.running:
+                self._idle.append(_IdleBox(box.session, box.uses + 1))
+            else:
+                await box.session.stop()
 
     @asynccontextmanager
     async def session(self, *, limits: SandboxLimits | None = None) -> AsyncIterator["BoxSession"]:
@@ -87,6 +115,8 @@ class Jail:
 
     async def aclose(self) -> None:
         """End all boxes and the fork server."""
+        while self._idle:
+            await self._idle.pop().session.stop()
         await asyncio.to_thread(self._server.stop)
 
     def _gate(self) -> asyncio.Semaphore:
@@ -113,7 +143,13 @@ class BoxSession:
     ) -> Result:
         """Run a command, by the shell if it is text. Whatever it leaves running ends with it."""
         arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        head = {"arguments": arguments, "source": "", "folder": folder, "environment": dict(environment or {})}
+        head = {
+            "arguments": arguments,
+            "source": "",
+            "folder": folder,
+            "environment": dict(environment or {}),
+            "fresh": False,
+        }
         return await self._execute(head, stdin, {}, limits or self.limits)
 
     async def python(
@@ -123,9 +159,10 @@ class BoxSession:
         stdin: bytes = b"",
         files: Mapping[str, bytes] | None = None,
         limits: SandboxLimits | None = None,
+        fresh: bool = False,
     ) -> Result:
-        """Run a Python program in the warm interpreter."""
-        head: dict[str, Any] = {"arguments": None, "source": program, "folder": "", "environment": {}}
+        """Run a Python program in the warm interpreter. ``fresh`` throws the folder away before and after."""
+        head: dict[str, Any] = {"arguments": None, "source": program, "folder": "", "environment": {}, "fresh": fresh}
         return await self._execute(head, stdin, files or {}, limits or self.limits)
 
     async def upload(self, path: str, content: bytes) -> None:
@@ -157,7 +194,7 @@ class BoxSession:
                 answer = await self._ask(message, limits)
         except (BrokenMessageError, OSError, TimeoutError) as error:
             self._connection.close()
-            raise SandboxError(f"the sandbox broke down: {str(error) or type(error).__name__}") from error
+            raise BrokenBoxError(f"the sandbox broke down: {str(error) or type(error).__name__}") from error
         except asyncio.CancelledError:
             self._connection.close()
             raise
@@ -174,6 +211,14 @@ class BoxSession:
             answer = decoder.feed(await loop.sock_recv(self._connection, min(decoder.wanted, 1 << 20)))
             if answer is not None:
                 return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _IdleBox:
+    """A box with nothing in it, and how often it was used."""
+
+    session: BoxSession
+    uses: int = 1
 
 
 class _ForkServer:

@@ -113,6 +113,21 @@ async def test_a_box_starts_empty(jail: Jail) -> None:
     assert [(await jail.run(program)).text for _ in range(3)] == ["[]\n"] * 3
 
 
+async def test_a_box_is_used_again_but_nothing_in_it(level: str) -> None:
+    """The next program may get the box of the last one: its processes, its files and its limits are gone."""
+    before = descendants(os.getpid())
+    jail = Jail(level, parallel=1)
+    leave = "import os\nopen('left', 'w').write('x' * 10**6)\nos.chmod('.', 0)\nwhile not os.fork(): pass"
+    look = "import os\nprint([n for n in os.listdir('.') if n == 'left'])\nopen('big', 'wb').write(b'x' * (3 << 20))"
+    try:
+        for _ in range(3):
+            await jail.run(leave, limits=SandboxLimits(disk_mib=2))
+            assert len(descendants(os.getpid()) - before) <= 3  # caretaker, fork server, one supervisor
+            assert (await jail.run(look, limits=SandboxLimits(disk_mib=8))).text == "[]\n"
+    finally:
+        await jail.aclose()
+
+
 async def test_a_session_keeps_its_folder(jail: Jail) -> None:
     async with jail.session(limits=SMALL) as session:
         await session.upload("in/a.txt", b"hello")

@@ -67,10 +67,7 @@ class GuardedBox:
         self.folder = os.path.join(level.boxes, str(os.getpid()))
         self._level = level
         self._user = user
-        for path in (self.folder, os.path.join(self.folder, "tmp")):
-            os.mkdir(path, 0o700)
-            if user is not None:
-                os.chown(path, user, user)
+        self._make_folder()
 
     def confine(self, limits: SandboxLimits) -> None:
         """Lock the calling process in, before it runs anything that is not ours."""
@@ -117,9 +114,21 @@ class GuardedBox:
             used += entry.st_blocks * 512
         return used > limits.disk_mib * MIB or files > limits.disk_files
 
+    def reset(self, limits: SandboxLimits) -> None:
+        """Make the folder anew."""
+        del limits
+        remove_folder(self.folder)
+        self._make_folder()
+
     def remove(self) -> None:
         """Leave nothing behind."""
         remove_folder(self.folder)
+
+    def _make_folder(self) -> None:
+        for path in (self.folder, os.path.join(self.folder, "tmp")):
+            os.mkdir(path, 0o700)
+            if self._user is not None:
+                os.chown(path, self._user, self._user)
 
 
 def remove_folder(folder: str) -> None:

@@ -93,6 +93,11 @@ def mount(source: str, target: str, kind: str = "", *, flags: int = 0, options: 
     )
 
 
+def unmount(target: str) -> None:
+    """Take a mount away at once; who still uses it keeps it."""
+    _check(_LIBC.umount2(target.encode(), MNT_DETACH), target)
+
+
 def seal(target: str) -> None:
     """Make a mount and all mounts below it read-only, without setuid programs and devices."""
     attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
@@ -104,7 +109,7 @@ def enter_root(folder: str) -> None:
     """Make a mounted folder the root, and let go of everything else."""
     os.chdir(folder)
     syscall("pivot_root", b".\0", b".\0")
-    _check(_LIBC.umount2(b".", MNT_DETACH), "/")
+    unmount(".")
     os.chdir("/")
 
 

@@ -85,12 +85,8 @@ class NamespaceBox:
     folder = FOLDER
 
     def __init__(self, limits: SandboxLimits, filter_program: bytes) -> None:
-        flags = kernel.MS_NOSUID | kernel.MS_NODEV
-        options = f"size={limits.disk_mib * MIB},nr_inodes={limits.disk_files},mode=755"
-        kernel.mount("box", FOLDER, "tmpfs", flags=flags, options=options)
-        kernel.mount("proc", "/proc", "proc", flags=flags | kernel.MS_NOEXEC)
-        for name in ("tmp", "shm", "workspace"):
-            os.mkdir(os.path.join(FOLDER, name))
+        _mount_folder(limits)
+        kernel.mount("proc", "/proc", "proc", flags=kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         self._filter = filter_program
 
@@ -121,8 +117,20 @@ class NamespaceBox:
         del limits
         return False
 
+    def reset(self, limits: SandboxLimits) -> None:
+        """Mount a new folder. No process is left that could use the old one."""
+        kernel.unmount(FOLDER)
+        _mount_folder(limits)
+
     def remove(self) -> None:
         """Nothing to do: the kernel forgets the folder with its namespace."""
+
+
+def _mount_folder(limits: SandboxLimits) -> None:
+    options = f"size={limits.disk_mib * MIB},nr_inodes={limits.disk_files},mode=755"
+    kernel.mount("box", FOLDER, "tmpfs", flags=kernel.MS_NOSUID | kernel.MS_NODEV, options=options)
+    for name in ("tmp", "shm", "workspace"):
+        os.mkdir(os.path.join(FOLDER, name))
 
 
 def _map_users(pid: str, users: str, groups: str) -> None:

@@ -105,7 +105,7 @@ def _serve(connection: socket.socket, level: Level) -> None:
         except OSError as error:
             connection.sendall(Message({"failure": f"can't make a box: {error}"}).encode())
             return
-        supervisor.serve(connection, box)
+        supervisor.serve(connection, box, limits)
     except (BrokenMessageError, ConnectionError):
         return
 

@@ -41,16 +41,26 @@ class Box(Protocol):
     def over_disk(self, limits: SandboxLimits) -> bool:
         """Whether there is too much in its folder, if nothing else prevents that."""
 
+    def reset(self, limits: SandboxLimits) -> None:
+        """Throw the folder away and make a new one."""
+
     def remove(self) -> None:
         """Leave nothing behind."""
 
 
-def serve(connection: socket.socket, box: Box) -> None:
+def serve(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
     """Run what the host asks for until it hangs up."""
     try:
         while True:
             request = receive(connection)
-            connection.sendall(Execution(box, request, connection).run().encode())
+            execution = Execution(box, request, connection)
+            size = (execution.limits.disk_mib, execution.limits.disk_files)
+            if request.head["fresh"] and size != (limits.disk_mib, limits.disk_files):
+                limits = execution.limits
+                box.reset(limits)
+            connection.sendall(execution.run().encode())
+            if request.head["fresh"]:
+                box.reset(limits)
     except (BrokenMessageError, ConnectionError):
         return
     finally:
@@ -71,6 +81,7 @@ class Execution:
         self.ending = ProgramEnding.EXITED
         self.started = time.monotonic()
         self.used_before = _cpu_of_children()
+        self.peak_memory = 0
 
     def run(self) -> Message:
         """Run the program to its end and describe it."""
@@ -196,7 +207,8 @@ class Execution:
     def _finish(self, pid: int, outputs: Mapping[int, int]) -> int:
         """End the program if it has not ended, and take what is left in its pipes."""
         self.box.end_processes(pid)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _, status, usage = os.wait4(pid, 0)
+        self.peak_memory = usage.ru_maxrss * KIB
         for descriptor, stream in outputs.items():
             os.set_blocking(descriptor, False)
             room = self.limits.output_kib * KIB - len(self.written[stream])
@@ -204,7 +216,7 @@ class Execution:
             self.written[stream] += rest[:room]
             if len(rest) > room and self.ending is ProgramEnding.EXITED:
                 self.ending = ProgramEnding.OUTPUT
-        return code
+        return os.waitstatus_to_exitcode(status)
 
     def _describe(self, code: int) -> Message:
         cpu = _cpu_of_children() - self.used_before
@@ -219,7 +231,7 @@ class Execution:
             "exit_code": code,
             "cpu_s": cpu,
             "wall_s": time.monotonic() - self.started,
-            "peak_memory_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB / MIB,
+            "peak_memory_mib": self.peak_memory / MIB,
         }
         return Message(head, [bytes(self.written[1]), bytes(self.written[2])])
 

@@ -22,6 +22,8 @@ from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 ENGINES: Final = ("docker", "podman")
 FOLDER: Final = "/box"
 _GVISOR: Final = "runsc"
+# The first process of a container. A shell also buries processes whose parents have ended.
+_WAITING: Final = ("/bin/sh", "-c", "while :; do sleep 1000 & wait $!; done")
 _USER: Final = "1000:1000"
 _CONTROL_TIMEOUT_S: Final = 60.0
 _CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
@@ -92,7 +94,7 @@ class ContainerRunner:
         assert self._engine is not None, "start finds one or raises"
         limits = limits or self.limits
         name = f"rollout-gym-{uuid.uuid4().hex}"
-        answer = await call([self._engine, *self._create(name, limits), image or self._image, "sleep", "infinity"])
+        answer = await call([self._engine, *self._create(name, limits), image or self._image, *_WAITING])
         if answer.exit_code != 0:
             raise SandboxCreateError(f"{self._engine} could not start a container: {_last_line(answer.stderr)}")
         session = ContainerSession(self._engine, name, limits, on_stop=self._sessions.discard)
@@ -109,10 +111,10 @@ class ContainerRunner:
     def _create(self, name: str, limits: SandboxLimits) -> list[str]:
         disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m,nr_inodes={limits.disk_files}"
         return [
-            "run", "--detach", "--rm", "--init", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
+            "run", "--detach", "--rm", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
             "--security-opt=no-new-privileges", f"--user={_USER}", f"--workdir={FOLDER}", f"--tmpfs={disk}",
             f"--memory={limits.memory_mib}m", f"--memory-swap={limits.memory_mib}m",
-            f"--pids-limit={limits.processes + 3}", f"--ulimit=nofile={limits.open_files}",
+            f"--pids-limit={limits.processes + 4}", f"--ulimit=nofile={limits.open_files}",
             f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0", f"--env=HOME={FOLDER}",
             f"--env=TMPDIR={FOLDER}", "--pull=never", *self._runtime,
         ]  # fmt: skip

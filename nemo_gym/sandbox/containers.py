@@ -109,7 +109,9 @@ class ContainerRunner:
             await session.stop()
 
     def _create(self, name: str, limits: SandboxLimits) -> list[str]:
-        disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m,nr_inodes={limits.disk_files}"
+        disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
+        if self._engine == "docker":  # Podman does not know the option
+            disk += f",nr_inodes={limits.disk_files}"
         return [
             "run", "--detach", "--rm", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
             "--security-opt=no-new-privileges", f"--user={_USER}", f"--workdir={FOLDER}", f"--tmpfs={disk}",

@@ -36,14 +36,14 @@ _HINT: Final = (
 _TRIAL: Final = """
 import os, socket
 try:
-    socket.socket()
-    print("socket")
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
+    print("there is a way into the network")
 except OSError:
     pass
 for path in ("/etc/sandbox-trial", "/usr/sandbox-trial", os.path.expanduser("~/../sandbox-trial")):
     try:
         open(path, "w")
-        print("write", path)
+        print("it is possible to write", path)
     except OSError:
         pass
 """

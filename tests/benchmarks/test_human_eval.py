@@ -3,7 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,9 @@ from resources_servers.python_code.verification import (
     modules_in_the_box,
     verify_solution,
 )
+
+if TYPE_CHECKING:
+    from conftest import MockModel
 
 LIMITS = SandboxLimits(cpu_s=5, wall_s=60)
 
@@ -111,3 +114,18 @@ def test_the_data_is_prepared_for_a_run(
     assert [task["task_id"] for task in tasks] == [row["task_id"] for row in rows]
     assert tasks[0]["agent_ref"]["name"] == "human_eval_simple_agent"
     assert "fully implement the function" in tasks[0]["responses_create_params"]["input"][0]["content"]
+
+
+def test_a_whole_run_takes_one_command(
+    rows: list[dict[str, Any]], mock_model: "MockModel", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "env.yaml").write_text(
+        f"policy_base_url: {mock_model.base_url}\npolicy_api_key: none\npolicy_model_name: mock\n"
+    )
+    paths = "benchmarks/human_eval/config.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    line = ["ng_e2e_collect_rollouts", f"+config_paths=[{paths}]", "+split=benchmark"]
+    assert main([*line, "+output_jsonl_fpath=results/out.jsonl", "+limit=4"]) == 0
+    saved = [json.loads(each) for each in (tmp_path / "results" / "out.jsonl").read_text().splitlines()]
+    assert sorted(rollout["task_id"] for rollout in saved) == [row["task_id"] for row in rows[:4]]
+    assert {(rollout["reward"], rollout["tests_total"]) for rollout in saved} == {(0.0, 1)}  # the mock writes no code

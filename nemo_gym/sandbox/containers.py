@@ -13,6 +13,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -26,6 +27,7 @@ _GVISOR: Final = "runsc"
 _WAITING: Final = ("/bin/sh", "-c", "while :; do sleep 1000 & wait $!; done")
 _USER: Final = "1000:1000"
 _CONTROL_TIMEOUT_S: Final = 60.0
+_OUT_OF_TIME: Final = 128 + signal.SIGXCPU
 _CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
 
 
@@ -116,7 +118,7 @@ class ContainerRunner:
             "run", "--detach", "--rm", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
             "--security-opt=no-new-privileges", f"--user={_USER}", f"--workdir={FOLDER}", f"--tmpfs={disk}",
             f"--memory={limits.memory_mib}m", f"--memory-swap={limits.memory_mib}m",
-            f"--pids-limit={limits.processes + 4}", f"--ulimit=nofile={limits.open_files}",
+            f"--pids-limit={limits.processes + 2}", f"--ulimit=nofile={limits.open_files}",
             f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0", f"--env=HOME={FOLDER}",
             f"--env=TMPDIR={FOLDER}", "--pull=never", *self._runtime,
         ]  # fmt: skip
@@ -159,7 +161,9 @@ class ContainerSession:
         """Run a command, by the shell if it is text. One that takes too long ends with its container."""
         limits = limits or self.limits
         arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        bounded = ["/bin/sh", "-c", f'ulimit -t {int(limits.cpu_s) + 1}; exec "$@"', "sh", *arguments]
+        seconds = int(limits.cpu_s) + 1
+        limit = f'ulimit -S -t {seconds}; ulimit -H -t {seconds + 1}; exec "$@"'
+        bounded = ["/bin/sh", "-c", limit, "sh", *arguments]
         settings = [f"--env={name}={value}" for name, value in (environment or {}).items()]
         place = [f"--workdir={PurePosixPath(FOLDER, folder)}"]
         line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
@@ -169,6 +173,8 @@ class ContainerSession:
             await call([self._engine, "kill", self._name])
         elif result.exit_code in {125, 126} and b"container" in result.stderr:
             raise SandboxError(f"{self._engine} could not run the program: {_last_line(result.stderr)}")
+        elif result.exit_code == _OUT_OF_TIME:
+            return replace(result, ending=ProgramEnding.CPU_TIME)
         return result
 
     async def python(
@@ -187,7 +193,7 @@ class ContainerSession:
     async def upload(self, path: str, content: bytes) -> None:
         """Write a file; a relative path is below the box's folder."""
         script = 'mkdir -p "$(dirname "$1")" && base64 -d > "$1"'
-        result = await self.exec(["/bin/sh", "-c", script, "sh", path], stdin=base64.b64encode(content))
+        result = await self.exec(["/bin/sh", "-c", script, "sh", path], stdin=base64.b64encode(content), limits=_CLIENT)
         if not result.ok:
             raise SandboxError(f"can't write {path}: {_last_line(result.stderr)}")
 

@@ -377,12 +377,12 @@ class World:
 
 
 async def judge_all(level: str, folder: Path) -> dict[str, list[str]]:
-    """Run every case at a level, and say what is wrong."""
+    """Run all cases that may depend on the user, at a level, and say what is wrong."""
     world = World(folder)
     jail = Jail(level, modules={"attempts": ATTEMPTS})
     found = {}
     try:
-        for case in CASES:
+        for case in (*BOMBS[:4], *PROCESSES, *FILES, *KERNEL):
             result = await jail.run(world.program(case), stdin=case.stdin, limits=case.limits)
             if problems := world.problems(case, result):
                 found[case.name] = problems

@@ -93,7 +93,7 @@ async def test_containers_are_locked_up(engine: Path) -> None:
     result = await runner.run("print(open('a').read(), input())", stdin=b"hi", files={"a": b"file"})
     assert result.text == "file hi\n"
     told = engine.read_text()
-    wanted = ("--network=none", "--read-only", "--cap-drop=ALL", "no-new-privileges", "--pids-limit=9", "--memory=64m")
+    wanted = ("--network=none", "--read-only", "--cap-drop=ALL", "no-new-privileges", "--pids-limit=7", "--memory=64m")
     assert [flag for flag in (*wanted, "--runtime=runsc", "--pull=never") if flag not in told] == []
     assert told.splitlines()[-1].startswith("rm --force")
 

@@ -32,6 +32,9 @@ class GuardedLevel:
         self.readable: list[str] = settings["readable"]
         self.locked: bool = settings["level"] == "landlock"
         self._user = _spare_users() if self.locked else None
+        if self._user is not None:
+            os.chmod(self.boxes, 0o711)  # noqa: S103 - the users of the boxes pass through it, but can't list it
+        self.reachable = _reachable(sys.base_prefix) and _reachable(self.boxes)
         if self.locked:
             self._check()
             hidden = list(map(os.path.realpath, settings["hidden"]))
@@ -78,7 +81,7 @@ class GuardedBox:
         if self._user is None:
             others = _tasks_of(os.getuid())
         else:
-            _become(self._user, blind=_reachable(sys.base_prefix))
+            _become(self._user, blind=self._level.reachable)
         kernel.set_limit(resource.RLIMIT_NPROC, limits.processes + others)
         readable = [path for path in self._level.readable if not os.path.islink(path)]
         landlock.restrict(readable, [self.folder, *system.DEVICES])
@@ -167,7 +170,7 @@ def _spare_users() -> Iterator[int] | None:
 def _become(user: int, *, blind: bool) -> None:
     """Take on a user of no rights.
 
-    If only root can reach the interpreter, the right to read anything stays; Landlock says what that is.
+    If only root can reach the interpreter or the boxes, the right to read anything stays; Landlock says what that is.
     """
     keep = 0 if blind else 1 << _READ_ANYTHING
     kernel.prctl(_PR_SET_KEEPCAPS, 1)

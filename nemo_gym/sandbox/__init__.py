@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from nemo_gym.sandbox.client import AsyncSandbox, Sandbox
     from nemo_gym.sandbox.interface import (
         ExecResult,
         SandboxCreateError,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         run,
         sandbox_runner,
     )
+    from nemo_gym.sandbox.sandboxes import AsyncSandbox, Sandbox
 
 __all__ = [
     "AsyncSandbox",
@@ -70,7 +70,7 @@ __all__ = [
     "sandbox_runner",
 ]
 
-_MODULES: Final = ("client", "interface", "limits", "providers", "runners")
+_MODULES: Final = ("interface", "limits", "providers", "runners", "sandboxes")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ PLAIN = {
     "fractions": {"Fraction"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
 }
-BASES = (bool, tuple, list, dict, set, frozenset, str, bytes, int, float)
+BASES: tuple[type[Any], ...] = (bool, tuple, list, dict, set, frozenset, str, bytes, int, float)
 LENGTH = 8
 
 

@@ -79,7 +79,7 @@ def _define(source: str, entry_point: str) -> Callable[..., Any]:
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     exec(compile(source, "solution.py", "exec"), module.__dict__)
-    function = module.__dict__.get(entry_point)
+    function: Callable[..., Any] | None = module.__dict__.get(entry_point)
     if not callable(function):
         raise NameError(f"{entry_point} is not defined")  # noqa: TRY004 - as Python would say it
     return function

@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "io",
     "schemas",
+    "sandbox",
     "conversion",
     "metrics",
     "config",

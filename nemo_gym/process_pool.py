@@ -1,9 +1,11 @@
 """Front door: run a verifier's function in processes that can be ended.
 
 For work on model output that may take for ever, need all memory or bring the interpreter down: symbolic mathematics,
-patterns, foreign scorers. A call has a hard limit of computing time and memory; whatever exceeds it ends that process and
-nothing else. Waiting is limited, too, but that is a failure of the machine and never a verdict. The event loop never waits. The first call starts a process that imports the function; the ones that work are
-forks of it, so that a new one is there at once, however heavy the import was. They see none of the caller's environment
+patterns, foreign scorers. A call has a hard limit of computing time and memory; whatever exceeds it ends that process
+and nothing else. Waiting is limited, too, but that is a failure of the machine and never a verdict.
+
+The event loop never waits. The first call starts a process that imports the function; the ones that work are forks of
+it, so that a new one is there at once, however heavy the import was. They see none of the caller's environment
 variables, can't write files, and end with the caller, even if that was killed.
 
 This keeps accidents in check. It is not a sandbox for code that means harm.

@@ -22,6 +22,10 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def any_alive(pids: list[int]) -> bool:
+    return any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 async def test_a_call_returns_what_the_function_returns() -> None:
     async with ProcessPool("math:hypot") as pool:
         assert await pool.call(3, 4) == 5.0
@@ -91,10 +95,10 @@ async def test_nothing_is_left_behind() -> None:
     await pool.close()
     assert set(children(os.getpid())) <= before
     for _ in range(500):  # they end by themselves when the connection closes
-        if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+        if not any_alive(workers):
             break
         await asyncio.sleep(0.01)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert not any_alive(workers)
 
 
 async def test_a_pool_that_nobody_holds_any_more_ends_its_processes() -> None:

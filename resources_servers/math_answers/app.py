@@ -37,7 +37,7 @@ def _as_text(value: Any) -> Any:
 
 
 ExpectedAnswer = Annotated[
-    str, BeforeValidator(_as_text), StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ANSWER)
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ANSWER), BeforeValidator(_as_text)
 ]
 
 

@@ -36,4 +36,6 @@ def normalized(text: str) -> str:
     """The text without spacing, dollar signs and text commands; capital letters stay."""
     text = _WRAPPERS.sub(r"\1", text[: MAX_ANSWER + 1])
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    # The space in a mixed number is the only one that matters.
+    text = re.sub(r"(\d)\s+(?=\d)", r"\1_", text)
     return _SPACING.sub("", text).rstrip(".")

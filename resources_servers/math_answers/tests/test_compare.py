@@ -32,6 +32,7 @@ EQUAL = [
     ("3 dollars", "300 cents"),
     ("18", "18 eggs"),
     (r"\text{Evelyn}", "Evelyn"),
+    ("(1,2]", r"\left(1, 2\right]"),
     ("1.5e3", "1500"),
 ]
 DIFFERENT = [
@@ -47,7 +48,7 @@ SYMBOLICALLY_EQUAL = [
     (r"\sqrt{8}", r"2\sqrt2"),
     (r"\frac{1}{\sqrt2}", r"\frac{\sqrt2}{2}"),
     ("x^2+2x+1", "(x+1)^2"),
-    ("(1,2]", r"\left(1, 2\right]"),
+    ("(1,2]", r"(1, \frac{4}{2}]"),
     (r"x\in[2,3)", "[2,3)"),
     (r"\{1,2\}", "2, 1"),
     ("x=5", "5"),

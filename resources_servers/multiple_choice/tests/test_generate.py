@@ -53,4 +53,4 @@ def test_impossible_wishes_are_errors() -> None:
     with pytest.raises(ConfigError, match="can't generate"):
         generate(1, seed=0, options=1)
     with pytest.raises(ConfigError, match="no more different"):
-        generate(3000, seed=0)
+        generate(8000, seed=0, options=2)

@@ -188,6 +188,8 @@ class _ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                # Ctrl-C is for the caller, who finishes what has begun and needs verdicts for that.
+                start_new_session=True,
             )
         self._socket.settimeout(START_LIMIT_S)
         started = self._socket.recv(4096).decode()

@@ -90,6 +90,7 @@ async def test_nothing_is_left_behind() -> None:
     pool = ProcessPool("math:sqrt", size=2)
     await asyncio.gather(pool.call(1), pool.call(2))
     (server,) = set(children(os.getpid())) - before
+    assert os.getsid(server) != os.getsid(0)  # out of reach of Ctrl-C
     workers = children(server)
     assert workers
     await pool.close()

@@ -7,11 +7,12 @@ import re
 from typing import Final, Literal, NamedTuple
 
 from resources_servers.math_answers.extract import MAX_ANSWER
-from resources_servers.math_answers.quantities import parse_quantity, same_quantity
+from resources_servers.math_answers.quantities import Quantity, parse_quantity, same_quantity
 
-Method = Literal["text", "number", "library"]
+Method = Literal["text", "number", "collection", "library"]
 
 _WRAPPERS: Final = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname)\{([^{}]*)\}")
+_COLLECTION: Final = re.compile(r"(?P<open>[(\[{]?)(?P<items>[^()\[\]{}]*)(?P<close>[)\]}]?)")
 _SPACING: Final = re.compile(r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\displaystyle|[\s$*`]")
 
 
@@ -27,9 +28,38 @@ def compare_plainly(expected: str, answer: str) -> Comparison | None:
     if normalized(expected) == normalized(answer):
         return Comparison(equal=True, method="text")
     left, right = parse_quantity(expected), parse_quantity(answer)
-    if left is None or right is None:
+    if left is not None and right is not None:
+        return Comparison(equal=same_quantity(left, right), method="number")
+    return _compare_collections(_collection(expected), _collection(answer))
+
+
+class Collection(NamedTuple):
+    """Plain numbers in an interval, a tuple (both with their brackets) or a set (with braces, or bare)."""
+
+    brackets: str
+    items: list[Quantity]
+
+
+def _collection(text: str) -> Collection | None:
+    bare = _SPACING.sub("", text[: MAX_ANSWER + 1]).replace("\\{", "{").replace("\\}", "}")
+    match = _COLLECTION.fullmatch(bare)
+    if match is None or "," not in match["items"]:
         return None
-    return Comparison(equal=same_quantity(left, right), method="number")
+    items = [parse_quantity(item) for item in match["items"].split(",")]
+    brackets = f"{match['open']}{match['close']}".replace("{}", "")
+    numbers = [item for item in items if item is not None]
+    return Collection(brackets, numbers) if len(numbers) == len(items) else None
+
+
+def _compare_collections(expected: Collection | None, answer: Collection | None) -> Comparison | None:
+    """Brackets decide: a set has no order, and (1, 2] is not [1, 2]. What is of two kinds is for the library."""
+    if expected is None or answer is None or bool(expected.brackets) != bool(answer.brackets):
+        return None
+    left, right = expected.items, answer.items
+    if not expected.brackets:
+        left, right = (sorted(items, key=lambda item: item.value) for items in (left, right))
+    same = len(left) == len(right) and all(map(same_quantity, left, right))
+    return Comparison(equal=same and expected.brackets == answer.brackets, method="collection")
 
 
 def normalized(text: str) -> str:

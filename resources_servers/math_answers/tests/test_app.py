@@ -15,8 +15,8 @@ from nemo_gym.openai_utils import (
 from nemo_gym.process_pool import ProcessPool
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.webapp import build_app
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.loader import build_app
 from resources_servers.math_answers.app import MathAnswersConfig, MathAnswersServer
 
 OWN = {"host": "127.0.0.1", "port": 1, "entrypoint": "app.py"}

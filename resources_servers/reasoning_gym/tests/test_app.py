@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from nemo_gym.process_pool import ProcessPool
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.direct import LocalServer
-from nemo_gym.servers.webapp import build_app
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.loader import build_app
 from resources_servers.reasoning_gym.app import ReasoningGymConfig, ReasoningGymServer, extract_answer
 
 OWN = {"host": "127.0.0.1", "port": 1, "entrypoint": "app.py"}

@@ -1,8 +1,8 @@
 r"""Writes tasks: ``python -m resources_servers.reasoning_gym.generate --n 100 --seed 0 --output tasks.jsonl``.
 
 Every generator of the package takes its turn; ``--tasks`` chooses some. Tasks are endless: each is made when it is
-asked for. ``--difficulty`` is the level of the package's curricula, 0 being the easiest; a generator with fewer levels gives
-its highest.
+asked for. ``--difficulty`` is the level of the package's curricula, 0 being the easiest; a generator with fewer levels
+gives its highest.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
@@ -189,7 +190,7 @@ def _is_prime(number: int) -> bool:
     return 1 < number < 10_000 and all(number % factor for factor in range(2, int(number**0.5) + 1))
 
 
-CHECKS: Final = {
+CHECKS: Final[dict[str, Callable[..., bool]]] = {
     "count:word_count_range": word_count_range,
     "count:unique_word_count": unique_word_count,
     "ratio:stop_words": stop_words,

@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import re
+from collections.abc import Callable
 from typing import Final
 
 from resources_servers.verifiable_instructions.text import (
@@ -220,7 +221,7 @@ def _is_table(rows: list[list[str]]) -> bool:
     return len({len(row) for row in rows}) == 1
 
 
-CHECKS: Final = {
+CHECKS: Final[dict[str, Callable[..., bool]]] = {
     "format:parentheses": parentheses,
     "format:quotes": quotes,
     "format:options": options,

@@ -3,6 +3,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Final, Literal
 
 from resources_servers.verifiable_instructions.language import language_of
@@ -147,7 +148,7 @@ def no_comma(text: str) -> bool:
     return "," not in text
 
 
-CHECKS: Final = {
+CHECKS: Final[dict[str, Callable[..., bool]]] = {
     "keywords:existence": keyword_existence,
     "keywords:frequency": keyword_frequency,
     "keywords:forbidden_words": forbidden_words,

@@ -143,9 +143,8 @@ async def test_a_benchmark_is_prepared_asked_and_verified(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published, server, right, wrong = CASES[name]
-    if server == "math_answers":
-        if importlib.util.find_spec("math_verify") is None:
-            pytest.skip("pip install 'rollout-gym[environments]'")
+    if server == "math_answers" and importlib.util.find_spec("math_verify") is None:
+        pytest.skip("pip install 'rollout-gym[environments]'")
     script = load_script(name, tmp_path / "benchmarks")
     publish(script.SOURCE, [published(number) for number in range(script.SOURCE.rows)], tmp_path / "hub")
     monkeypatch.setenv("ROLLOUT_GYM_HUB_FOLDER", str(tmp_path / "hub"))

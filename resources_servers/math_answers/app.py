@@ -4,7 +4,7 @@ import importlib.util
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from fastapi import FastAPI
 from pydantic import BeforeValidator, Field, PrivateAttr, StringConstraints
@@ -15,6 +15,7 @@ from nemo_gym.base_resources_server import (
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    ReverifyMode,
     SimpleResourcesServer,
 )
 from nemo_gym.errors import ConfigError
@@ -44,6 +45,7 @@ ExpectedAnswer = Annotated[
 class MathAnswersConfig(BaseResourcesServerConfig):
     """The limits of one symbolic comparison, and the judge, if any, that is asked where it finds a difference."""
 
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
     time_limit_s: float = Field(default=5.0, gt=0, le=60)
     memory_mb: int = Field(default=1024, ge=64)
     processes: int = Field(default=2, ge=1)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from fastapi import FastAPI
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, model_validator
@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import (
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    ReverifyMode,
     SimpleResourcesServer,
 )
 from nemo_gym.process_pool import CallLimitError, ProcessPool
@@ -59,6 +60,7 @@ class MultipleChoiceRow(BaseModel):
 class MultipleChoiceConfig(BaseResourcesServerConfig):
     """``grading_mode``, if set, overrides that of the rows."""
 
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
     grading_mode: GradingMode | None = None
     pattern_time_limit_s: float = 1.0
 

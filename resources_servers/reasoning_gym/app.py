@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import (
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    ReverifyMode,
     SimpleResourcesServer,
 )
 from nemo_gym.errors import ConfigError
@@ -34,6 +35,7 @@ class TaskMetadata(BaseModel):
 class ReasoningGymConfig(BaseResourcesServerConfig):
     """The limits of one scoring."""
 
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
     time_limit_s: float = Field(default=5.0, gt=0, le=60)
     memory_mb: int = Field(default=1024, ge=64)
     processes: int = Field(default=2, ge=1)

@@ -1,7 +1,7 @@
 """Instructions that a program can verify, of the kinds of IFEval and IFBench, strictly and loosely."""
 
 import asyncio
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, model_validator
 
@@ -11,6 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    ReverifyMode,
     SimpleResourcesServer,
 )
 from resources_servers.verifiable_instructions.registry import MAX_TEXT, check, read_instructions
@@ -22,7 +23,8 @@ LANGUAGE_CHECKS: Final = frozenset(
 )
 
 
-class InstructionRow(BaseModel):
+# pydantic's plugin for mypy names the arguments of __init__ after the fields, and **kwargs is one of its own.
+class InstructionRow(BaseModel):  # type: ignore[no-redef]
     """The instructions of a row: names, and the parameters of each."""
 
     instruction_id_list: list[str]
@@ -38,14 +40,15 @@ class InstructionRow(BaseModel):
 class VerifiableInstructionsConfig(BaseResourcesServerConfig):
     """Which of the two verdicts is rewarded; both are in the result."""
 
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
     grading: Literal["strict", "loose"] = "strict"
 
 
-class VerifiableInstructionsSeedSessionRequest(InstructionRow, BaseSeedSessionRequest):
+class VerifiableInstructionsSeedSessionRequest(InstructionRow, BaseSeedSessionRequest):  # type: ignore[no-redef]
     """A row that can't be verified is refused before it costs a model call."""
 
 
-class VerifiableInstructionsVerifyRequest(InstructionRow, BaseVerifyRequest):
+class VerifiableInstructionsVerifyRequest(InstructionRow, BaseVerifyRequest):  # type: ignore[no-redef]
     """A row and what the agent made of it."""
 
     id: int | None = None
@@ -53,7 +56,7 @@ class VerifiableInstructionsVerifyRequest(InstructionRow, BaseVerifyRequest):
     prompt: str | None = None
 
 
-class VerifiableInstructionsVerifyResponse(VerifiableInstructionsVerifyRequest, BaseVerifyResponse):
+class VerifiableInstructionsVerifyResponse(VerifiableInstructionsVerifyRequest, BaseVerifyResponse):  # type: ignore[no-redef]
     """The score and the verdict on each instruction."""
 
     accuracy: float

@@ -19,7 +19,7 @@ from resources_servers.reasoning_gym.generate import BLOCK, main, task_names, ta
 # The package's libraries leave files open and use outdated names; that is not ours to judge.
 pytestmark = pytest.mark.filterwarnings("ignore")
 # What takes seconds to generate is left to the package's own tests.
-SLOW = {"jugs", "sokoban", "bf"}
+SLOW = {"bf", "jugs", "knight_swap", "sokoban"}
 
 
 def test_all_generators_but_the_combined_one_are_here() -> None:

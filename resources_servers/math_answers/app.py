@@ -1,5 +1,6 @@
 """Final answers to mathematical questions, compared exactly or symbolically; a judge may give a second opinion."""
 
+import asyncio
 import importlib.util
 import re
 from collections.abc import AsyncIterator
@@ -26,6 +27,8 @@ from resources_servers.math_answers.compare import compare_plainly
 from resources_servers.math_answers.extract import MAX_ANSWER, extract_answer
 
 INSTALL: Final = "pip install 'rollout-gym[environments]', or -r resources_servers/math_answers/requirements.txt"
+# A longer text is searched in a thread, so that other rollouts go on meanwhile.
+SHORT: Final = 20_000
 _DELIMITERS: Final = re.compile(
     r"\s*(?:\\\((.*)\\\)|\\\[(.*)\\\]|\$\$(.*)\$\$|\$([^$]*)\$|\\boxed\{([^{}]*)\})\s*", re.DOTALL
 )
@@ -158,7 +161,7 @@ class MathAnswersServer(SimpleResourcesServer):
         }
 
     async def _check(self, expected: str, text: str) -> Checked:
-        found = extract_answer(text)
+        found = extract_answer(text) if len(text) <= SHORT else await asyncio.to_thread(extract_answer, text)
         if found is None:
             return Checked(None, equal=False, reason="no answer was found")
         if len(found.text) > MAX_ANSWER:

@@ -21,7 +21,7 @@ MOST_K: Final = 256
 _MOST_TASKS: Final = 0.9
 
 
-class Attempts(NamedTuple):
+class RepeatedTasks(NamedTuple):
     """What k attempts at a task come to, for k = 1, 2, …; over the same tasks for every k."""
 
     threshold: float
@@ -31,7 +31,7 @@ class Attempts(NamedTuple):
     reward_at_k: list[float]  # expected best reward of k rollouts
 
 
-def attempts(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> Attempts:
+def attempts(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> RepeatedTasks:
     """pass@k and reward@k up to the number of rewards that nine of ten tasks have.
 
     Tasks with fewer rewards than the largest k count for no k: otherwise each k would be about other tasks, and the
@@ -40,7 +40,7 @@ def attempts(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> Attempts
     reward = table.top.get(REWARD)
     known = reward.known if reward is not None else np.zeros(len(table), np.bool_)
     if reward is None or not known.any():
-        return Attempts(threshold, 0, 0, [], [])
+        return RepeatedTasks(threshold, 0, 0, [], [])
     task, values = table.task[known], reward.values[known]
     order = np.lexsort((values, task))
     task, values = task[order], values[order]
@@ -49,7 +49,7 @@ def attempts(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> Attempts
     long_enough = sizes >= most
     rows, sizes = np.repeat(long_enough, sizes), sizes[long_enough]
     best = best_of_k(np.stack([values[rows] >= threshold, values[rows]]).astype(np.float64), sizes, most)
-    return Attempts(threshold, len(sizes), int((~long_enough).sum()), best[:, 0].tolist(), best[:, 1].tolist())
+    return RepeatedTasks(threshold, len(sizes), int((~long_enough).sum()), best[:, 0].tolist(), best[:, 1].tolist())
 
 
 def best_of_k(values: Floats, sizes: Ints, most: int) -> Floats:

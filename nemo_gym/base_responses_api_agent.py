@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Body, FastAPI
 
 from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.metrics.aggregate import answers_standard_metrics
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
@@ -57,6 +58,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     async def run(self, body: BaseRunRequest = Body()) -> BaseVerifyResponse:
         """Run one rollout: seed, respond, verify."""
 
+    @answers_standard_metrics
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
         """Turn all results of this agent into metrics."""
         return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)

@@ -21,8 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_outcome, encode_planned
 from nemo_gym.rollouts.classify import failed
-from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +92,7 @@ class Worker:
 
 
 def _death(lease: _Lease, code: int) -> Outcome:
-    failure = Failure(
-        kind=FailureClass.WORKER_DIED,
-        message=f"the worker process that ran it ended with exit code {code}",
-        transient=True,
-    )
+    failure = Failure.of(FailureClass.WORKER_DIED, f"the worker process that ran it ended with exit code {code}")
     return failed(lease.planned, failure, perf_counter() - lease.started)
 
 

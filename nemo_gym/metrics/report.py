@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nemo_gym.io.files import replacing
+from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.coverage import Coverage
@@ -68,7 +68,7 @@ def cost(table: RolloutTable, prices: Prices) -> dict[str, float]:
 
 def details_path(rollouts: Path) -> Path:
     """Where the details of a rollout file are."""
-    return rollouts.with_name(f"{rollouts.stem}_aggregate_details.json")
+    return RunFiles.of(rollouts).details
 
 
 def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NamedTuple, Protocol
 
-from nemo_gym.rollouts.outcome import Completed, Failed, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
+from nemo_gym.schemas.rows import FailureClass
 
 
 class Limit(Protocol):

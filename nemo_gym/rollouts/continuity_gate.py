@@ -15,8 +15,9 @@ from nemo_gym.metrics.continuity import Continuity, check_continuity
 from nemo_gym.metrics.fields import output_of
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.outcome import Completed, Failure, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Completed, Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 logger = logging.getLogger(__name__)
 

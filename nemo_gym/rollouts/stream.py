@@ -14,7 +14,8 @@ from hashlib import sha256
 from typing import Any
 
 from nemo_gym.io.json import encode
-from nemo_gym.rollouts.attempt import AgentAttempt, AgentClient
+from nemo_gym.rollouts.agents import AgentClient
+from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
 from nemo_gym.rollouts.dispatch import Dispatch
 from nemo_gym.rollouts.options import DEFAULT_WINDOW

@@ -1,15 +1,10 @@
-"""What a run spends: tokens, money, time; and when it has spent enough. Pure.
+"""How a run goes: what came out of it, what it spends, when it has to end early, and what to tell a person. Pure.
 
 Tokens are those that rollouts report in ``response.usage``; money is tokens times the prices that the configuration
 gives for the model of an agent. A budget never cuts a rollout short: it only keeps new ones from starting.
-
-Counts how a run goes, and says how it went. Pure.
-
-When a run ends before its plan does: too much has failed, nothing works, or the budget is used up. Pure.
-
-What a run leaves a person to read.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -101,6 +96,7 @@ class Ending(StrEnum):
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
     TOO_MANY_FAILURES = "too many failures"
+    OUTAGE = "nothing gets through"
     OUT_OF_BUDGET = "the budget is used up"
     NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 goes on all the same)"
 
@@ -117,7 +113,7 @@ class ExitCode(IntEnum):
 class ClassTally:
     """Failures of one class."""
 
-    rollouts: int = 0  # given up because of it, at least for this run
+    rollouts: int = 0  # that this run does not try again because of it
     attempts: int = 0
     example: str = ""
 
@@ -131,19 +127,21 @@ class Tally:
     rewarded: int = 0
     reward_sum: float = 0.0
     failures: dict[str, ClassTally] = field(default_factory=dict)
+    given_up: Counter[str] = field(default_factory=Counter)  # rollouts that later runs do not try either, by class
+    left_owed: int = 0  # rollouts that this run could not finish for causes outside them
     spending: Spending = field(default_factory=Spending)
     ending: Ending = Ending.FINISHED
     reason: str = ""  # of an early end
 
     @property
     def failed(self) -> int:
-        """Rollouts that this run gave up."""
-        return sum(tally.rollouts for tally in self.failures.values())
+        """Rollouts that this run gave up because of what they did."""
+        return sum(tally.rollouts for tally in self.failures.values()) - self.left_owed
 
     @property
     def ended(self) -> int:
         """Rollouts that this run is through with, one way or the other."""
-        return self.completed + self.failed + self.vanished
+        return self.completed + self.failed + self.left_owed + self.vanished
 
     @property
     def is_hopeless(self) -> bool:
@@ -178,7 +176,10 @@ class Tally:
     def _add_failure(self, outcome: Failed) -> None:
         tally = self.failures.setdefault(outcome.failure.kind, ClassTally())
         tally.attempts += 1
-        tally.rollouts += not outcome.will_retry
+        if not outcome.will_retry:
+            tally.rollouts += 1
+            self.left_owed += outcome.failure.outside
+            self.given_up[outcome.failure.kind] += outcome.is_given_up
         if not tally.example:
             key = outcome.planned.key
             tally.example = f"task {key.task} rollout {key.rollout}: {outcome.failure.message}"
@@ -248,7 +249,7 @@ class Summary:
     files: RunFiles
     planned: int
     done_before: int
-    given_up_before: int
+    given_up_before: Mapping[str, int]  # by the class of their last failure
     tally: Tally
     metrics: Sequence["RunMetrics"] = ()
     has_metrics_file: bool = False
@@ -280,14 +281,27 @@ class Summary:
         if self.tally.failures:
             yield f"failures: {self.files.failures}"
         yield f"metrics:  {self.files.metrics if self.has_metrics_file else None}"
-        if self.completed < self.planned:
-            yield "To run what is left: the same command with +resume_from_cache=true"
+        yield from self._advice()
+
+    def _advice(self) -> Iterator[str]:
+        """What to type next; it has to be what works."""
+        given_up = Counter(self.given_up_before) + self.tally.given_up
+        left = self.planned - self.completed - given_up.total()
+        if left > 0:
+            yield f"To run the {left} that are left, add: +resume_from_cache=true"
+        if given_up:
+            classes = ",".join(sorted(given_up))
+            yield (
+                f"To try the {given_up.total()} again whose attempts are used up, add: "
+                f"+resume_from_cache=true '+retry_failed=[{classes}]'"
+            )
 
     def _shortfall(self) -> str:
         counts = {
             "failed": self.tally.failed,
+            "put off by causes outside": self.tally.left_owed,
             "vanished": self.tally.vanished,
-            "given up earlier": self.given_up_before,
+            "given up earlier": sum(self.given_up_before.values()),
         }
         counts["not run"] = self.planned - self.completed - sum(counts.values())
         told = ", ".join(f"{count} {what}" for what, count in counts.items() if count > 0)

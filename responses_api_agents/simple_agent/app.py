@@ -18,6 +18,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.io.json import encode_json
+from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
@@ -159,6 +160,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             server_name=self.config.resources_server.name, url_path=path, json=content, cookies=cookies
         )
 
+    @forwards_metrics_to("resources_server")
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
         """The environment knows what its fields mean: ask it."""
         reply = await self._post_resources("/aggregate_metrics", body, None)

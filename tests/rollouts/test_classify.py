@@ -21,8 +21,9 @@ from nemo_gym.rollouts.classify import (
     plain_result,
 )
 from nemo_gym.rollouts.keyed import key_of
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, FailureClass, Outcome, Vanished
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 PLANNED = PlannedRollout.of(
     {"_ng_task_index": 7, "_ng_rollout_index": 2, "agent_ref": {"name": "alpha"}, "question": "why?"}

@@ -166,9 +166,10 @@ async def test_failures_that_pass_are_tried_again_within_the_run(
 async def test_attempts_are_limited_over_all_runs(
     agents_with: Agents, tasks_file: Tasks, collect: Collector, read_jsonl: Any
 ) -> None:
-    async with agents_with(lambda *_: web.Response(status=503)) as agents:
-        await collect(agents, tasks_file(2))
+    async with agents_with(lambda *_: web.Response(status=408)) as agents:
+        first = await collect(agents, tasks_file(2))
         assert len(agents.received) == 6
+        assert "'+retry_failed=[timeout]'" in first.text()
         summary = await collect(agents, tasks_file(2), resume=True)
         assert len(agents.received) == 6
     assert [f["_ng_attempt"] for f in read_jsonl(collect.files.failures)].count(3) == 2

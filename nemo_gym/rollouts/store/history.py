@@ -1,8 +1,9 @@
 """What earlier runs left behind, and what follows from it for each rollout: done, given up, or owed again.
 
 Only keys are kept, as plain integers: a million rollouts take some hundred megabytes, however large they are on disk.
+A failure whose cause lay outside the rollout (``_ng_owed``) does not count as one of its attempts.
 
-Reads the files of a run without touching them, for callers who want everything in memory.
+``read_saved`` reads everything instead, for callers who want all of it in memory.
 """
 
 import logging
@@ -16,7 +17,7 @@ from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import MAX_ROLLOUTS, key_in, key_of
 from nemo_gym.rollouts.plan import Row
 from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_TERMINAL_KEY, RolloutKey
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, RolloutKey
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def parse_max_attempts(text: str, default: int) -> int:
         number = 0
     if number >= 1:
         return number
-    logger.warning("%r is no possible number of attempts: using %d", text, default)
+    logger.warning("%r is not a possible number of attempts: using %d", text, default)
     return default
 
 
@@ -110,7 +111,7 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
         except ValueError:
             strays.append(_stray(line, _unreadable(line)))
             continue
-        if key := key_in(record):
+        if (key := key_in(record)) and not record.get(NG_OWED_KEY):
             past = history.failures.setdefault(packed(key), PastFailures())
             past.count += 1
             past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))

@@ -6,7 +6,7 @@ from nemo_gym.rollouts.store.manifest import InputFacts, Manifest, PlanFacts, Re
 
 
 def manifest_of(request: Request) -> Manifest:
-    return request.manifest(PlanFacts(rows=1, bytes=2, digest="x"))
+    return request.manifest(PlanFacts(rows=1, bytes=2, digest="x"), Path("out.jsonl"))
 
 
 def test_a_manifest_survives_the_round_trip(tmp_path: Path) -> None:

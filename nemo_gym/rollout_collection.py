@@ -42,7 +42,8 @@ from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.keyed import sort_key
 from nemo_gym.rollouts.outcome import Completed, Outcome
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec, Row, agent_name, resolve_overrides, summary_of
-from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, StopSwitch, run_collection
+from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, run_collection
+from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.history import AttemptPolicy, read_records, read_saved
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.store.shards import expand_globs, parse_line

@@ -41,8 +41,8 @@ from nemo_gym.io.json import to_json
 from nemo_gym.metrics.report import details_path
 from nemo_gym.rollout_collection import E2ERolloutCollectionConfig, RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.run import StopSwitch, on_signals
 from nemo_gym.rollouts.run_metrics import RunMetrics
+from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.http import close_http_client
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
@@ -99,7 +99,7 @@ async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summ
         reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
         _workers(config, parameters) as attempt,
     ):
-        with on_signals(stop, console.note), tracking(get_wandb_run) as trackers:
+        with on_signals(stop, console.note, end_process=True), tracking(get_wandb_run) as trackers:
             summary = await RolloutCollectionHelper().collect(parameters, client=client, attempt=attempt, stop=stop)
             trackers.log(summary.metrics, rollouts=uploaded(summary.files.rollouts, parameters))
             return summary

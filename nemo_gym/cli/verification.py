@@ -29,8 +29,9 @@ from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
 from nemo_gym.rollouts.options import DEFAULT_TIMEOUT_S
 from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify
-from nemo_gym.rollouts.run import RunControl, StopSwitch, on_signals
+from nemo_gym.rollouts.run import RunControl
 from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.rollouts.tally import Summary
@@ -111,7 +112,7 @@ async def _reverify(
         )
         limit = limit_for(parameters.num_samples_in_parallel, window=MANY)
         control = RunControl(limit=limit, stop=stop, patience_s=parameters.patience_s, stream=sys.stderr)
-        with on_signals(stop, console.note):
+        with on_signals(stop, console.note, end_process=True):
             aggregate = None if parameters.disable_aggregation else lambda store: aggregate_run(store.files, client)
             return await reverify(wanted, attempt, control, aggregate), attempt.tools
 

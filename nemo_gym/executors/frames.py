@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
-import orjson
-
 from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
@@ -32,7 +30,7 @@ class Frame(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes of the message."""
-        head = orjson.dumps(self.head)
+        head = encode(self.head)
         return LENGTHS.pack(len(head), len(self.body)) + head + self.body
 
 
@@ -66,7 +64,7 @@ class Connection(asyncio.Protocol):
             body, end = head + head_size, head + head_size + body_size
             if end > size:
                 break
-            frame = Frame(orjson.loads(self._received[head:body]), bytes(self._received[body:end]))
+            frame = Frame(decode(bytes(self._received[head:body])), bytes(self._received[body:end]))
             position = end
             self._on_frame(frame)
         del self._received[:position]

@@ -151,7 +151,10 @@ def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: 
     kind = record.get(NG_FAILURE_CLASS_KEY)
     if kind is not None and planned.attempt > 1:
         record[ATTEMPT_KEY] = planned.attempt
-    line = _stamped(planned, record)
+    try:
+        line = _stamped(planned, record)
+    except ValueError as error:  # which can be read, but not written again
+        return failed(planned, Failure.of(FailureClass.INVALID_RESPONSE, f"the agent's answer is {error}"), seconds)
     if record.get(NG_NO_PERSIST_KEY):
         return Vanished(planned, line, seconds, str(kind or "unnamed"))
     if kind is not None:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 DEFAULT_DRAIN_S: Final = 30.0
+GONE_WITHIN_S: Final = 2.0  # attempts that were cancelled
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 
@@ -220,8 +221,9 @@ class Dispatch:
         return outcome
 
     async def _abandon(self) -> None:
-        """Cancel what is still running and wait until it is gone."""
+        """Cancel what is still running and wait until it is gone, but not for code that refuses to go."""
         running = list(self._running)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            await asyncio.wait(running, timeout=GONE_WITHIN_S)

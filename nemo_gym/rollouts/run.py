@@ -1,19 +1,16 @@
 """One run from beginning to end: plan or resume, run what is owed, save every outcome, compute the metrics.
 
-    plan  ─►  dispatch  ─►  outcome  ─►  store
-
-A run can be stopped from outside: the first request lets running attempts finish, the second does not.
+plan  ─►  dispatch  ─►  outcome  ─►  store
 """
 
 import asyncio
 import logging
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from nemo_gym.config.locate import did_you_mean
 from nemo_gym.errors import ConfigError
@@ -25,6 +22,7 @@ from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.rollouts.progress import Progress
+from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
@@ -37,61 +35,6 @@ if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
 
 logger = logging.getLogger(__name__)
-
-
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-class StopSwitch:
-    """Remembers that the run was asked to stop, and tells whoever runs it."""
-
-    def __init__(self, *, drain_s: float) -> None:
-        self._drain_s = drain_s
-        self._requests = 0
-        self._listener: Callable[[float], None] | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the run was asked to stop."""
-        return self._requests > 0
-
-    def press(self) -> None:
-        """Ask for the run to stop; asking again is more urgent."""
-        self._requests += 1
-        if self._listener is not None:
-            self._listener(self._patience)
-
-    def connect(self, listener: Callable[[float], None]) -> None:
-        """Call this with the seconds that running rollouts may take, now if the switch is already on."""
-        self._listener = listener
-        if self.is_on:
-            listener(self._patience)
-
-    @property
-    def _patience(self) -> float:
-        return self._drain_s if self._requests == 1 else 0.0
-
-
-@contextmanager
-def on_signals(switch: StopSwitch, announce: Callable[[str], None]) -> Iterator[None]:
-    """Press the switch on Ctrl-C and SIGTERM while the block runs. Must be entered inside a running event loop."""
-    loop = asyncio.get_running_loop()
-
-    def handle(name: str) -> None:
-        announce(
-            f"{name}: stopping now"
-            if switch.is_on
-            else f"{name}: starting no more rollouts; waiting for those that run (again to stop at once)"
-        )
-        switch.press()
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, handle, number.name)
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 TICK_S = 1.0

@@ -16,8 +16,9 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
-from nemo_gym.rollouts.run import CollectionRun, RunControl, StopSwitch, on_signals, run_collection
+from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
 from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.tally import Budget, Ending, Summary

@@ -102,7 +102,16 @@ def test_unless_strict_lines_that_can_not_be_read_are_told_and_left_out(
 
 
 def test_what_lies_beside_rollouts_is_no_shard(tmp_path: Path) -> None:
-    names = ["s1", "s1_materialized_inputs", "s1_failures", "s1_reward_profiling", "s1_difficulty", "s2", "alone_failures", "s_all"]
+    names = [
+        "s1",
+        "s1_materialized_inputs",
+        "s1_failures",
+        "s1_reward_profiling",
+        "s1_difficulty",
+        "s2",
+        "alone_failures",
+        "s_all",
+    ]
     for name in names:
         shard(tmp_path / f"{name}.jsonl")
     found = find_shards(f"{tmp_path}/*.jsonl", tmp_path / "s_all.jsonl")

@@ -32,7 +32,8 @@ class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
     on_conflict: OnConflict = Field(
         OnConflict.ERROR,
         exclude=True,
-        description="If a rollout is there twice and differs: refuse (error), or take the first or the last.",
+        description="If a rollout is there twice and differs: refuse (error), take the first or the last, or count "
+        "those of later files as further repeats of the task (repeat).",
     )
     strict: bool = Field(True, exclude=True, description="Refuse lines that can't be read instead of leaving them out.")
 

@@ -16,7 +16,6 @@ from typing import Any, Final
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit
 from nemo_gym.cli.main import main as run_command
-from nemo_gym.rollouts.tally import ExitCode
 from nemo_gym.view.transcript import render_transcript
 
 MODEL: Final = "responses_api_models/local_model/configs/local_model.yaml"
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     command = collection(*arguments)
     console.emit(f"{INTRODUCTION}\n\n{heading('This runs')}\n{shown(command)}\n")
     code = run_command(command)
-    if code not in {Exit.OK, ExitCode.FAILURES}:
+    if code not in {Exit.OK, Exit.FAILURES}:
         return code
     records = [json.loads(line) for line in OUTPUT.read_text("utf-8").splitlines()]
     if records:

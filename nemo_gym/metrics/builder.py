@@ -122,6 +122,11 @@ class MetricsBuilder:
         """Count these rollouts no longer; rollouts are numbered in the order in which they came."""
         self._left_out = np.array(sorted(rows), np.int64)
 
+    def renumber(self, rollout: Ints) -> None:
+        """Give every rollout another index, in the order in which they came."""
+        self._pack()
+        self._keys = [(self._key_column(0), rollout, self._key_column(2))]
+
     # ---- output --------------------------------------------------------------------------------------------------
 
     @property
@@ -160,7 +165,8 @@ class MetricsBuilder:
         new = [name for name in fields if name not in buffers]
         if new:
             self._pack()  # rows that wait have the old width
-            buffers.update((name, ColumnBuffer()) for name in new)
+            # Where rewards are listed one by one, true stays true.
+            buffers.update((name, ColumnBuffer(keeps_booleans=name == REWARD)) for name in new)
             self._decoder = None
 
     def _extend(self, rows: list[Row]) -> None:

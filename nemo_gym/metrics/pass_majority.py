@@ -112,7 +112,7 @@ def highest_k_metrics(
 
 def _score_dicts(tasks: Tasks, score_fn: ScoreFn | None, answer_key: str | None) -> list[list[ScoreDict]]:
     if score_fn is None:
-        everything = [[{"accuracy": r[REWARD]} if REWARD in r else {} for r in task] for task in tasks]
+        everything = [[{"accuracy": record[REWARD]} for record in task] for task in tasks]
     else:
         everything = [[dict(score_fn(record)) for record in task] for task in tasks]
     if answer_key is not None:

@@ -35,6 +35,7 @@ class Column:
     present: Mask
     integral: bool = False
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
+    boolean: Mask | None = None  # where the record had true or false, if that is to be told
 
     @property
     def known(self) -> Mask:
@@ -46,10 +47,18 @@ class Column:
         exact: dict[int, int] = {}
         if self.exact:
             exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
-        return Column(self.values[rows], self.present[rows], self.integral, exact)
+        boolean = None if self.boolean is None else self.boolean[rows]
+        return Column(self.values[rows], self.present[rows], self.integral, exact, boolean)
 
     def plain(self, start: int, stop: int) -> list[Any]:
         """The values of a range of rows as Python numbers, integers where the field has only integers."""
+        numbers = self._numbers(start, stop)
+        if self.boolean is not None:
+            for row in np.flatnonzero(self.boolean[start:stop]).tolist():
+                numbers[row] = bool(numbers[row])
+        return numbers
+
+    def _numbers(self, start: int, stop: int) -> list[Any]:
         values = self.values[start:stop]
         if not self.integral:
             return list(values.tolist())
@@ -153,9 +162,11 @@ Value = int | float | None
 class ColumnBuffer:
     """One growing column. Rows that were packed before its first value count as absent."""
 
-    __slots__ = ("_chunks", "_exact", "_integral")
+    __slots__ = ("_booleans", "_chunks", "_exact", "_integral", "_keeps_booleans")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_booleans: bool = False) -> None:
+        self._keeps_booleans = keeps_booleans
+        self._booleans: list[tuple[int, Mask]] = []
         self._chunks: list[tuple[int, Floats, Mask]] = []
         self._exact: dict[int, int] = {}
         self._integral = True
@@ -168,6 +179,8 @@ class ColumnBuffer:
             present[row] = values[row] is not None  # a NaN that was given is present
         if self._integral:
             self._integral = float not in set(map(type, values))
+        if self._keeps_booleans and bool in set(map(type, values)):
+            self._booleans.append((start, np.array([type(value) is bool for value in values])))
         for row in np.flatnonzero(np.abs(packed) >= EXACT_INTEGERS).tolist():
             value = values[row]
             if isinstance(value, int):
@@ -180,7 +193,15 @@ class ColumnBuffer:
         for start, packed, mask in self._chunks:
             values[start : start + len(packed)] = packed
             present[start : start + len(packed)] = mask
-        return Column(values, present, self._integral, self._exact)
+        return Column(values, present, self._integral, self._exact, self._boolean(rows))
+
+    def _boolean(self, rows: int) -> Mask | None:
+        if not self._booleans:
+            return None
+        boolean = np.zeros(rows, np.bool_)
+        for start, mask in self._booleans:
+            boolean[start : start + len(mask)] = mask
+        return boolean
 
 
 def _floats(values: Sequence[Value]) -> Floats:

@@ -9,10 +9,12 @@ How complete the rollouts are is told by the plans and the failures that lie bes
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
+
+import numpy as np
 
 from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles, follow_link, replacing, role_of, storage_errors
@@ -23,16 +25,19 @@ from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import Coverage, coverage
 from nemo_gym.metrics.report import Report, write_details
 from nemo_gym.metrics.statistics import overall
-from nemo_gym.metrics.table import Keys, RolloutTable
+from nemo_gym.metrics.table import Ints, Keys, RolloutTable
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
-from nemo_gym.rollouts.keyed import key_in, sort_key
+from nemo_gym.rollouts.keyed import key_in, key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
 from nemo_gym.rollouts.plan import agent_name
+from nemo_gym.rollouts.store.output import OutputPathError, check_output, is_taken, move_to_backup
 from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.shards import Shards, expand_globs
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, Prices, RolloutKey
 
 logger = logging.getLogger(__name__)
+
+Shift: TypeAlias = Callable[[int, Ints], Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +48,24 @@ class PlannedKeys:
     failures: list[tuple[RolloutKey, str]]
 
     @classmethod
-    def of(cls, rollouts: Sequence[Path]) -> Self | None:
-        """What lies beside these rollout files; None if one of them has no plan, as then nobody knows."""
+    def of(cls, rollouts: Sequence[Path], shift: Shift = lambda _, task: np.zeros(len(task), np.int64)) -> Self | None:
+        """What lies beside these rollout files; None if one of them has no plan, as then nobody knows.
+
+        ``shift`` tells what is added to the rollout indices of some tasks in a file.
+        """
         files = [RunFiles.of(path) for path in rollouts]
         if not all(each.plan.is_file() for each in files):
             return None
-        plan = MetricsBuilder()
-        for each in files:
+        plan, failures, shifts = MetricsBuilder(), list[tuple[RolloutKey, str]](), [np.zeros(0, np.int64)]
+        for number, each in enumerate(files):
+            before = len(plan)
             plan.add_file(each.plan)
-        return cls(plan, [failure for each in files for failure in _failures(each.failures)])
+            shifts.append(shift(number, plan.keys().task[before:]))
+            for key, kind in _failures(each.failures):
+                added = int(shift(number, np.array([key.task]))[0])
+                failures.append((RolloutKey(key.task, key.rollout + added), kind))
+        plan.renumber(plan.keys().rollout + np.concatenate(shifts))
+        return cls(plan, failures)
 
     @property
     def agents(self) -> list[str]:
@@ -110,7 +124,7 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
     """The metrics of rollouts and the files with them, named after the output. Without a client: the default ones."""
     agents = agents_of(client) if client is not None else None
     files = RunFiles.of(output)
-    planned = await asyncio.to_thread(PlannedKeys.of, shards.paths)
+    planned = await asyncio.to_thread(PlannedKeys.of, shards.paths, shards.shift)
     tables = {agent: shards.table_of(agent) for agent in shards.agents}
     reports = await asyncio.to_thread(_reports, tables, planned, agents.prices if agents is not None else {})
     found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, agents, output) for agent in tables))
@@ -189,14 +203,25 @@ def find_shards(patterns: str, output: Path) -> list[Path]:
         return paths
     left_out = f" (only {', '.join(path.name for path in found[:_SHOWN])})" if found else ""
     raise ConfigPathNotFoundError(
-        f"no rollout file matches {patterns!r}{left_out}",
+        f"no file matches {patterns!r}{left_out}",
         hint="correct +input_glob=… (or --input-glob …); patterns need quotes",
     )
 
 
 def write_merged(shards: Shards, output: Path) -> None:
-    """Write all rollouts into one file, in the order of their keys."""
-    with replacing(output) as file:
+    """Write all rollouts into one file, in the order of their keys. What it held besides them is moved aside."""
+    files = RunFiles.of(output)
+    check_output(files)
+    if is_taken(files):
+        if files.manifest.exists() or files.plan.exists():
+            raise OutputPathError(
+                f"{output} is the output of a collection, and is not among the files to merge",
+                hint="choose another output_jsonl_fpath for the merged rollouts",
+            )
+        held = {key_of(line.text) for line in read_lines(files.rollouts)}
+        if not held <= shards.keys():
+            move_to_backup(files)
+    with replacing(files.rollouts) as file:
         file.writelines(line + b"\n" for line in shards.lines())
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from nemo_gym.errors import Exit
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-INTERRUPTED: Final = 130  # exit code
 END_WITHIN_S: Final = 4.0
 _NO_THREADS_S: Final = 3.0  # later, for code that does not let other threads run
 
@@ -56,8 +57,8 @@ class StopSwitch:
 def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_process: bool = False) -> Iterator[None]:
     """Press the switch on Ctrl-C and SIGTERM while the block runs. Must be entered inside a running event loop.
 
-    With ``end_process`` the second signal also ends the process soon, and signals are still handled after the block:
-    closing servers can hang as well.
+    With ``end_process`` the second signal also ends the process soon. Once there was a first one, signals are handled
+    like this to the end of the process: closing servers can hang as well.
     """
     loop, received = asyncio.get_running_loop(), 0
 
@@ -77,7 +78,7 @@ def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_proce
     try:
         yield
     finally:
-        if not end_process:
+        if not (end_process and received):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -88,10 +89,10 @@ def _end_process_soon(announce: Callable[[str], None], *, at_once: bool) -> None
     def end() -> None:
         with suppress(Exception):
             announce("some code does not stop, so the process ends now; what was saved is intact")
-        os._exit(INTERRUPTED)
+        os._exit(Exit.INTERRUPTED)
 
     if at_once:
-        os._exit(INTERRUPTED)
+        os._exit(Exit.INTERRUPTED)
     timer = threading.Timer(END_WITHIN_S, end)
     timer.daemon = True
     timer.start()

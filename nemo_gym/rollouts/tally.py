@@ -7,9 +7,10 @@ gives for the model of an agent. A budget never cuts a rollout short: it only ke
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nemo_gym.errors import Exit
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
 from nemo_gym.schemas.rows import Prices
@@ -101,14 +102,6 @@ class Ending(StrEnum):
     NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 goes on all the same)"
 
 
-class ExitCode(IntEnum):
-    """What a collection tells the shell. (1 is for mistakes in the configuration.)"""
-
-    DONE = 0
-    FAILURES = 3
-    INTERRUPTED = 130
-
-
 @dataclass(slots=True)
 class ClassTally:
     """Failures of one class."""
@@ -184,13 +177,13 @@ class Tally:
             key = outcome.planned.key
             tally.example = f"task {key.task} rollout {key.rollout}: {outcome.failure.message}"
 
-    def exit_code(self, *, still_owed: int = 0) -> ExitCode:
+    def exit_code(self, *, still_owed: int = 0) -> Exit:
         """What to tell the shell; ``still_owed`` counts planned rollouts that are not completed for other reasons."""
         if self.ending is Ending.INTERRUPTED:
-            return ExitCode.INTERRUPTED
+            return Exit.INTERRUPTED
         if self.failed or self.vanished or still_owed or self.ending is not Ending.FINISHED:
-            return ExitCode.FAILURES
-        return ExitCode.DONE
+            return Exit.FAILURES
+        return Exit.OK
 
 
 def failure_table(tally: Tally) -> str:
@@ -260,7 +253,7 @@ class Summary:
         return self.done_before + self.tally.completed
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> Exit:
         """What to tell the shell."""
         return self.tally.exit_code(still_owed=self.planned - self.completed)
 

@@ -98,9 +98,10 @@ def test_scores_that_are_no_numbers_do_not_count() -> None:
     assert [scores["accuracy"] for scores in result.all_score_dicts[0]][1:3] == [None, "1"]
 
 
-def test_rollouts_without_reward_have_no_score() -> None:
-    result = compute_pass_majority_metrics([[{}, {"reward": 1}], []])
-    assert result.all_score_dicts == [[{}, {"accuracy": 1}], []]
+def test_rollouts_without_reward_are_refused_unless_another_score_is_named() -> None:
+    with pytest.raises(KeyError, match="reward"):
+        compute_pass_majority_metrics([[{}, {"reward": 1}], []])
+    result = compute_pass_majority_metrics([[{}, {"reward": 1}], []], score_fn=lambda r: {"accuracy": r.get("reward")})
     assert result.metrics["pass@1/accuracy"] == 100.0
 
 

@@ -71,6 +71,8 @@ class MetricsBuilder:
             raise RolloutFormatError(f"a rollout must be an object, not {type(record).__name__}")
         task, rollout = task_index_of(record), rollout_index_of(record)
         top, raw_usage = numeric_fields(record), usage_of(record)
+        if isinstance(record.get(REWARD), bool):
+            top[REWARD] = record[REWARD]
         usage = {name: number for name, value in raw_usage.items() if (number := as_number(value)) is not None}
         self._admit(self._top, top)
         self._admit(self._usage, usage)

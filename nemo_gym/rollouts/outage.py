@@ -16,7 +16,8 @@ from nemo_gym.schemas.rows import FailureClass, RolloutKey
 logger = logging.getLogger(__name__)
 
 DEFAULT_PATIENCE_S: Final = 600.0
-STREAK: Final = 5  # failures in a row that make an outage
+STREAK: Final = 5  # failures in a row that make an outage,
+DIFFERENT: Final = 3  # if so many rollouts are among them: one that always fails is no outage
 FIRST_PROBE_S: Final = 1.0
 LONGEST_PROBE_S: Final = 15.0
 PROBE_GROWTH: Final = 1.5
@@ -38,6 +39,7 @@ class OutageWatch:
     patience_s: float = DEFAULT_PATIENCE_S
     reason: str = ""  # of the outage that is on, or that ended the run
     _streak: int = 0
+    _hit: set[RolloutKey] = field(default_factory=set)  # by the failures of the streak
     _first_failure: float = 0.0
     _is_on: bool = False
     _probing: bool = False
@@ -74,6 +76,7 @@ class OutageWatch:
     def observe(self, outcome: Outcome, now: float) -> None:
         """Learn from an outcome."""
         if isinstance(outcome, Failed) and outcome.failure.outside:
+            self._hit.add(outcome.planned.key)
             self._on_failure(outcome.failure, now)
         elif not (isinstance(outcome, Failed) and outcome.failure.kind == FailureClass.TIMEOUT):  # which says nothing
             self._on_success(now)
@@ -95,7 +98,7 @@ class OutageWatch:
         self._streak += 1
         if self._is_on:
             self._delay = min(PROBE_GROWTH * self._delay, LONGEST_PROBE_S) if self._probing else self._delay
-        elif self._streak >= STREAK:
+        elif self._streak >= STREAK and len(self._hit) >= DIFFERENT:
             self._is_on, self._delay, self.reason = True, FIRST_PROBE_S, f"{failure.kind}: {failure.message}"
             logger.warning(
                 "Nothing gets through (%s). The run is paused and tries again for up to %g s (+patience_s=…)",
@@ -110,3 +113,4 @@ class OutageWatch:
             logger.warning("The run goes on after a pause of %.0f s", now - self._first_failure)
             self._troubled.clear()
         self._streak, self._is_on, self._probing, self.reason = 0, False, False, ""
+        self._hit.clear()

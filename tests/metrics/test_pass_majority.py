@@ -54,7 +54,7 @@ def plain_majority(tasks: list[Task], k: int) -> float:
 
 
 RECORD = st.fixed_dictionaries(
-    {"answer": st.sampled_from(["a", "b", None])}, optional={"reward": st.sampled_from([0, 1, 1.0, 0.5])}
+    {"answer": st.sampled_from(["a", "b", None]), "reward": st.sampled_from([0, 1, 1.0, 0.5])}
 )
 BINARY = st.fixed_dictionaries({"answer": st.sampled_from(["a", "b"]), "reward": st.sampled_from([0, 1])})
 TASKS = st.lists(st.one_of(st.lists(RECORD, max_size=6), st.lists(BINARY, max_size=6)), min_size=1, max_size=5)

@@ -45,6 +45,13 @@ def test_a_single_failure_pauses_nothing(planned: Make) -> None:
     assert not watch.is_on
 
 
+def test_one_rollout_that_always_fails_is_no_outage(planned: Make) -> None:
+    watch = OutageWatch(60)
+    for _ in range(3 * STREAK):
+        watch.observe(unreachable(planned(0)), 0)
+    assert not watch.is_on
+
+
 def test_during_an_outage_one_rollout_at_a_time_finds_out_whether_it_is_over(planned: Make) -> None:
     watch = OutageWatch(60)
     for n in range(STREAK):

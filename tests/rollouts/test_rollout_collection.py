@@ -180,7 +180,9 @@ async def test_a_way_of_running_rows_of_ones_own(
 
     async with agents_with(scored) as agents:
         helper = helper_with(agents, OwnWay)
-        results = await helper.run_from_config(configure(2, disable_aggregation=True, rollout_timeout_s=5))
+        results = await helper.run_from_config(
+            configure(2, disable_aggregation=True, rollout_timeout_s=5, patience_s=0)
+        )
     assert [result.get("reward") for result in results] == [5.0, None]
     assert results[1]["_ng_failure_class"] == "connection"
     assert not agents.received

@@ -4,8 +4,9 @@
     python benchmarks_perf/bench.py [--n 2000] [--rounds 3] [--parallel 64] [--json FILE]
 
 A mock model endpoint runs in a process of its own and is not counted. Each round measures the bare client, then a
-collection that hosts the Gym in its own process, then one through ``ng_run`` and HTTP; interleaved, because machines
-are shared and noisy. CPU per rollout is the difference between N rollouts and one; start-up has a line of its own.
+collection that hosts the Gym in its own process, the same with an https:// endpoint, then one through ``ng_run`` and
+HTTP; interleaved, because machines are shared and noisy. CPU per rollout is the difference between N rollouts and one;
+start-up has a line of its own.
 """
 
 import argparse
@@ -17,7 +18,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import BIN, HERE, ROOT, background, cpu_of, free_port, memory_mb, mock_model, raise_open_files_limit, run
+from processes import (
+    BIN,
+    HERE,
+    ROOT,
+    background,
+    behind_tls,
+    cpu_of,
+    free_port,
+    memory_mb,
+    mock_model,
+    raise_open_files_limit,
+    run,
+)
 
 ENVIRONMENT = "resources_servers/example_single_tool_call"
 TASKS = ROOT / ENVIRONMENT / "data/example.jsonl"
@@ -56,10 +69,11 @@ def bare(base_url: str, tasks: Path, n: int, parallel: int) -> float:
     return float(json.loads(result.output.splitlines()[-1])["cpu_ms_per_rollout"])
 
 
-def in_process(folder: Path, base_url: str, n: int, parallel: int) -> dict[str, float]:
+def in_process(folder: Path, base_url: str, n: int, parallel: int, certificate: Path | None = None) -> dict[str, float]:
     host = [f"+config_paths=[{CONFIGS}]", *policy(base_url)]
-    one = run(collect(folder / "one.jsonl", many_tasks(folder, 1), 1, *host))
-    all_ = run(collect(folder / "all.jsonl", many_tasks(folder, n), parallel, *host))
+    trust = {"SSL_CERT_FILE": str(certificate)} if certificate else None
+    one = run(collect(folder / "one.jsonl", many_tasks(folder, 1), 1, *host), environment=trust)
+    all_ = run(collect(folder / "all.jsonl", many_tasks(folder, n), parallel, *host), environment=trust)
     assert len((folder / "all.jsonl").read_text().splitlines()) == n
     return {
         "cpu_ms": 1000 * (all_.cpu_s - one.cpu_s) / (n - 1),
@@ -107,12 +121,17 @@ def import_cpu() -> float:
 def measure(n: int, rounds: int, parallel: int) -> dict[str, float]:
     """All figures; each is the median of its rounds."""
     seen: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as name, mock_model() as base_url:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        mock_model() as base_url,
+        behind_tls(base_url, Path(name)) as (https_url, certificate),
+    ):
         folder = Path(name)
         for _ in range(rounds):
             seen.setdefault("bare_cpu_ms", []).append(bare(base_url, TASKS, n, parallel))
             for prefix, figures in (
                 ("inline_", in_process(folder, base_url, n, parallel)),
+                ("https_", in_process(folder, https_url, n, parallel, certificate)),
                 ("http_", over_http(folder, base_url, n, parallel)),
             ):
                 for key, value in figures.items():
@@ -120,6 +139,7 @@ def measure(n: int, rounds: int, parallel: int) -> dict[str, float]:
     medians = {key: statistics.median(values) for key, values in seen.items()}
     return medians | {
         "inline_ratio": medians["inline_cpu_ms"] / medians["bare_cpu_ms"],
+        "https_ratio": medians["https_cpu_ms"] / medians["bare_cpu_ms"],
         "http_ratio": medians["http_cpu_ms"] / medians["bare_cpu_ms"],
         "import_cpu_s": import_cpu(),
     }
@@ -129,6 +149,7 @@ def table(f: dict[str, float]) -> str:
     rows = [
         ("CPU per rollout, bare client", f"{f['bare_cpu_ms']:.3f} ms", ""),
         ("CPU per rollout, in one process", f"{f['inline_cpu_ms']:.3f} ms", f"{f['inline_ratio']:.2f} x (at most 2.0)"),
+        ("CPU per rollout, model at https://", f"{f['https_cpu_ms']:.3f} ms", f"{f['https_ratio']:.2f} x"),
         ("CPU per rollout, ng_run and HTTP", f"{f['http_cpu_ms']:.3f} ms", f"{f['http_ratio']:.2f} x (at most 4.0)"),
         ("rollouts per second, in one process", f"{f['inline_rollouts_per_s']:.0f}", ""),
         ("rollouts per second, ng_run and HTTP", f"{f['http_rollouts_per_s']:.0f}", ""),

@@ -32,11 +32,13 @@ class Cost:
     output: str
 
 
-def run(command: list[str], *, cwd: Path = ROOT) -> Cost:
+def run(command: list[str], *, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> Cost:
     """Run a command to its end; a failing one ends the benchmark with its output."""
     with tempfile.TemporaryFile("w+") as output:
         started = time.perf_counter()
-        process = subprocess.Popen(command, cwd=cwd, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=cwd, env=ENVIRONMENT | (environment or {}), stdout=output, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall = time.perf_counter() - started
@@ -110,6 +112,32 @@ def raise_open_files_limit() -> None:
     """Many connections need many file descriptors; children inherit the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(65_535, hard), hard))
+
+
+@contextmanager
+def behind_tls(base_url: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The endpoint again at an https:// address, and the certificate to trust: a process of its own ends the TLS."""
+    certificate, key, port = folder / "certificate.pem", folder / "key.pem", free_port()
+    command = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    names = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    run([*command, *names, "-keyout", str(key), "-out", str(certificate)])
+    upstream = base_url.removeprefix("http://").partition("/")[0]
+    relay = [sys.executable, str(HERE / "tls_relay.py"), str(port), upstream, str(certificate), str(key)]
+    with background(relay):
+        wait_for_port(port)
+        yield f"https://localhost:{port}/v1", certificate
+
+
+def wait_for_port(port: int, *, seconds: float = 20) -> None:
+    """Wait until something listens."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if time.monotonic() > deadline:
+            raise SystemExit(f"nothing listens on port {port}")
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -4,7 +4,9 @@ The package name and its public modules are those of NeMo Gym, so that environme
 written for it run unchanged.
 """
 
+import importlib
 from pathlib import Path
+from typing import Any, Final
 
 __version__ = "0.1.0"
 
@@ -13,3 +15,36 @@ PARENT_DIR = ROOT_DIR.parent
 WORKING_DIR = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else Path.cwd()
 CACHE_DIR = WORKING_DIR / "cache"
 RESULTS_DIR = WORKING_DIR / "results"
+
+# What people import from the package itself. Importing the package loads none of it.
+_EXPORTS: Final = {
+    "base_resources_server": (
+        "BaseMultiRewardVerifyResponse BaseResourcesServer BaseResourcesServerConfig BaseRunRequest "
+        "BaseSeedSessionRequest BaseSeedSessionResponse BaseVerifyRequest BaseVerifyResponse ReverifyMode "
+        "SimpleResourcesServer"
+    ),
+    "base_responses_api_agent": "BaseResponsesAPIAgent BaseResponsesAPIAgentConfig Body SimpleResponsesAPIAgent",
+    "base_responses_api_model": "BaseResponsesAPIModel BaseResponsesAPIModelConfig SimpleResponsesAPIModel",
+    "config_types": "AgentServerRef ModelServerRef ResourcesServerRef",
+    "global_config": "get_global_config_dict",
+    "judge": "Judge JudgeConfig JudgeError call_judge judge_failsafe reraise_judge_errors",
+    "openai_utils": (
+        "NeMoGymAsyncOpenAI NeMoGymEasyInputMessage NeMoGymFunctionCallOutput NeMoGymResponse "
+        "NeMoGymResponseCreateParamsNonStreaming NeMoGymResponseFunctionToolCall NeMoGymResponseOutputMessage "
+        "NeMoGymResponseOutputText accumulate_response_usage"
+    ),
+    "reward_profile": "compute_pass_majority_metrics highest_k_metrics",
+    "rollout_collection": "RolloutCollectionConfig RolloutCollectionHelper",
+    "server_utils": "SESSION_ID_KEY ServerClient get_response_json raise_for_status",
+}
+_MODULE_OF: Final = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'nemo_gym' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"nemo_gym.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF])

@@ -1,10 +1,13 @@
 """Front door: the base of every resources server (tools, state, verification)."""
 
 from abc import abstractmethod
+from enum import StrEnum
+from typing import ClassVar
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from nemo_gym.judge import judge_failsafe
 from nemo_gym.metrics.aggregate import answers_standard_metrics
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
@@ -15,6 +18,7 @@ from nemo_gym.server_utils import BaseServer, SimpleServer
 __all__ = [
     "AggregateMetrics",
     "AggregateMetricsRequest",
+    "BaseMultiRewardVerifyResponse",
     "BaseResourcesServer",
     "BaseResourcesServerConfig",
     "BaseRunRequest",
@@ -24,12 +28,23 @@ __all__ = [
     "BaseVerifyResponse",
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
+    "ReverifyMode",
     "SimpleResourcesServer",
 ]
 
 
+class ReverifyMode(StrEnum):
+    """Whether saved rollouts can be scored again without running them again."""
+
+    STATELESS = "stateless"
+    UNSUPPORTED = "unsupported"
+    UNKNOWN = "unknown"
+
+
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """Settings of a resources server; subclass it to add fields."""
+
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
 
 
 class BaseResourcesServer(BaseServer):
@@ -56,6 +71,12 @@ class BaseVerifyResponse(BaseVerifyRequest):
     reward: float
 
 
+class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
+    """A finished rollout whose reward is made of several; ``reward`` stays the one number that is trained on."""
+
+    reward_components: dict[str, float]
+
+
 class BaseSeedSessionRequest(BaseModel):
     """The start of a rollout; subclasses name the row fields they need."""
 
@@ -72,7 +93,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         app = FastAPI()
         self.setup_session_middleware(app)
         app.post("/seed_session")(self.seed_session)
-        app.post("/verify")(self.verify)
+        app.post("/verify")(judge_failsafe(self.verify))
+        app.get("/reverify_mode")(self.get_reverify_mode)
         app.post("/aggregate_metrics")(self.aggregate_metrics)
         return app
 
@@ -80,6 +102,10 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         """Prepare the state of one rollout; called before anything else."""
         del body  # for servers that keep state
         return BaseSeedSessionResponse()
+
+    async def get_reverify_mode(self) -> dict[str, ReverifyMode]:
+        """Say whether saved rollouts can be scored again; ``ng_reverify`` asks."""
+        return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE)}
 
     @abstractmethod
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:

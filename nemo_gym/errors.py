@@ -15,6 +15,8 @@
 Anything else that escapes is a bug and is allowed to crash. ``Exit`` is what each way to end means to a shell.
 """
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -74,3 +76,16 @@ class AlmostServerError(ConfigError, ValueError):
 
 class RolloutError(Exception):
     """One rollout failed. It is classified once, recorded, and never ends the run."""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that look like the given one, the most similar first."""
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+
+
+def did_you_mean(name: str, known: Iterable[str], *, available: str) -> str:
+    """A sentence that names the nearest candidates or, when nothing is near, all of them."""
+    candidates = sorted(known)
+    if near := nearest(name, candidates):
+        return f"Did you mean: {' or '.join(map(repr, near))}?"
+    return f"{available}: {', '.join(map(repr, candidates)) or '(none)'}"

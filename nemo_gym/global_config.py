@@ -5,6 +5,7 @@ configuration, and it holds the one process-wide cache. Everything it does is do
 """
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -19,24 +20,28 @@ from pydantic import BaseModel, ConfigDict
 from nemo_gym import RESULTS_DIR
 from nemo_gym.config import addresses, keys
 from nemo_gym.config.interpolation import plain
-from nemo_gym.config.locate import did_you_mean
 from nemo_gym.config.parse import ParsedConfig, parse_config
 from nemo_gym.config.paths import find_readable
 from nemo_gym.config.secrets import MASK, mask_secrets
 from nemo_gym.config.servers import blocks, is_almost_server
 from nemo_gym.config_types import WANDBConfig
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
+    ATTEMPT_INDEX_KEY_NAME,
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_ID_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
 
+logger = logging.getLogger(__name__)
+
 NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME: Final = keys.CONFIG_DICT_ENV_VAR
 NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME: Final = keys.CONFIG_PATH_ENV_VAR
+CACHE_DIR_KEY_NAME: Final = keys.CACHE_DIR
 CONFIG_PATHS_KEY_NAME: Final = keys.CONFIG_PATHS
 DEFAULT_HOST_KEY_NAME: Final = keys.DEFAULT_HOST
 HEAD_SERVER_KEY_NAME: Final = keys.HEAD_SERVER
@@ -53,6 +58,8 @@ NEMO_GYM_RESERVED_TOP_LEVEL_KEYS: Final = keys.RESERVED_KEYS
 
 __all__ = [
     "AGENT_REF_KEY_NAME",
+    "ATTEMPT_INDEX_KEY_NAME",
+    "CACHE_DIR_KEY_NAME",
     "CONFIG_PATHS_KEY_NAME",
     "DEFAULT_HOST_KEY_NAME",
     "DISALLOWED_PORTS_KEY_NAME",
@@ -70,6 +77,7 @@ __all__ = [
     "PYTHON_VERSION_KEY_NAME",
     "RESPONSES_CREATE_PARAMS_KEY_NAME",
     "RESPONSE_KEY_NAME",
+    "ROLLOUT_ID_KEY_NAME",
     "ROLLOUT_INDEX_KEY_NAME",
     "SKILLS_REF_KEY_NAME",
     "TASK_INDEX_KEY_NAME",
@@ -193,12 +201,16 @@ def get_wandb_run() -> Any:
     """The Weights & Biases run that the configuration asks for, started if need be; None if it asks for none."""
     config = get_global_config_dict()
     wanted = WANDBConfig.model_validate({name: config.get(name) for name in WANDBConfig.model_fields})
-    if not (wanted.wandb_project and wanted.wandb_name and wanted.wandb_api_key) or wanted.wandb_api_key == MASK:
+    given = {name: getattr(wanted, name) for name in ("wandb_project", "wandb_name", "wandb_api_key")}
+    missing = [name for name, value in given.items() if not value]
+    if 0 < len(missing) < len(given):
+        logger.warning("no W&B run: %s is missing; all of %s are needed", " and ".join(missing), ", ".join(given))
+    if missing or wanted.wandb_api_key == MASK:
         return None
     wandb = _import_wandb()
     if wandb.run is not None:
         return wandb.run
-    os.environ["WANDB_API_KEY"] = wanted.wandb_api_key
+    os.environ["WANDB_API_KEY"] = str(wanted.wandb_api_key)
     folder = RESULTS_DIR / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     return wandb.init(

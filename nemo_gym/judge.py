@@ -1,31 +1,41 @@
-"""What a judge is asked and what it said: prompt templates, labels, and verdicts in two orders. Pure.
-
-A model that scores: for verifiers that can't decide by themselves.
+"""Front door: models that score, for verifiers that cannot decide by themselves.
 
     self._judge = Judge(self.config.judge, self.server_client)
     verdict = await self._judge.ask(question=…, expected=…, answer=…)
 
-A judge that can't be reached, or that says nothing which can be read, is a ``JudgeError``: the rollout fails as a
-``verifier_error`` and is tried again. It never becomes a reward of 0.
-
-Front door: LLM-as-judge for verifiers. The work is done in ``nemo_gym.judge``.
+A ``JudgeConfig`` says what the judge is asked and how its words become a score; a ``Judge`` asks. A verifier that puts
+its own questions uses ``call_judge``. A judge that cannot be reached, or whose answer cannot be read, is a
+``JudgeError``: the rollout fails and is tried again. It never becomes a reward of 0.
 """
 
 import asyncio
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from string import Formatter
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from starlette.responses import JSONResponse
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.schemas.refs import ModelServerRef
 from nemo_gym.schemas.responses import NeMoGymResponse
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
-from nemo_gym.servers import http_errors
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY
 from nemo_gym.servers.faults import first_cause
+from nemo_gym.servers.http.lazy import request_errors
 from nemo_gym.servers.server_client import GymClient
+
+__all__ = [
+    "Judge",
+    "JudgeConfig",
+    "JudgeError",
+    "SwapCheck",
+    "Verdict",
+    "call_judge",
+    "judge_failsafe",
+    "reraise_judge_errors",
+]
 
 
 class SwapCheck(BaseModel):
@@ -152,7 +162,8 @@ def _edge(character: str) -> str:
     return r"\b" if character.isalnum() or character == "_" else ""
 
 
-VERIFIER_ERROR: Final = "verifier_error"
+JUDGE_FAILED: Final = "judge_failed"
+JUDGE_ERROR_KEY: Final = "_ng_failure_judge_error"
 RESPONSES_PATH: Final = "/v1/responses"
 SHOWN: Final = 300
 
@@ -162,7 +173,7 @@ class JudgeError(RolloutError):
 
     def __init__(self, message: str, *, retry_after: str | None = None) -> None:
         super().__init__(message)
-        self.headers = {FAILURE_CLASS_HEADER: VERIFIER_ERROR}
+        self.headers = {FAILURE_CLASS_HEADER: JUDGE_FAILED}
         if retry_after:
             self.headers["Retry-After"] = retry_after
 
@@ -208,7 +219,7 @@ class Judge:
         try:
             reply = await self._client.post(server_name=name, url_path=RESPONSES_PATH, json=request)
             content = await reply.read()
-        except http_errors.RequestFailedError as error:
+        except request_errors.RequestFailedError as error:
             raise self._error(str(error)) from error
         if not reply.ok:
             raise self._error(
@@ -224,4 +235,56 @@ class Judge:
         return JudgeError(f"judge {self.config.model_server.name}: {reason}", retry_after=retry_after)
 
 
-__all__ = ["Judge", "JudgeConfig", "JudgeError", "SwapCheck", "Verdict"]
+Parsed = TypeVar("Parsed", bound=BaseModel)
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+
+
+async def call_judge(
+    server_client: Any, *, server_name: str, url_path: str, json: Any, response_model: type[Parsed]
+) -> Parsed:
+    """Ask a judge's model server; its answer as ``response_model``, or a ``JudgeError`` if there is none."""
+    try:
+        reply = await server_client.post(server_name=server_name, url_path=url_path, json=json)
+        content = await reply.read()
+    except Exception as error:  # whatever a client or a test double raises, there is no answer
+        raise JudgeError(f"judge {server_name}: {type(error).__name__}: {error}") from error
+    status = getattr(reply, "status", None)
+    if isinstance(status, int) and status >= 400:
+        cause = first_cause(content)[:SHOWN]
+        raise JudgeError(f"judge {server_name}: status {status}: {cause}", retry_after=reply.headers.get("Retry-After"))
+    try:
+        return response_model.model_validate_json(content)
+    except ValidationError as error:
+        reason = f"{error.error_count()} mistakes in {response_model.__name__}"
+        raise JudgeError(f"judge {server_name}: {reason}: {content[:SHOWN]!r}") from error
+
+
+async def reraise_judge_errors(awaitable: Awaitable[Any]) -> Any:
+    """Await a call of a judge; every exception becomes a ``JudgeError``."""
+    try:
+        return await awaitable
+    except JudgeError:
+        raise
+    except Exception as error:
+        raise JudgeError(f"{type(error).__name__}: {error}") from error
+
+
+def judge_failsafe(verify: Handler) -> Handler:
+    """Make a ``verify`` handler report a judge's failure as a failed rollout instead of raising.
+
+    The answer holds the fields of the request and says in ``_ng_failure_class`` that there is no verdict; its
+    ``reward`` of 0 is there for clients that insist on one and is never counted.
+    """
+
+    @functools.wraps(verify)
+    async def verify_or_report(*values: Any, **named: Any) -> Any:
+        try:
+            return await verify(*values, **named)
+        except JudgeError as error:
+            given = (*values, *named.values())
+            body = next((value for value in given if isinstance(value, BaseModel)), None)
+            fields = body.model_dump(mode="json") if body is not None else {}
+            failure = {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, JUDGE_ERROR_KEY: str(error)}
+            return JSONResponse({**fields, **failure})
+
+    return cast("Handler", verify_or_report)

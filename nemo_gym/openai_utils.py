@@ -1,5 +1,9 @@
 """Front door: the types that travel between servers, and a client for endpoints that speak OpenAI's protocols."""
 
+from typing import Final
+
+from pydantic import BaseModel
+
 from nemo_gym.schemas.chat import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionAssistantMessageForTrainingParam,
@@ -56,8 +60,10 @@ from nemo_gym.servers.models.endpoint import RATE_LIMIT_ERROR_CODES, RETRY_ERROR
 
 __all__ = [
     "RATE_LIMIT_ERROR_CODES",
+    "REQUIRED_TOKEN_METADATA_FIELDS",
     "RESPONSES_TO_TRAIN",
     "RETRY_ERROR_CODES",
+    "TOKEN_METADATA_FIELDS",
     "NeMoGymAsyncOpenAI",
     "NeMoGymChatCompletion",
     "NeMoGymChatCompletionAssistantMessageForTrainingParam",
@@ -104,4 +110,38 @@ __all__ = [
     "NeMoGymResponseUsage",
     "NeMoGymSummary",
     "TokenIDLogProbMixin",
+    "accumulate_response_usage",
 ]
+
+# An item that carries some of the required fields but not all of them cannot be trained on.
+REQUIRED_TOKEN_METADATA_FIELDS: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs"})
+TOKEN_METADATA_FIELDS: Final = REQUIRED_TOKEN_METADATA_FIELDS | {"routed_experts"}
+
+
+def accumulate_response_usage(
+    total: NeMoGymResponseUsage | None, additional: NeMoGymResponseUsage | None
+) -> NeMoGymResponseUsage | None:
+    """The tokens of two calls together. None adds nothing, a detail that neither call knows stays unknown."""
+    if total is None or additional is None:
+        known = total if additional is None else additional
+        return known.model_copy(deep=True) if known is not None else None
+    sums = {
+        name: getattr(total, name) + getattr(additional, name)
+        for name in ("input_tokens", "output_tokens", "total_tokens")
+    }
+    details = {
+        name: _add_details(getattr(total, name, None), getattr(additional, name, None))
+        for name in ("input_tokens_details", "output_tokens_details")
+    }
+    return total.model_copy(update={**sums, **details}, deep=True)
+
+
+def _add_details(first: BaseModel | None, second: BaseModel | None) -> BaseModel | None:
+    if first is None or second is None:
+        return second if first is None else first
+    counts = {
+        name: (getattr(first, name, None) or 0) + value
+        for name, value in second
+        if isinstance(value, int) and not isinstance(value, bool)
+    }
+    return first.model_copy(update=counts)

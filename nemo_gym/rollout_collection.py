@@ -46,7 +46,7 @@ from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, run_colle
 from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.history import AttemptPolicy, read_records, read_saved
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
-from nemo_gym.rollouts.store.shards import expand_globs, parse_line
+from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
 from nemo_gym.rollouts.tally import Budget, Summary
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
@@ -55,7 +55,8 @@ from nemo_gym.schemas.rows import (
     NG_TERMINAL_KEY,
     RolloutKey,
 )
-from nemo_gym.servers.http import close_http_client, get_response_json, raise_for_status
+from nemo_gym.servers.http.client import get_response_json, raise_for_status
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.skills import load_skill_directory
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ import os
 from abc import abstractmethod
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit, urlunsplit
 
 from fastapi import FastAPI
 from omegaconf import OmegaConf
@@ -12,18 +13,21 @@ from starlette.middleware import Middleware
 
 from nemo_gym.config.addresses import base_url, server_settings
 from nemo_gym.config.keys import CONFIG_PATH_ENV_VAR
-from nemo_gym.global_config import get_first_server_config_dict, get_global_config_dict
+from nemo_gym.global_config import HEAD_SERVER_KEY_NAME, get_first_server_config_dict, get_global_config_dict
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig, BaseServerConfig
 from nemo_gym.servers.faults import FaultMiddleware
 from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig
-from nemo_gym.servers.http import get_global_aiohttp_client, get_response_json, raise_for_status, request
+from nemo_gym.servers.http.client import get_response_json, raise_for_status, request
+from nemo_gym.servers.http.session import get_global_aiohttp_client
 from nemo_gym.servers.isolation import serve_standalone
+from nemo_gym.servers.rollout_scope import PATH_PREFIX
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError, ServerStatus
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware, session_secret
 
 MAX_NUM_TRIES = 3
 
 __all__ = [
+    "HEAD_SERVER_KEY_NAME",
     "MAX_NUM_TRIES",
     "SESSION_ID_KEY",
     "BaseServer",
@@ -33,6 +37,7 @@ __all__ = [
     "ServerInstanceDisplayConfig",
     "ServerStatus",
     "SimpleServer",
+    "apply_rollout_prefix",
     "get_first_server_config_dict",
     "get_global_aiohttp_client",
     "get_global_config_dict",
@@ -42,6 +47,7 @@ __all__ = [
     "is_nemo_gym_fastapi_entrypoint",
     "raise_for_status",
     "request",
+    "rollout_path_prefix",
 ]
 
 
@@ -110,6 +116,22 @@ class SimpleServer(BaseServer):
 def get_server_url(server_name: str) -> str:
     """The address of a server instance."""
     return base_url(server_settings(get_global_config_dict(), server_name))
+
+
+def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
+    """What to put before a path so that the call belongs to a rollout; nothing if there is no id.
+
+    ``token_capture`` is accepted for callers that ask for it; model servers here record tokens without being told.
+    """
+    del token_capture
+    return f"{PATH_PREFIX}{rollout_id}" if rollout_id else ""
+
+
+def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture: bool = False) -> str:
+    """A server's address under which every call belongs to a rollout; for programs that are only given a base URL."""
+    prefix = rollout_path_prefix(rollout_id, token_capture=token_capture)
+    parts = urlsplit(base_url)
+    return urlunsplit(parts._replace(path=f"{prefix}{parts.path}"))
 
 
 def is_nemo_gym_fastapi_entrypoint(file: str) -> bool:

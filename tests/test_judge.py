@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi import Request
 from omegaconf import OmegaConf
-from pydantic import PrivateAttr, ValidationError
+from pydantic import BaseModel, PrivateAttr, ValidationError
 from starlette.responses import JSONResponse
 
 from nemo_gym.base_resources_server import (
@@ -17,22 +17,31 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.judge import Judge, JudgeConfig, JudgeError, Verdict
+from nemo_gym.judge import Judge, JudgeConfig, JudgeError, Verdict, call_judge, reraise_judge_errors
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.rollouts.classify import failure_of_status
+from nemo_gym.rollouts.classify import outcome_of_record
+from nemo_gym.rollouts.outcome import Failed
+from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.loader import build_app
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
 
+
+class Verdicts(BaseModel):
+    verdicts: list[str]
+
+
+QUESTION = {"input": [{"role": "user", "content": "?"}]}
 SAME = {"labels": {"[[SAME]]": 1.0, "[[OTHER]]": 0.0}, "prompt": "Expected {expected}, got {answer}. Same?"}
 RESPONSE = {
     "id": "r",
@@ -140,7 +149,7 @@ async def test_an_answer_without_a_label_is_asked_for_again_and_then_a_failure()
     with pytest.raises(JudgeError, match=r"none of the labels .* \(2 attempts\): \"I can't say.\"") as caught:
         await judge.ask(expected=1, answer=2)
     assert len(model.asked) == 2
-    assert caught.value.headers == {"X-NG-Failure-Class": "verifier_error"}
+    assert caught.value.headers == {"X-NG-Failure-Class": "judge_failed"}
 
 
 PAIR = {
@@ -265,12 +274,15 @@ async def test_a_verdict_is_a_reward() -> None:
 
 
 @pytest.mark.parametrize("judge_url", [None, "http://127.0.0.1:9/v1"], ids=["no label", "no answer"])
-async def test_a_judge_that_fails_is_a_verifier_error_of_the_rollout(judge_url: str | None) -> None:
+async def test_a_judge_that_fails_is_a_failure_of_the_rollout_and_no_reward(judge_url: str | None) -> None:
     reply = await run(gym(judge_url))
-    failure = failure_of_status(reply.status, reply.headers, await reply.read())
+    record = await reply.json()
     await close_http_client()
-    assert (failure.kind, failure.transient, failure.http_status) == ("verifier_error", True, 500)
-    assert "judge judge: " in failure.message
+    outcome = outcome_of_record(PlannedRollout(RolloutKey(0, 0), "agent", {}, 1, 3), record, 0.1)
+    assert isinstance(outcome, Failed)
+    assert (outcome.failure.kind, outcome.failure.terminal) == ("judge_failed", False)
+    assert "judge judge: " in record["_ng_failure_judge_error"]
+    assert record["responses_create_params"]["input"] == "2 + 2?"
 
 
 async def test_a_judge_that_is_throttled_says_when_to_come_back() -> None:
@@ -303,3 +315,27 @@ async def test_an_answer_that_is_no_response_is_a_failure() -> None:
     attach(client, "judge", Odd(config=config, server_client=client, script=lambda _: ""))
     with pytest.raises(JudgeError, match="no response"):
         await Judge(settings(**SAME), client).ask(expected=1, answer=1)
+
+
+async def test_verifiers_with_questions_of_their_own_get_typed_answers_or_judge_errors() -> None:
+    client = gym(script=lambda _: "yes")
+    ask = {"server_name": "judge", "url_path": "/v1/responses", "response_model": NeMoGymResponse}
+    answer = await call_judge(client, json=QUESTION, **ask)
+    assert answer.output_text == "yes"
+    with pytest.raises(JudgeError, match="status 404"):
+        await call_judge(client, json=QUESTION, **{**ask, "url_path": "/v1/verdicts"})
+    with pytest.raises(JudgeError, match="mistakes in Verdicts"):
+        await call_judge(client, json=QUESTION, **{**ask, "response_model": Verdicts})
+    with pytest.raises(JudgeError, match="no server named"):
+        await call_judge(client, json=QUESTION, **{**ask, "server_name": "nobody"})
+
+
+async def test_every_exception_of_a_judge_becomes_a_judge_error() -> None:
+    async def fail(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(JudgeError, match=r"^ValueError: odd$"):
+        await reraise_judge_errors(fail(ValueError("odd")))
+    with pytest.raises(JudgeError, match=r"^as it is$"):
+        await reraise_judge_errors(fail(JudgeError("as it is")))
+    assert await reraise_judge_errors(asyncio.sleep(0, "fine")) == "fine"

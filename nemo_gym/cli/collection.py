@@ -23,7 +23,7 @@ from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit, UsageError
 from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
 from nemo_gym.cli.hosting import RunHelper
-from nemo_gym.cli.parameters import build, read_configuration
+from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
 from nemo_gym.cli.preparation import check_prompt
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances, require_instances
@@ -43,7 +43,7 @@ from nemo_gym.rollouts.run_metrics import RunMetrics
 from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.output import check_output
 from nemo_gym.rollouts.tally import Summary
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
 
@@ -87,6 +87,7 @@ def collect_rollouts(overrides: Sequence[str]) -> int:
         return end_to_end
     config = read_configuration(CollectRolloutsConfig, overrides)
     parameters = build(CollectRolloutsConfig, config)
+    check_request_parameters(parameters.responses_create_params)
     check_prompt(parameters.prompt_config)
     if not parameters.output_jsonl_fpath:
         parameters.output_jsonl_fpath = str(default_output(parameters, config))
@@ -183,6 +184,7 @@ def e2e_collect_rollouts(overrides: Sequence[str]) -> int:
     drive = load_driver(wanted.rollout_collection_driver) if wanted.rollout_collection_driver else None
     config["input_jsonl_fpath"] = str(prepared_tasks(config, wanted))
     parameters = build(CollectRolloutsConfig, config)
+    check_request_parameters(parameters.responses_create_params)
     parameters.serve = True
     check_prompt(parameters.prompt_config)
     files = RunFiles.of(Path(parameters.output_jsonl_fpath))

@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.config.locate import did_you_mean
-from nemo_gym.errors import ConfigError, Exit
+from nemo_gym.errors import ConfigError, Exit, did_you_mean
 from nemo_gym.servers.startup import garbage_collection_paused
 
 if TYPE_CHECKING:

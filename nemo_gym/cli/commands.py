@@ -79,6 +79,7 @@ _VIEW: Final = "ng_viewer +jsonl_fpath=results/rollouts.jsonl"
 _PREPARE: Final = (
     f'ng_prepare_data "+config_paths=[{_EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
 )
+_PREPARE_BENCHMARK: Final = 'ng_prepare_benchmark "+config_paths=[benchmarks/gsm8k/config.yaml]"'
 _RENDER: Final = (
     "ng_materialize_prompts +input_jsonl_fpath=questions.jsonl +prompt_config=prompt.yaml"
     " +output_jsonl_fpath=tasks.jsonl"
@@ -141,6 +142,15 @@ COMMANDS: Final = (
         examples=(f'ng_validate "+config_paths=[{_EXAMPLE_CONFIG}]"',),
         flags=(*CONFIGURATION, VERBOSE),
         open_ended=True,
+    ),
+    Command(
+        name="check_folder",
+        path="env check",
+        function="nemo_gym.cli.hosting:check_folder",
+        parameters="nemo_gym.cli.parameters:CheckFolderConfig",
+        summary="Look at a server folder that somebody else wrote: what will not work here, before anything runs.",
+        examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
+        flags=(flag("--path", sets="entrypoint"),),
     ),
     Command(
         name="init_resources_server",
@@ -272,6 +282,15 @@ COMMANDS: Final = (
         ),
     ),
     Command(
+        name="prepare_benchmark",
+        path="eval prepare",
+        function="nemo_gym.cli.preparation:prepare_benchmark",
+        parameters="nemo_gym.cli.parameters:PrepareBenchmarkConfig",
+        summary="Make the data of the configured benchmarks.",
+        examples=(_PREPARE_BENCHMARK, "ng eval prepare --benchmark gsm8k"),
+        flags=(*CONFIGURATION, VERBOSE),
+    ),
+    Command(
         name="materialize_prompts",
         path="dataset render",
         function="nemo_gym.cli.preparation:materialize_prompts",
@@ -288,7 +307,7 @@ COMMANDS: Final = (
     Command(
         name="list_benchmarks",
         path="list benchmarks",
-        function="nemo_gym.cli.information:list_benchmarks",
+        function="nemo_gym.cli.catalogue:list_benchmarks",
         parameters="nemo_gym.cli.parameters:ListBenchmarksConfig",
         summary="List the benchmarks in benchmarks/*/config.yaml.",
         examples=("ng_list_benchmarks", "ng_list_benchmarks +query=math", "ng list benchmarks --json"),

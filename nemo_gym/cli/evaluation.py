@@ -39,7 +39,7 @@ from nemo_gym.metrics.task_profile import profile_tasks
 from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, RolloutAggregationHelper
 from nemo_gym.rollouts.run_metrics import PlannedKeys
 from nemo_gym.rollouts.store.shards import Shards
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 
 
 class AggregateRolloutsConfig(RolloutAggregationConfig):

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
@@ -28,14 +29,23 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
-from nemo_gym.cli.parameters import HeadServerAddress, RunConfig, StatusConfig, read_configuration, read_parameters
+from nemo_gym.cli.parameters import (
+    CheckFolderConfig,
+    HeadServerAddress,
+    RunConfig,
+    StatusConfig,
+    read_configuration,
+    read_parameters,
+)
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.interpolation import plain
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.secrets import mask_secrets
+from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
+from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_servers
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -191,9 +201,26 @@ def validate(overrides: Sequence[str]) -> int:
     """Check everything that can be checked before a server starts."""
     config = read_configuration(RunConfig, overrides, needs_model=False)
     names = [server.name for server in read_instances(config) if server.implementation != DUMMY_MODEL]
+    findings = inspect_servers(config)
+    for finding in findings:
+        console.note(str(finding))
+    if wrong := errors_in(findings):
+        count = f"{wrong} error{'s' if wrong > 1 else ''}"
+        raise ConfigError(f"the configuration has {count}", hint="listed above, each with its server")
     console.emit("✓ Config is valid.")
     console.note(f"servers: {', '.join(names) or '(none)'}")
     return Exit.OK
+
+
+def check_folder(overrides: Sequence[str]) -> int:
+    """Say what of a server folder will not work here."""
+    folder = Path(read_parameters(CheckFolderConfig, overrides).entrypoint)
+    findings = inspect_folder(folder)
+    for finding in findings:
+        console.emit(str(finding))
+    wrong = errors_in(findings)
+    console.note(f"{folder}: {wrong} errors, {len(findings) - wrong} warnings")
+    return Exit.ERROR if wrong else Exit.OK
 
 
 class RunHelper:

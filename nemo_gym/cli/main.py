@@ -18,8 +18,7 @@ from typing import Final
 from nemo_gym.cli import console, manual
 from nemo_gym.cli.command import PREFIXES, ROOTS, Command, Exit, HelpRequest, UsageError, exit_code, to_overrides
 from nemo_gym.cli.commands import COMMANDS, GROUPS, by_name
-from nemo_gym.config.locate import did_you_mean
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 
 HELP_WORDS: Final = frozenset(
     {

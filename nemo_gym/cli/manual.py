@@ -45,6 +45,23 @@ class Parameter:
     description: str
 
 
+# Commands that host servers read files before anything else; it is not a field of their own parameters.
+CONFIG_PATHS: Final = Parameter(
+    "config_paths",
+    "list of str",
+    required=False,
+    default="[]",
+    description='Configuration files, later ones win: "+config_paths=[a.yaml,b.yaml]". Looked for in the working '
+    "directory, then in the installation.",
+)
+
+
+def _all_parameters(command: Command, described: "type[BaseModel]") -> list[Parameter]:
+    own = parameters_of(described)
+    reads_files = any(flag.parameter == CONFIG_PATHS.name for flag in command.flags)
+    return own if not reads_files or CONFIG_PATHS.name in {each.name for each in own} else [*own, CONFIG_PATHS]
+
+
 def parameters_of(described: "type[BaseModel]") -> list[Parameter]:
     """List the parameters, required ones first, each group in order of definition."""
     parameters = [_parameter(field.alias or name, field) for name, field in described.model_fields.items()]
@@ -128,7 +145,7 @@ def _paragraphs(command: Command) -> Iterator[str]:
     yield f"{console.paint(command.script, 'bold')}: {command.summary}"
     yield f"\nAlso typed {', '.join(command.spellings[1:])}."
     if described := command.load_parameters():
-        parameters = parameters_of(described)
+        parameters = _all_parameters(command, described)
         yield _titled("Parameters", (_parameter_lines(parameter) for parameter in parameters))
         if command.open_ended:
             yield "\n  Any other key of the configuration can be set the same way, nested keys with dots: ++a.b=value"
@@ -171,7 +188,7 @@ def _section(command: Command) -> Iterator[str]:
     if described := command.load_parameters():
         yield "| parameter | type | default | |"
         yield "|---|---|---|---|"
-        for parameter in parameters_of(described):
+        for parameter in _all_parameters(command, described):
             default = "**required**" if parameter.required else f"`{parameter.default}`"
             cells = (f"`{parameter.name}`", _cell(f"`{parameter.type}`"), _cell(default), _cell(parameter.description))
             yield f"| {' | '.join(cells)} |"

@@ -9,9 +9,9 @@ The parameters of the commands whose logic lives here. Field descriptions are th
 Commands with a library of their own (collection, profiling, data) take their parameter classes from there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -27,7 +27,7 @@ from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.config.parse import ParsedConfig, check_parameters
 from nemo_gym.config.paths import find_readable
 from nemo_gym.config.sources import load_source, merge_sources
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, nearest
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, set_global_config_dict
 from nemo_gym.servers.startup import garbage_collection_paused
 
@@ -99,6 +99,26 @@ def invalid(described: type[BaseModel], error: ValidationError) -> UsageError:
     typed = " ".join(f"+{name}=<value>" for name in missing)
     hint = f"add {typed}" if typed else "--help shows what each parameter takes"
     return UsageError("\n".join(lines), hint=hint)
+
+
+def check_request_parameters(given: Mapping[str, Any]) -> None:
+    """Refuse parameters of the model request that no model server would take, before the first of them is asked."""
+    from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming  # noqa: PLC0415 - takes a while
+
+    try:
+        NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": "", **given})
+    except ValidationError as error:
+        known = NeMoGymResponseCreateParamsNonStreaming.model_fields
+        lines = []
+        for detail in error.errors(include_url=False, include_input=False):
+            name = ".".join(map(str, detail["loc"]))
+            near = nearest(name, known) if detail["type"] == "extra_forbidden" else []
+            advice = f"; did you mean {near[0]!r}?" if near else ""
+            lines.append(f"  responses_create_params.{name}: {detail['msg']}{advice}")
+        raise UsageError(
+            "the model request cannot have these parameters:\n" + "\n".join(lines),
+            hint="what an endpoint takes beyond the Responses API goes into the model server's extra_body",
+        ) from None
 
 
 def _refuse_unknown(parsed: ParsedConfig, described: type[BaseModel]) -> None:
@@ -233,12 +253,25 @@ class TestConfig(TestAllConfig):
     )
 
 
+class CheckFolderConfig(BaseModel):
+    """Parameters of ``ng_check_folder``."""
+
+    entrypoint: str = Field(description="The folder, for example resources_servers/my_thing.")
+
+
 class PipListConfig(EnvironmentsConfig):
     """Parameters of ``ng_pip_list``."""
 
     entrypoint: ServerFolder = Field(description="Folder of the server, for example resources_servers/my_thing.")
     format: Literal["columns", "freeze", "json"] = Field(default="columns", description="Layout of the list.")
     outdated: bool = Field(default=False, description="Only packages of which there is a newer version.")
+
+
+class PrepareBenchmarkConfig(BaseModel):
+    """Parameters of ``ng_prepare_benchmark``."""
+
+    use_cached_prepared_benchmarks: bool = Field(default=False, description="Keep data that is there already.")
+    num_prepare_benchmark_processes: int = Field(default=1, ge=1, description="Benchmarks to prepare at once.")
 
 
 class ListBenchmarksConfig(BaseModel):

@@ -1,15 +1,13 @@
-"""``ng_prepare_data``: the datasets of the configured agents, collated into one task file per type.
-
-``ng_materialize_prompts``, and the check of a prompt template before it is used.
-"""
+"""``ng_prepare_data``, ``ng_prepare_benchmark`` and ``ng_materialize_prompts``: from datasets to task files."""
 
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from nemo_gym.benchmarks import prepare_benchmarks
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit
-from nemo_gym.cli.parameters import build, read_configuration, read_parameters
+from nemo_gym.cli.parameters import PrepareBenchmarkConfig, build, read_configuration, read_parameters
 from nemo_gym.data.prepare import Preparation
 from nemo_gym.errors import ConfigError
 from nemo_gym.prompt import MaterializePromptsConfig, load_prompt_config
@@ -35,6 +33,19 @@ def as_text(prepared: Preparation) -> str:
     """List the files that were written."""
     rows = [(kind, str(files.rows), str(files.tasks), str(files.metrics)) for kind, files in prepared.files.items()]
     return console.table(("Type", "Rows", "Tasks", "Metrics"), rows)
+
+
+def prepare_benchmark(overrides: Sequence[str]) -> int:
+    """Run the preparation of the configured benchmarks and say where the data is."""
+    config = read_configuration(PrepareBenchmarkConfig, overrides, needs_model=False)
+    parameters = build(PrepareBenchmarkConfig, config)
+    prepared = prepare_benchmarks(
+        config,
+        use_cached=parameters.use_cached_prepared_benchmarks,
+        processes=parameters.num_prepare_benchmark_processes,
+    )
+    console.emit(console.table(("Agent", "Tasks"), [(agent, str(path)) for agent, path in prepared.items()]))
+    return Exit.OK
 
 
 def materialize_prompts(overrides: Sequence[str]) -> int:

@@ -31,9 +31,8 @@ from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit, UsageError
 from nemo_gym.cli.parameters import PipListConfig, TestAllConfig, TestConfig, read_parameters
 from nemo_gym.config.keys import SERVER_TYPES
-from nemo_gym.config.locate import did_you_mean
 from nemo_gym.config.paths import server_directory
-from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, did_you_mean
 from nemo_gym.servers.venvs import COMPLETE, ensure_venv, read_requirements, unmet
 
 
@@ -83,6 +82,11 @@ def interpreter_for_tests(server: ServerFolder, cache: Path) -> Path:
     """Find or build an environment with what the server requires and with what its tests need."""
     requirements = read_requirements(server.path)
     if not unmet(requirements):
+        if missing := unmet(list(TEST_TOOLS)):
+            raise ConfigError(
+                f"tests need {', '.join(missing)}, which this environment does not have",
+                hint=f"pip install {' '.join(missing)}",
+            )
         return Path(sys.executable)
     return asyncio.run(ensure_venv(str(server), server.path, [*requirements, *TEST_TOOLS], cache))
 
@@ -242,7 +246,7 @@ def _test_server(server: ServerFolder, environments: Path, *, validate_data: boo
     started = time.monotonic()
     roots = [str(Path.cwd()), str(PARENT_DIR), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, roots)))}
-    command = [str(interpreter_for_tests(server, environments)), "-m", "pytest"]
+    command = [str(interpreter_for_tests(server, environments)), "-m", "pytest", "-o", "asyncio_mode=auto"]
     code = subprocess.run(command, cwd=server.path, env=environment, check=False).returncode
     found = example_data_problems(server.path) if validate_data else []
     return Tested(server, " ".join(command), code, time.monotonic() - started, tuple(found))

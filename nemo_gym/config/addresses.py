@@ -11,10 +11,10 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.keys import DEFAULT_PORT_RANGE, HEAD_SERVER, PORT_TRIES, RESOURCES_SERVERS, SERVER_TYPES
-from nemo_gym.config.locate import Locator, did_you_mean
+from nemo_gym.config.locate import Locator
 from nemo_gym.config.servers import ServerInstanceConfig
 from nemo_gym.config.settings import GlobalSettings
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 
 _random: Final = random.SystemRandom()
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nemo_gym.config.keys import COPY, DELETE_KEY, INHERIT_FROM, MISSING
-from nemo_gym.config.locate import Locator, did_you_mean, segments
-from nemo_gym.errors import ConfigError, DeleteKeyNotFoundError, InheritPathNotFoundError
+from nemo_gym.config.locate import Locator, segments
+from nemo_gym.errors import ConfigError, DeleteKeyNotFoundError, InheritPathNotFoundError, did_you_mean
 
 _SHORT_FORM: Final = re.compile(r"^\$\{\s*(inherit_from|copy)\s*:\s*([^{}]+?|.*\$\{.*\}.*?)\s*\}$")
 _EMBEDDED: Final = re.compile(r"\$\{\s*(inherit_from|copy)\s*:")

@@ -1,22 +1,22 @@
-"""References between servers: every ``{type: ..., name: ...}`` in a server's settings must name an existing server.
+"""The servers that a configuration describes, as values that the rest of the program works with.
 
-Blocks that were meant as servers but are not valid ones: reported together, and fatal unless allowed.
-
-The servers that a configuration describes, as values that the rest of the program works with.
+A block that was meant as a server but is not a valid one (a field is wrong, the server type is misspelt) is reported,
+and fatal unless allowed. A reference ``{type: ..., name: ...}`` must name a server that exists. Names of folders and
+entrypoints stay inside the folders that they are looked for in.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from omegaconf import DictConfig
 from pydantic import ValidationError
 
 from nemo_gym.config.interpolation import find_unresolved, resolve, unresolved_error
-from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS, INHERIT_FROM, RESOURCES_SERVERS
-from nemo_gym.config.locate import Locator, did_you_mean
+from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS, INHERIT_FROM, RESOURCES_SERVERS, SERVER_TYPES
+from nemo_gym.config.locate import Locator
 from nemo_gym.config.paths import server_directory
 from nemo_gym.config.servers import (
     Isolation,
@@ -27,16 +27,30 @@ from nemo_gym.config.servers import (
     is_server_ref,
     maybe_get_server_instance_config,
 )
-from nemo_gym.errors import AlmostServerError, ConfigError, NoServerInstancesError, ServerRefNotFoundError
+from nemo_gym.errors import (
+    AlmostServerError,
+    ConfigError,
+    NoServerInstancesError,
+    ServerRefNotFoundError,
+    did_you_mean,
+    nearest,
+)
 from nemo_gym.schemas.refs import ServerRef
 
 logger = logging.getLogger(__name__)
 
 
 def check_references(
-    servers: Sequence[ServerInstanceConfig], *, moved: Mapping[str, list[str]], locator: Locator
+    servers: Sequence[ServerInstanceConfig],
+    *,
+    moved: Mapping[str, list[str]],
+    locator: Locator,
+    others: Collection[str] = (),
 ) -> None:
-    """Refuse references to servers that are not there. One error lists all of them."""
+    """Refuse references to servers that are not there. One error lists all of them.
+
+    ``others`` are the top-level keys of the configuration, of which some are no servers.
+    """
     names: dict[str, list[str]] = {}
     for server in servers:
         names.setdefault(server.SERVER_TYPE, []).append(server.name)
@@ -47,6 +61,8 @@ def check_references(
             if ref.name not in names.get(ref.type, []):
                 problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
                 known = _advice(ref, names.get(ref.type, []), moved)
+                if ref.name in others and ref.name not in names.get(ref.type, []):
+                    known = f"{locator.at(ref.name)}there is a '{ref.name}', but it is not such a server."
                 problems.append(locator.at(f"{root}.{field}") + problem + known)
     if problems:
         raise ServerRefNotFoundError(
@@ -54,17 +70,18 @@ def check_references(
         )
 
 
-def find_references(value: Any, field: str = "") -> Iterator[tuple[str, ServerRef]]:
-    """All references below a value, each with the dotted field in which it stands."""
-    if isinstance(value, dict):
+def find_references(settings: Mapping[str, Any]) -> Iterator[tuple[str, ServerRef]]:
+    """The references among a server's settings, each with its field.
+
+    Only fields themselves and lists of references count: deeper down, a server may have keys of its own that merely
+    look like a reference.
+    """
+    for field, value in settings.items():
         if ref := is_server_ref(value):
             yield field, ref
-            return
-        for name, child in value.items():
-            yield from find_references(child, f"{field}.{name}" if field else str(name))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from find_references(child, f"{field}[{index}]")
+        for index, entry in enumerate(value if isinstance(value, list) else ()):
+            if ref := is_server_ref(entry):
+                yield f"{field}[{index}]", ref
 
 
 def _advice(ref: ServerRef, known: list[str], moved: Mapping[str, list[str]]) -> str:
@@ -99,9 +116,28 @@ def read_servers(config: DictConfig, *, locator: Locator, strict: bool) -> list[
         elif error is not None and is_almost_server(block):
             _check_resolved(name, block, error, locator)
             almost.append(AlmostServer(name, error))
+        elif (misspelt := _misspelt_type(block)) is not None:
+            near = nearest(misspelt, SERVER_TYPES)[0]
+            place = locator.at(f"{name}.{misspelt}")
+            raise AlmostServerError(
+                f"{place}'{name}' looks like a server, but '{misspelt}' is not a server type",
+                hint=f"did you mean '{near}'?",
+            )
     if almost:
         _report(almost, locator, strict=strict)
     return servers
+
+
+def _misspelt_type(block: DictConfig) -> str | None:
+    """The key of a block that is almost a server type and holds what a server holds."""
+    for key in block:
+        implementations = block._get_node(key)  # noqa: SLF001 - without resolving what may point nowhere
+        if not isinstance(key, str) or key in SERVER_TYPES or not isinstance(implementations, DictConfig):
+            continue
+        inner = (implementations._get_node(name) for name in implementations)  # noqa: SLF001
+        if nearest(key, SERVER_TYPES) and any(isinstance(one, DictConfig) and "entrypoint" in one for one in inner):
+            return key
+    return None
 
 
 def _check_resolved(name: str, block: DictConfig, error: ValidationError, locator: Locator) -> None:
@@ -163,6 +199,17 @@ def require_instances(config: DictConfig) -> list[ServerInstance]:
     )
 
 
+def _check_stays_inside(key: str, implementation: str, entrypoint: str, locator: Locator) -> None:
+    """A configuration from elsewhere must not run files outside of the server folders."""
+    for what, name, may_have_folders in (("folder", implementation, False), ("entrypoint", entrypoint, True)):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or (len(path.parts) > 1 and not may_have_folders):
+            raise ConfigError(
+                f"{locator.at(key)}the {what} '{name}' leaves the folder that it is looked for in",
+                hint="name a server folder, and a Python file inside it",
+            )
+
+
 def _instance(server: ServerInstanceConfig, block: DictConfig, locator: Locator) -> ServerInstance:
     kind, implementation = server.SERVER_TYPE, server.implementation
     key = f"{server.name}.{kind}.{implementation}"
@@ -170,6 +217,7 @@ def _instance(server: ServerInstanceConfig, block: DictConfig, locator: Locator)
     if kind != RESOURCES_SERVERS:
         settings.pop("domain", None)
     common = server.get_inner_run_server_config()
+    _check_stays_inside(key, implementation, common.entrypoint, locator)
     if common.host is None or common.port is None:
         raise ConfigError(
             f"{locator.at(key)}server '{server.name}' has no host and port",

@@ -14,6 +14,7 @@ RESPONSES_API_AGENTS: Final = "responses_api_agents"
 RESPONSES_API_MODELS: Final = "responses_api_models"
 SERVER_TYPES: Final = (RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS)
 
+CACHE_DIR: Final = "cache_dir"
 CONFIG_PATHS: Final = "config_paths"
 DEFAULT_HOST: Final = "default_host"
 HEAD_SERVER: Final = "head_server"

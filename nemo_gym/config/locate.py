@@ -1,14 +1,11 @@
-"""What was probably meant: the nearest known names of a name that is not known.
-
-Finds where a key was written, so that an error can say ``file:line``.
+"""Finds where a key was written, so that an error can say ``file:line``.
 
 Nothing is recorded while a configuration is read: the files are looked through again when there is an error to report.
 A key that no source holds literally (it was inherited, or is missing) is found at its nearest enclosing block.
 """
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,20 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.keys import CONFIG_PATHS, ENV_FILE_NAME
 from nemo_gym.config.paths import find_readable
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that look like the given one, the most similar first."""
-    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
-
-
-def did_you_mean(name: str, known: Iterable[str], *, available: str) -> str:
-    """A sentence that names the nearest candidates or, when nothing is near, all of them."""
-    candidates = sorted(known)
-    if near := nearest(name, candidates):
-        return f"Did you mean: {' or '.join(map(repr, near))}?"
-    return f"{available}: {', '.join(map(repr, candidates)) or '(none)'}"
-
 
 COMMAND_LINE: Final = "command line"
 _SEGMENT: Final = re.compile(r"[^.\[\]]+")

@@ -24,11 +24,11 @@ from nemo_gym.config.directives import Expanded, expand, merge
 from nemo_gym.config.instances import check_references, read_servers
 from nemo_gym.config.interpolation import check_missing, find_unresolved, interpolated_roots, unresolved_error
 from nemo_gym.config.keys import GLOBAL_KEYS
-from nemo_gym.config.locate import Locator, nearest, segments
+from nemo_gym.config.locate import Locator, segments
 from nemo_gym.config.servers import blocks, is_almost_server
 from nemo_gym.config.settings import read_settings
 from nemo_gym.config.sources import Sources, gather, merge_sources
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, nearest
 
 
 def check_parameters(
@@ -102,7 +102,7 @@ def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
     data, config = expanded.data, OmegaConf.create(expanded.data)
     settings = read_settings(config, locator=locator)
     servers = read_servers(config, locator=locator, strict=settings.error_on_almost_servers)
-    check_references(servers, moved=expanded.moved, locator=locator)
+    check_references(servers, moved=expanded.moved, locator=locator, others=data.keys())
     taken = assign_addresses(data, config, servers, settings=settings, locator=locator)
     data[keys.HEAD_SERVER] = settings.head().model_dump(exclude_none=True)
     data[keys.DEFAULT_HOST] = settings.host()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nemo_gym.config.locate import did_you_mean
+from nemo_gym.errors import did_you_mean
 from nemo_gym.filters.columns import record_fields
 from nemo_gym.filters.match import Fields, Test, to_test
 from nemo_gym.filters.parser import parse

@@ -35,8 +35,8 @@ from nemo_gym.schemas.rows import (
     FailureClass,
 )
 from nemo_gym.servers.faults import first_cause
-from nemo_gym.servers.lazy_aiohttp import aiohttp
-from nemo_gym.servers.retry import retry_after_seconds
+from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.retry import retry_after_seconds
 
 _NAMES = {
     "task": TASK_INDEX_KEY_NAME,

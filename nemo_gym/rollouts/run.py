@@ -12,8 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from nemo_gym.config.locate import did_you_mean
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.files import StorageError
 from nemo_gym.rollouts.concurrency import Limit
 from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate

@@ -32,7 +32,8 @@ from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
 from nemo_gym.rollouts.plan import agent_name
 from nemo_gym.rollouts.store.output import OutputPathError, check_output, is_taken, move_to_backup
 from nemo_gym.rollouts.store.repair import read_lines
-from nemo_gym.rollouts.store.shards import Shards, expand_globs
+from nemo_gym.rollouts.store.shard_files import expand_globs
+from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, Prices, RolloutKey
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ names the one class that was meant. An item of an unknown ``type`` is refused by
 become the ``…ForTraining`` variant of their class.
 """
 
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, SerializeAsAny, Tag, model_validator
 
@@ -117,6 +117,33 @@ class NeMoGymFunctionCallOutput(BaseModel):
     status: ItemStatus | None = None
 
 
+HostedItemType: TypeAlias = Literal[
+    "code_interpreter_call",
+    "computer_call",
+    "computer_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "local_shell_call",
+    "local_shell_call_output",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "web_search_call",
+]
+HOSTED_ITEM_TYPES: Final = frozenset(get_args(HostedItemType))
+
+
+class HostedToolItem(BaseModel):
+    """A tool that the endpoint ran itself, or what came of it; kept as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: HostedItemType
+
+
 class TokenIDLogProbMixin(BaseModel):
     """The exact tokens of one model call, on the last item of that call."""
 
@@ -161,6 +188,7 @@ _KIND_OF_CLASS: Final[dict[type[BaseModel], str]] = {
     NeMoGymResponseReasoningItem: "reasoning",
     NeMoGymResponseFunctionToolCall: "function_call",
     NeMoGymFunctionCallOutput: "function_call_output",
+    HostedToolItem: "hosted_tool",
     NeMoGymEasyInputMessageForTraining: "easy_message+tokens",
     NeMoGymMessageForTraining: "message+tokens",
     NeMoGymResponseOutputMessageForTraining: "output_message+tokens",
@@ -178,6 +206,8 @@ def item_kind(item: Any) -> str | None:
         kind = _message_kind(item)
     elif not isinstance(kind, str):
         return None
+    elif kind in HOSTED_ITEM_TYPES:
+        return "hosted_tool"
     if kind != "function_call_output" and item.get("generation_token_ids") is not None:
         return f"{kind}+tokens"
     return kind
@@ -200,6 +230,7 @@ NeMoGymResponseInputItem: TypeAlias = Annotated[
     | Annotated[NeMoGymResponseReasoningItem, Tag("reasoning")]
     | Annotated[NeMoGymResponseFunctionToolCall, Tag("function_call")]
     | Annotated[NeMoGymFunctionCallOutput, Tag("function_call_output")]
+    | Annotated[HostedToolItem, Tag("hosted_tool")]
     | Annotated[NeMoGymEasyInputMessageForTraining, Tag("easy_message+tokens")]
     | Annotated[NeMoGymMessageForTraining, Tag("message+tokens")]
     | Annotated[NeMoGymResponseOutputMessageForTraining, Tag("output_message+tokens")]

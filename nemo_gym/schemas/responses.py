@@ -7,7 +7,7 @@ endpoint said is lost.
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, Tag, with_config
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, Tag, with_config
 from typing_extensions import TypedDict
 
 from nemo_gym.schemas.items import (
@@ -19,6 +19,11 @@ from nemo_gym.schemas.items import (
 
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | dict[str, Any]
 Truncation: TypeAlias = Literal["auto", "disabled"]
+
+
+def _as_dictionary(tool: Any) -> Any:
+    """A tool as JSON has it; programs that use the openai package pass its objects."""
+    return tool.model_dump(exclude_unset=True) if isinstance(tool, BaseModel) else tool
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -143,7 +148,7 @@ class NeMoGymResponse(ResponsePart):
     parallel_tool_calls: bool
     temperature: float | None = None
     tool_choice: ToolChoice
-    tools: list[dict[str, Any]]
+    tools: list[Annotated[dict[str, Any], BeforeValidator(_as_dictionary)]]
     top_p: float | None = None
     background: bool | None = None
     conversation: Conversation | None = None

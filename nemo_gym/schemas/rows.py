@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 TASK_INDEX_KEY_NAME: Final = "_ng_task_index"
 ROLLOUT_INDEX_KEY_NAME: Final = "_ng_rollout_index"
+ATTEMPT_INDEX_KEY_NAME: Final = "_ng_attempt_index"
+ROLLOUT_ID_KEY_NAME: Final = "_ng_rollout_id"
 AGENT_REF_KEY_NAME: Final = "agent_ref"
 RESPONSES_CREATE_PARAMS_KEY_NAME: Final = "responses_create_params"
 RESPONSE_KEY_NAME: Final = "response"
@@ -42,6 +44,7 @@ class FailureClass(StrEnum):
     MODEL_ERROR = "model_error"  # the model endpoint failed
     TOOL_ERROR = "tool_error"  # a tool failed in a way that its server did not turn into an answer
     VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
+    JUDGE_FAILED = "judge_failed"  # the model that was to score it gave no verdict
     INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
     WORKER_DIED = "worker_died"  # the process that ran it is gone
     AUTH = "auth"  # an endpoint does not accept our key

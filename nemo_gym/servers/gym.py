@@ -22,8 +22,8 @@ from nemo_gym import CACHE_DIR
 from nemo_gym.config.instances import ServerInstance, require_instances
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance, run_token
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance
+from nemo_gym.servers.http.session import close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.isolation import (
     Child,
     first_crash,
@@ -35,6 +35,7 @@ from nemo_gym.servers.isolation import (
 from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_app, build_server
+from nemo_gym.servers.run_token import run_token
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.startup import garbage_collection_paused
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
@@ -67,6 +68,7 @@ class Gym:
 async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[Gym]:
     """Host every server of a configuration; with ``head``, also tell other processes about them."""
     instances = require_instances(config)
+    use_http_settings(settings_of(config))
     raise_open_files_limit()
     head_config = BaseServerConfig.model_validate(config["head_server"])
     gym = Gym(config, GymClient(head_server_config=head_config, global_config_dict=config), instances)
@@ -83,11 +85,12 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         # Entered, so that those that were bound are closed if the next one can't be.
         sockets = {i.port: stack.enter_context(bind(i.host, i.port, owner=i.name)) for i in inline}
         if head:
-            token = stack.enter_context(run_token(head_config.port))
-            apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
+            # The token belongs to whoever has the port: another Gym's token must not be replaced.
             sockets[head_config.port] = stack.enter_context(
                 bind(head_config.host, head_config.port, owner="head server")
             )
+            token = stack.enter_context(run_token(head_config.port))
+            apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
         await stack.enter_async_context(listening(apps, list(sockets.values())))
         gym.children = await _start_children(stack, config, apart, missing)
         await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline}))

@@ -1,19 +1,11 @@
-"""The run's token: proof that a caller is the user who started the servers.
-
-``ng_run`` writes a random token to a private file of the user; the commands of the same user read it there and send it
-to the head server, which shows secrets to nobody else.
-
-The head server: tells other processes which servers there are and how they are configured.
+"""The head server: tells other processes which servers there are and how they are configured.
 
 Secrets leave it only for callers who hold the run's token; everybody else gets the same configuration with the secrets
 masked, which is all that is needed to find a server.
 """
 
-import contextlib
-import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header
@@ -22,39 +14,7 @@ from pydantic import BaseModel
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.secrets import mask_secrets
-
-TOKEN_HEADER = "X-NeMo-Gym-Run-Token"  # noqa: S105 - the name of a header
-
-
-def token_path(port: int) -> Path:
-    """Where the token of the run with this head server port is kept."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rollout-gym" / f"head-{port}.token"
-
-
-def read_run_token(port: int) -> str | None:
-    """The token of a running head server on this machine, or None."""
-    try:
-        return token_path(port).read_text("utf-8").strip() or None
-    except OSError:
-        return None
-
-
-@contextlib.contextmanager
-def run_token(port: int) -> Iterator[str]:
-    """A new token, readable by this user alone while the run lasts."""
-    path = token_path(port)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token = secrets.token_urlsafe(32)
-    aside = path.with_suffix(f".{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(token)
-    aside.replace(path)
-    try:
-        yield token
-    finally:
-        if read_run_token(port) == token:
-            path.unlink(missing_ok=True)
+from nemo_gym.servers.run_token import TOKEN_HEADER
 
 
 class ServerInstanceDisplayConfig(BaseModel):

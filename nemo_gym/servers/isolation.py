@@ -1,10 +1,9 @@
-"""One server in a process of its own: what ``python app.py`` does.
+"""Servers in processes of their own: what ``python app.py`` does, and who starts, watches and stops such processes.
 
-Started by ``ng_run`` for servers with ``isolation: process``, or by hand with the same environment variables. With
-``num_workers`` the process becomes the parent of that many workers, which share one listening socket. A process whose
-parent is gone stops: nothing is left behind when ``ng_run`` is killed.
-
-Servers in processes of their own: started, listened to, waited for, stopped; never orphaned.
+A server with ``isolation: process`` or ``num_workers`` runs in a process that is started in the server's folder, or by
+hand with the same environment variables. With ``num_workers`` the process becomes the parent of that many workers,
+which share one listening socket. A process whose parent is gone stops: nothing is left behind when ``ng_run`` is
+killed.
 """
 
 import asyncio
@@ -24,13 +23,15 @@ from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
+from nemo_gym import PARENT_DIR
 from nemo_gym.config.instances import ServerInstance, read_instances
 from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
+from nemo_gym.config.paths import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
-from nemo_gym.servers.http import close_http_client
-from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.server_client import GymClient
@@ -56,8 +57,9 @@ def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: st
     app = build_app(server)
     if not config.get("dry_run"):
         raise_open_files_limit()
+        settings = settings_of(config, workers=instance.num_workers or 1)
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(app, instance))
+            runner.run(_serve(app, instance, settings))
     return app
 
 
@@ -79,7 +81,8 @@ def raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(app: FastAPI, instance: ServerInstance) -> None:
+async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings) -> None:
+    use_http_settings(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -200,12 +203,12 @@ async def start_child(
     instance: ServerInstance, config: DictConfig, *, python: str, parent_fd: int, log_dir: Path | None
 ) -> Child:
     """Start the entrypoint of an instance as a program, in a process group of its own."""
-    path = os.pathsep.join(filter(None, [str(instance.directory), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {
         CONFIG_DICT_ENV_VAR: OmegaConf.to_yaml(config),
         CONFIG_PATH_ENV_VAR: instance.name,
         PARENT_FD_VARIABLE: str(parent_fd),
-        "PYTHONPATH": path,
+        STARTED_IN_ENV_VAR: str(started_in()),
+        "PYTHONPATH": os.pathsep.join([*_import_paths(instance), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
     }
     process = await asyncio.create_subprocess_exec(
@@ -220,6 +223,16 @@ async def start_child(
         start_new_session=True,
     )
     return Child(instance, process, log_dir)
+
+
+def _import_paths(instance: ServerInstance) -> list[str]:
+    """What a server may import by name: its neighbours, and other server folders beside its own.
+
+    The installation itself is importable already. Naming it here would put its packages before those of the server's
+    own environment.
+    """
+    root = instance.directory.parents[1]
+    return [str(instance.directory), *([str(root)] if root != PARENT_DIR else [])]
 
 
 @contextlib.asynccontextmanager

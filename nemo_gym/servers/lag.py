@@ -27,7 +27,7 @@ class Culprit(NamedTuple):
     server: str | None
     file: str
     function: str
-    line: int
+    line: int | None  # None where the interpreter does not know
 
 
 def find_culprit(frame: FrameType | None, folders: Mapping[str, Path]) -> Culprit | None:
@@ -54,6 +54,7 @@ class LagWatch:
         self._beat = time.monotonic()
         self._stop = threading.Event()
         self._named: set[tuple[str, str]] = set()
+        self._suspect: tuple[str, str] | None = None  # where the loop was when it was last found silent
 
     def beat(self) -> None:
         """The loop is alive."""
@@ -70,20 +71,25 @@ class LagWatch:
             asleep, used = time.monotonic(), time.process_time()
             silence = asleep - self._beat
             if silence >= self._blocked_s:
-                self._warn(silence)
+                self._examine(silence)
+            else:
+                self._suspect = None
 
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
 
-    def _warn(self, silence: float) -> None:
+    def _examine(self, silence: float) -> None:
+        """Warn of code that the loop is found in twice running. A loop that is merely starved is elsewhere by then."""
         culprit = find_culprit(sys._current_frames().get(self._thread_id), self._folders)  # noqa: SLF001
-        if culprit is None or (culprit.file, culprit.function) in self._named:
+        place = (culprit.file, culprit.function) if culprit is not None else None
+        suspected_before, self._suspect = self._suspect == place, place
+        if culprit is None or place is None or place in self._named or not suspected_before:
             return
-        self._named.add((culprit.file, culprit.function))
+        self._named.add(place)
         owner = culprit.server or "code outside any server"
         logger.warning(
-            "%s blocks the event loop: %s at %s:%d has held it for %.1f s, and no other server can answer. "
+            "%s blocks the event loop: %s at %s:%s has held it for %.1f s, and no other server can answer. "
             "Await there or use a thread, or set `isolation: process` for this server.",
             owner,
             culprit.function,

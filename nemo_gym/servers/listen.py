@@ -9,7 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.rollout_scope import adopt_mark
+from nemo_gym.servers.rollout_scope import adopt_mark, adopt_path_prefix
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
@@ -25,7 +25,7 @@ class Switchboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         adopt_mark(scope["headers"])
-        await self._apps[scope["server"][1]](scope, receive, send)
+        await self._apps[scope["server"][1]](adopt_path_prefix(scope), receive, send)
 
 
 class _QuietServer(uvicorn.Server):
@@ -70,6 +70,12 @@ async def listening(apps: Mapping[int, ASGIApp], sockets: list[socket.socket]) -
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn sets a flag, it has no event
             await asyncio.sleep(0.005)
+        if not server.started:
+            ports = ", ".join(str(socket.getsockname()[1]) for socket in sockets)
+            raise ConfigError(
+                f"could not serve on port {ports}",
+                hint="the log says why; another program may have taken a port in the meantime",
+            )
         yield
     finally:
         server.should_exit = True

@@ -1,24 +1,20 @@
-"""From a server object to the app that is served: the author's app plus what every server has.
+"""From a server folder to a server object to the app that is served.
 
-From a server folder to a server object.
-
-The entrypoint of a folder is imported as ``<type>.<implementation>.<module>``, the name under which other servers
-import it too, so a class exists once. The server class is the one whose ``run_webserver`` the file calls when it is run
-as a program. Modules beside the entrypoint may be imported by their bare names; two servers with a ``utils.py`` each do
-not see one another's.
+The server class is the one whose ``run_webserver`` the entrypoint calls when it is run as a program. It is imported,
+built and set up with its own folder as the current directory, as it would be in a process of its own. The app is the
+author's, plus what every server has: liveness, exceptions as answers, refused bodies in the log.
 """
 
 import ast
 import contextlib
-import importlib
-import importlib.util
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
-from typing import Any, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exception_handlers import request_validation_exception_handler
@@ -27,10 +23,17 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from nemo_gym.config.instances import ServerInstance
-from nemo_gym.errors import ConfigError
+from nemo_gym.config.paths import working_in
+from nemo_gym.errors import ConfigError, nearest
+from nemo_gym.servers.folder_imports import import_from_folder
 from nemo_gym.servers.server_client import GymClient
 
 logger = logging.getLogger(__name__)
+
+# Read by others than the server itself: hosting, data preparation, listings, costs.
+KEYS_OF_EVERY_SERVER: Final = frozenset(
+    {"datasets", "description", "domain", "isolation", "license", "prices", "value", "verified", "verified_url"}
+)
 
 
 def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
@@ -38,7 +41,7 @@ def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
 
     Relative paths that an author opens while the app is built are meant relative to the server's folder.
     """
-    with contextlib.chdir(folder) if folder else contextlib.nullcontext():
+    with working_in(folder) if folder else contextlib.nullcontext():
         app = cast("FastAPI", server.setup_webserver())
     server.setup_liveness(app)
     server.setup_exception_middleware(app)
@@ -59,11 +62,20 @@ def _refusal_logger(label: str) -> Callable[[Request, Exception], Awaitable[Resp
 
 def build_server(instance: ServerInstance, client: GymClient) -> Any:
     """The server object of an instance, ready for ``setup_webserver``."""
-    return construct(load_server_class(instance), instance.settings, client, where=instance.name)
+    with working_in(instance.directory):
+        return construct(load_server_class(instance), instance.settings, client, where=instance.name)
 
 
 def construct(server_class: type[BaseModel], settings: dict[str, Any], client: GymClient, *, where: str) -> Any:
-    """A server object from its settings; a setting that does not fit is the user's to fix."""
+    """A server object from its settings."""
+    config = read_settings_of(server_class, settings, where=where)
+    folder = Path(sys.modules[server_class.__module__].__file__ or ".").parent
+    with _authors_errors(where, "cannot be built", folder):
+        return server_class(config=config, server_client=client.for_server(server_class))
+
+
+def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *, where: str) -> BaseModel:
+    """The settings as the server's own configuration class; one that does not fit is the user's to fix."""
     config_class = server_class.model_fields["config"].annotation
     assert isinstance(config_class, type)
     assert issubclass(config_class, BaseModel)
@@ -75,11 +87,28 @@ def construct(server_class: type[BaseModel], settings: dict[str, Any], client: G
             f"  {'.'.join(map(str, entry['loc'])) or config_class.__name__}: {entry['msg']}"
             for entry in error.errors(include_input=False, include_url=False, include_context=False)
         ]
+        unknown = [line for line in _unknown_keys(config_class, settings) if "did you mean" in line]
         raise ConfigError(
-            f"{where}: settings do not fit {config_class.__name__}:\n" + "\n".join(lines),
+            f"{where}: settings do not fit {config_class.__name__}:\n" + "\n".join([*lines, *unknown]),
             hint=f"correct them in the YAML, or on the command line: ++{where}.<type>.<implementation>.<key>=<value>",
         ) from None
-    return server_class(config=config, server_client=client.for_server(server_class))
+    for line in _unknown_keys(config_class, settings):
+        logger.warning("%s: %s", where, line.strip())
+    return config
+
+
+def _unknown_keys(config_class: type[BaseModel], settings: dict[str, Any]) -> list[str]:
+    """A line for each key that no field takes. It has no effect, which is worth knowing when it is a misspelt one."""
+    if config_class.model_config.get("extra") in ("allow", "forbid"):
+        return []
+    aliases = {field.alias for field in config_class.model_fields.values() if field.alias}
+    known = {*config_class.model_fields, *aliases, *KEYS_OF_EVERY_SERVER}
+    lines = []
+    for key in sorted(set(settings) - known):
+        near = nearest(key, known)
+        advice = f"; did you mean {near[0]!r}?" if near else ""
+        lines.append(f"  {key}: not a setting of {config_class.__name__}, so it has no effect{advice}")
+    return lines
 
 
 def load_server_class(instance: ServerInstance) -> type[BaseModel]:
@@ -90,69 +119,31 @@ def load_server_class(instance: ServerInstance) -> type[BaseModel]:
             f"{instance.name}: there is no file {path}",
             hint=f"`entrypoint` names a Python file inside {instance.server_type}/{instance.implementation}",
         )
-    name = f"{instance.server_type}.{instance.implementation}.{Path(instance.entrypoint).stem}"
-    try:
-        module = _import(name, path)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"{instance.name}: {path} can't be imported: {type(error).__name__}: {error}",
-            hint="run it alone to see the traceback: " + f"python -c 'import {name}'",
-        ) from error
+    with _authors_errors(instance.name, "cannot be imported", path.parent):
+        module = import_from_folder(path.parent, path.stem)
     return _server_class(module, path, instance.name)
 
 
-def _import(name: str, path: Path) -> ModuleType:
-    """Import by name where the import system finds the same file, else from the file."""
-    with _siblings_importable(path.parent):
-        loaded = sys.modules.get(name)
-        if loaded is not None:
-            is_same = Path(loaded.__file__ or "").resolve() == path.resolve()
-            return loaded if is_same else _import_file(name, path)
-        root = str(path.parents[2])
-        if not _is_found(name, path) and root not in sys.path:
-            sys.path.append(root)  # the folder's siblings, and its own package, become importable by full name
-        return importlib.import_module(name) if _is_found(name, path) else _import_file(name, path)
-
-
-def _is_found(name: str, path: Path) -> bool:
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        return False
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path.resolve()
-
-
-def _import_file(name: str, path: Path) -> ModuleType:
-    """Import a file under a name that means another folder elsewhere: the user's copy of a shipped server."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
 @contextmanager
-def _siblings_importable(folder: Path) -> Iterator[None]:
-    """Let a module import its neighbours by bare names, without leaving those names to the next server."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(folder))
+def _authors_errors(server: str, problem: str, folder: Path) -> Iterator[None]:
+    """Turn an exception in a server's own code into an error that says which server, which line and what to do."""
     try:
         yield
-    finally:
-        sys.path.remove(str(folder))
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))  # for imports inside functions, which run later
-        for name in set(sys.modules) - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            if "." not in name and file and Path(file).parent == folder:
-                del sys.modules[name]
+    except ConfigError:
+        raise
+    except Exception as error:
+        own = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
+        place = f"{own[-1].filename}:{own[-1].lineno}" if own else str(folder)
+        hint = "the traceback is shown with +verbose=true"
+        if isinstance(error, ModuleNotFoundError):
+            hint = (
+                f"install what provides {error.name!r}, or name it in {folder / 'requirements.txt'}: a server whose "
+                "requirements are not met here gets an environment of its own"
+            )
+        elif isinstance(error, FileNotFoundError):
+            hint = f"relative paths are looked for in {folder}, where the server is built"
+        logger.debug("%s %s", server, problem, exc_info=error)
+        raise ConfigError(f"{server} {problem}: {place}: {type(error).__name__}: {error}", hint=hint) from error
 
 
 def _server_class(module: ModuleType, path: Path, instance: str) -> type[BaseModel]:

@@ -1,26 +1,31 @@
 """Which rollout a call belongs to, however many servers lie between the rollout and the call.
 
-Whoever runs an attempt marks the current task; calls inside the process inherit the mark by themselves, calls of other
-processes carry it in a header. Agents and environments need not know. What comes from elsewhere bears no mark, and
-whoever asks has to do without.
+Whoever runs an attempt marks the current task; calls inside the process inherit the mark, calls to other processes
+carry it in a header or as a path prefix (``/ng-rollout/<id>/…``, for programs that are only given a base URL). Agents
+and environments need not know. A call from elsewhere bears no mark, and whoever asks has to do without.
 """
 
+import contextlib
 import re
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Self
 
 from omegaconf import DictConfig, OmegaConf
+from starlette.types import Scope
 
 HEADER: Final = "X-NG-Rollout"
+PATH_PREFIX: Final = "/ng-rollout/"
+ROLLOUT_ID_PATTERN: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 ASKING: Final = "replay_model"
 _HEADER: Final = HEADER.lower().encode()
 _FORM: Final = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.(\d{1,9})\.([0-9a-f]{1,40})")
 _REMEMBERED: Final = 65_536  # attempts that may be asking at the same time, and answers to nobody in particular
 
 _mark: ContextVar[str] = ContextVar("rollout_mark", default="")
+_rollout_id: ContextVar[str | None] = ContextVar("rollout_id", default=None)
 
 
 class RolloutScope(NamedTuple):
@@ -36,6 +41,52 @@ class RolloutScope(NamedTuple):
         """Read a mark; None if it is none."""
         found = _FORM.fullmatch(mark)
         return cls(int(found[1]), int(found[2]), int(found[3]), found[4]) if found else None
+
+    @property
+    def rollout_id(self) -> str:
+        """The name of this attempt for people and programs: ``task-rollout``, and which retry it is if it is one."""
+        return rollout_id_of(self.task, self.rollout, self.attempt - 1)
+
+
+def rollout_id_of(task: int, rollout: int, attempt_index: int = 0) -> str:
+    """The id of an attempt; the first attempt has index 0."""
+    return f"{task}-{rollout}" + (f"-a{attempt_index}" if attempt_index > 0 else "")
+
+
+def current_rollout_id() -> str | None:
+    """The id of the rollout that the current call belongs to, if that is known."""
+    given = _rollout_id.get()
+    if given is not None:
+        return given
+    scope = current_scope()
+    return scope.rollout_id if scope is not None else None
+
+
+@contextlib.contextmanager
+def rollout_context(rollout_id: str | None) -> Iterator[None]:
+    """Make all calls inside belong to this rollout."""
+    token = _rollout_id.set(rollout_id)
+    try:
+        yield
+    finally:
+        _rollout_id.reset(token)
+
+
+def split_path_prefix(path: str) -> tuple[str | None, str]:
+    """The rollout id at the start of a path, and the path without it."""
+    if not path.startswith(PATH_PREFIX):
+        return None, path
+    rollout_id, slash, rest = path.removeprefix(PATH_PREFIX).partition("/")
+    return (rollout_id, slash + rest) if ROLLOUT_ID_PATTERN.match(rollout_id) else (None, path)
+
+
+def adopt_path_prefix(scope: Scope) -> Scope:
+    """Take over the rollout id from the path of a request; the scope to serve, without the prefix."""
+    rollout_id, path = split_path_prefix(scope.get("path", ""))
+    if rollout_id is None:
+        return scope
+    _rollout_id.set(rollout_id)
+    return {**scope, "path": path or "/", "raw_path": (path or "/").encode()}
 
 
 def wants_marks(config: Any) -> bool:

@@ -6,6 +6,7 @@ A server of the same process is called directly, any other over HTTP. The caller
 import asyncio
 import json as json_module
 from collections.abc import Coroutine, Mapping
+from http.client import HTTPException
 from typing import Any, Literal, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -18,13 +19,14 @@ from nemo_gym.config.addresses import base_url, server_settings
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import cookie_values, encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.head import TOKEN_HEADER, read_run_token
-from nemo_gym.servers.http import request as http_request
-from nemo_gym.servers.http_timeout import timeout_of
-from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.http.client import as_aiohttp, total_seconds
+from nemo_gym.servers.http.client import request as http_request
+from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.session import settings_of, use_http_settings
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
+from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
@@ -115,13 +117,16 @@ class GymClient(BaseModel):
         call = local.call(method, url_path, **options)
         if timeout is None:
             return await call
-        return await asyncio.wait_for(call, timeout_of(timeout).total)
+        try:
+            return await asyncio.wait_for(call, total_seconds(timeout))
+        except TimeoutError as error:
+            url = self._address_of(server_name) + url_path
+            raise request_errors.request_error(error, as_aiohttp(timeout), method, url, attempts=1) from error
 
     async def _request_over_http(self, server_name: str, url_path: str, method: str, options: dict[str, Any]) -> Any:
-        address = self.addresses.get(server_name)
-        if address is None:
-            address = base_url(server_settings(self.global_config_dict, server_name))
-            self.addresses[server_name] = address
+        if not self.addresses:  # the first call
+            use_http_settings(settings_of(self.global_config_dict))
+        address = self._address_of(server_name)
         content = options.pop("json", None)
         if content is not None:
             options["data"] = encode_json(content)
@@ -132,6 +137,13 @@ class GymClient(BaseModel):
             options["cookies"] = cookie_values(options["cookies"])
         path = url_path if url_path.startswith("/") else f"/{url_path}"
         return await http_request(method, address + path, _internal=True, **options)
+
+    def _address_of(self, server_name: str) -> str:
+        address = self.addresses.get(server_name)
+        if address is None:
+            address = base_url(server_settings(self.global_config_dict, server_name))
+            self.addresses[server_name] = address
+        return address
 
     @staticmethod
     def _build_server_base_url(server_config: Any) -> str:
@@ -167,12 +179,18 @@ def fetch_global_config(head: BaseServerConfig) -> str:
     request = Request(f"{address}/global_config_dict_yaml", headers={TOKEN_HEADER: token} if token else {})  # noqa: S310
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=STATUS_TIMEOUT_S) as reply:
-            text = json_module.loads(reply.read())
-    except (URLError, TimeoutError, ConnectionError) as error:
+            content = reply.read()
+    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
         status = f" (status {error.code})" if isinstance(error, HTTPError) else ""
         raise HeadServerUnreachableError(
             f"Could not connect to the head server at {address}{status}",
             hint="start the servers with ng_run in another terminal, or give +config_paths=[…] to host them here; "
             "for another head server: '+head_server={host: HOST, port: PORT}'",
         ) from None
-    return str(text)
+    try:
+        return str(json_module.loads(content))
+    except ValueError:
+        raise HeadServerUnreachableError(
+            f"{address} answers, but is not a head server",
+            hint="another program has that port; '+head_server={host: HOST, port: PORT}' names the right one",
+        ) from None

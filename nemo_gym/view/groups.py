@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nemo_gym.config.locate import did_you_mean
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.metrics.builder import number_missing
 from nemo_gym.metrics.difficulty import SOLVED
 from nemo_gym.metrics.fields import NO_INDEX, REWARD

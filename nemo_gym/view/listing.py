@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from nemo_gym.config.locate import did_you_mean
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import StaleIndexError

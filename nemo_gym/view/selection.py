@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.config.locate import did_you_mean
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.filters import Filter, parse_filter
 from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.view.index.reader import ColumnValues

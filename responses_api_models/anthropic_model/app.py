@@ -28,7 +28,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
-from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
     ForwardedParams,
@@ -75,6 +75,11 @@ class AnthropicModel(SimpleResponsesAPIModel):
         """Prepare the client; nothing is sent yet."""
         super().model_post_init(context)
         config = self.config
+        check_endpoint(
+            config.anthropic_base_url,
+            setting=f"anthropic_base_url of {config.name}",
+            has_key=bool(config.anthropic_api_key),
+        )
         limit = config.endpoint_max_concurrent_requests
         endpoint = AnthropicEndpoint(
             base_url=config.anthropic_base_url,

@@ -26,7 +26,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.servers.direct.replies import JsonResponse
-from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
     AnswerReader,
@@ -72,6 +72,9 @@ class OpenAIModel(SimpleResponsesAPIModel):
         """Prepare the client; nothing is sent yet."""
         super().model_post_init(context)
         config = self.config
+        check_endpoint(
+            config.openai_base_url, setting=f"openai_base_url of {config.name}", has_key=bool(config.openai_api_key)
+        )
         limit = config.endpoint_max_concurrent_requests
         endpoint = Endpoint(
             base_url=config.openai_base_url,

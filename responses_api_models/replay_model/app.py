@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.config.paths import started_in
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import encode_json
@@ -25,7 +26,6 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.servers.models.cache import launch_path
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
@@ -74,7 +74,7 @@ class ReplayModel(SimpleResponsesAPIModel):
     def model_post_init(self, context: Any, /) -> None:
         """Open the recording."""
         super().model_post_init(context)
-        path = launch_path(self.config.recording, "recording")
+        path = started_in() / self.config.recording
         self._address = ModelAddress(f"recording {path.name}", "replay")
         self._source = source_of(self.config.upstream, self.server_client)
         try:

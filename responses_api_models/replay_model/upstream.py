@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers import http_errors
-from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.http.lazy import request_errors
+from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint, Upstream
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError
 from nemo_gym.servers.models.gate import gates_of
@@ -62,7 +62,7 @@ class ServerSource:
         """Pass a request on."""
         try:
             reply = await self._client.post(server_name=self._name, url_path=path, json=body, cookies=cookies)
-        except http_errors.RequestFailedError as error:
+        except request_errors.RequestFailedError as error:
             return _failed(self._address.no_answer(error))
         told = {name: reply.headers[name] for name in TELLING if name in reply.headers}
         return Forwarded(Answer(reply.status, await reply.read(), told), reply.cookies)
@@ -72,6 +72,7 @@ class EndpointSource:
     """An endpoint outside."""
 
     def __init__(self, settings: EndpointSettings, client: ServerClient) -> None:
+        check_endpoint(settings.base_url, setting="base_url of the upstream endpoint", has_key=bool(settings.api_key))
         endpoint = Endpoint(
             **settings.model_dump(exclude={"model", "max_concurrent_requests"}),
             door=gates_of(client).door(settings.base_url, "replay"),

@@ -13,11 +13,11 @@ from typing import Final
 
 import aiohttp
 
-from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.models.answering import AnswerReader
 from nemo_gym.servers.models.endpoint import RETRY_ERROR_CODES, Endpoint
 from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
-from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
 from responses_api_models.vllm_model.queue_depth import QueueGauge
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 from nemo_gym.responses_converter import ResponsesConverter
-from nemo_gym.servers.http_errors import shown
+from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import Door, Gates
@@ -64,6 +64,8 @@ def unsupported_settings(config: VLLMModelConfig) -> list[str]:
 
 def open_replicas(config: VLLMModelConfig, gates: Gates) -> Replicas:
     """The endpoints; nothing is sent yet."""
+    for url in config.base_urls:
+        check_endpoint(url, setting=f"base_url of {config.name}", has_key=bool(config.api_key))
     limit = config.endpoint_max_concurrent_requests
     replicas = [_replica(config, url, gates.door(url, config.name, limit=limit)) for url in config.base_urls]
     return Replicas(replicas, max_retries=config.max_retries, wait_s=config.request_timeout_s)

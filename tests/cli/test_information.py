@@ -79,11 +79,9 @@ def test_a_broken_benchmark_is_reported_and_left_out(run, benchmarks):
     assert "warning: benchmark zz_broken is left out: " in ran.err
 
 
-def test_a_benchmark_without_dataset_has_no_agent(run, workspace):
+def test_a_configuration_without_a_benchmark_dataset_is_not_a_benchmark(run, workspace):
     add_benchmark("zz_bare", "x: 1\n")
-    assert json.loads(run("ng_list_benchmarks", "+query=zz_bare", "+json=true").out) == [
-        {"name": "zz_bare", "agent_name": None, "domain": None, "num_repeats": None}
-    ]
+    assert json.loads(run("ng_list_benchmarks", "+query=zz_bare", "+json=true").out) == []
 
 
 HEAVY = {"fastapi", "aiohttp", "numpy", "hydra", "omegaconf", "pydantic", "ray", "pandas", "torch", "openai"}

@@ -15,7 +15,7 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.run_metrics import aggregate_run
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.server_client import GymClient
 
 Agents = Callable[[Callable[..., Any]], AbstractAsyncContextManager[Any]]

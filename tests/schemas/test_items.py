@@ -61,7 +61,7 @@ def test_an_item_becomes_the_class_it_was_meant_to_be(item: dict[str, Any], expe
     assert type(ITEM.validate_python(from_python)) is expected
 
 
-@pytest.mark.parametrize("kind", ["web_search_call", "custom_tool_call", "item_reference"])
+@pytest.mark.parametrize("kind", ["item_reference", "compaction", "nonsense"])
 def test_an_item_of_an_unknown_type_is_refused_by_that_name(kind: str) -> None:
     with pytest.raises(ValidationError, match=f"'{kind}'"):
         ITEM.validate_python({"type": kind, "id": "x"})
@@ -205,3 +205,17 @@ def test_a_conversation_survives_the_round_trip_unchanged(conversation: list[dic
     assert ITEMS.dump_python(from_python, exclude_unset=True) == conversation
     assert json.loads(ITEMS.dump_json(from_json, exclude_unset=True)) == conversation
     assert ITEMS.validate_python(ITEMS.dump_python(from_python)) == from_python
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "mcp_call", "id": "x", "name": "n", "server_label": "s", "arguments": "{}"},
+        {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "custom_tool_call", "call_id": "c", "input": "x", "name": "n"},
+    ],
+    ids=lambda item: item["type"],
+)
+def test_items_of_hosted_tools_are_kept_as_they_are(item: dict) -> None:
+    [read] = TypeAdapter(NeMoGymResponseInput).validate_python([item])
+    assert read.model_dump() == item

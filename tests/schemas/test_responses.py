@@ -88,8 +88,8 @@ def test_parts_that_people_read_are_objects() -> None:
 
 
 def test_an_unknown_output_item_is_named() -> None:
-    with pytest.raises(ValidationError, match="'file_search_call'"):
-        NeMoGymResponse.model_validate(RESPONSE | {"output": [{"type": "file_search_call", "id": "f"}]})
+    with pytest.raises(ValidationError, match="'clairvoyance'"):
+        NeMoGymResponse.model_validate(RESPONSE | {"output": [{"type": "clairvoyance", "id": "f"}]})
 
 
 def test_a_request_has_the_defaults_of_the_interface() -> None:

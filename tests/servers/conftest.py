@@ -36,6 +36,7 @@ class Toy(SimpleResourcesServer):
         app.post("/whoami")(self.whoami)
         app.post("/ask_other")(self.ask_other)
         app.post("/crash")(self.crash)
+        app.post("/slow")(self.slow)
         return app
 
     async def greet(self, body: Name) -> dict[str, str]:
@@ -47,6 +48,9 @@ class Toy(SimpleResourcesServer):
     async def ask_other(self, body: Name) -> dict[str, str]:
         answer = await self.server_client.post(server_name=self.config.other, url_path="/greet", json=body)
         return await answer.json()
+
+    async def slow(self) -> None:
+        await asyncio.sleep(60)
 
     async def crash(self) -> None:
         sys.stderr.write("about to crash\\n")

@@ -18,8 +18,9 @@ from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.replies import DirectReply
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.head import TOKEN_HEADER, read_run_token
+from nemo_gym.servers.http.session import get_global_aiohttp_client
 from nemo_gym.servers.isolation import ServerCrashedError
+from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
 
 Build = Callable[..., DictConfig]
@@ -67,6 +68,27 @@ async def test_sessions_are_kept_over_http_too(gym_config: Build) -> None:
         third = await gym.client.post("far", "/whoami")
     ids = [json.loads(await reply.read())["session"] for reply in (first, second, third)]
     assert ids[0] == ids[1] != ids[2]
+
+
+async def test_a_timeout_is_the_same_error_near_and_far(gym_config: Build) -> None:
+    async with host_gym(gym_config(near={}, far={"isolation": "process"})) as gym:
+        for name in ("near", "far"):
+            with pytest.raises(TimeoutError, match=r"POST http://.*/slow: no answer within 0\.05 s") as error:
+                await gym.client.post(name, "/slow", timeout=0.05)
+            assert isinstance(error.value, aiohttp.ClientError)
+
+
+async def test_connection_limits_of_the_configuration_take_effect(gym_config: Build) -> None:
+    config = gym_config(near={})
+    config["global_aiohttp_connector_limit"], config["global_aiohttp_connector_limit_per_host"] = 7, 3
+    async with host_gym(config):
+        connector = get_global_aiohttp_client().connector
+        assert connector is not None
+        assert (connector.limit, connector.limit_per_host) == (7, 3)
+    config["global_aiohttp_connector_limit"] = "many"
+    with pytest.raises(ConfigError, match="global_aiohttp_connector_limit is 'many'"):
+        async with host_gym(config):
+            pass
 
 
 async def test_workers_share_port_and_sessions(gym_config: Build) -> None:
@@ -159,7 +181,7 @@ async def test_a_port_in_use_names_the_server_and_the_port(gym_config: Build) ->
 async def test_a_module_that_fails_to_import_is_named_with_its_reason(gym_config: Build, project: Path) -> None:
     (project / "broken.py").write_text("import not_a_package_at_all")
     config = gym_config(toy={"entrypoint": "broken.py"})
-    with pytest.raises(ConfigError, match=r"toy: .*broken.py can't be imported: .*not_a_package_at_all"):
+    with pytest.raises(ConfigError, match=r"toy cannot be imported: .*broken.py:1: .*not_a_package_at_all"):
         async with host_gym(config):
             pytest.fail("the Gym must not open")
 

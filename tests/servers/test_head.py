@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.servers.head import read_run_token, run_token, token_path
+from nemo_gym.servers.run_token import read_run_token, run_token, token_path
 
 
 @pytest.fixture(autouse=True)

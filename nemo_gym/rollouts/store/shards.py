@@ -5,16 +5,14 @@ lines are read again when they are needed. A line that cannot be read is reporte
 error.
 """
 
-import glob
 import logging
 import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,52 +25,10 @@ from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Ints, RolloutTable
 from nemo_gym.rollouts.keyed import encode_keyed, key_of
 from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.shard_files import OnConflict, ShardPlace, unreadable
 from nemo_gym.schemas.rows import RolloutKey
 
 logger = logging.getLogger(__name__)
-
-
-class OnConflict(StrEnum):
-    """What to do about two different rollouts with the same key."""
-
-    ERROR = "error"
-    FIRST = "first"
-    LAST = "last"
-    REPEAT = "repeat"  # both count: those of a later file are further repeats of the task
-
-
-class ShardPlace(NamedTuple):
-    """A line of a file."""
-
-    path: Path
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path} line {self.line}"
-
-
-def expand_globs(patterns: str) -> list[str]:
-    """The files that comma-separated patterns match: in the order of the patterns, sorted within each, none twice."""
-    parts = filter(None, (part.strip() for part in patterns.split(",")))
-    matches = (path for part in parts for path in sorted(glob.glob(part)))  # noqa: PTH207 - strings in, strings out
-    return list(dict.fromkeys(matches))
-
-
-def parse_line(line: bytes | str, path: str | Path, line_number: int) -> Any:
-    """The value on a line; an error names the file and the line."""
-    try:
-        return decode(line)
-    except ValueError as error:
-        raise unreadable([(ShardPlace(Path(path), line_number), f"not JSON ({error})")]) from None
-
-
-def unreadable(lines: Sequence[tuple[ShardPlace, str]]) -> ConfigError:
-    """The error about lines that can't be read, each with the reason."""
-    (place, reason), more = lines[0], len(lines) - 1
-    return ConfigError(
-        f"{place.path}: line {place.line}: {reason}" + (f" (and {more} more lines)" if more else ""),
-        hint="a line that a crash tore is set aside when its collection is resumed",
-    )
 
 
 _OPEN_FILES: Final = 64

@@ -1,6 +1,4 @@
-"""ASGI by hand: calling a whole app without a socket, and reading a request without a framework.
-
-Direct dispatch: calling a server of the same process without HTTP.
+"""Direct dispatch: calling a server of the same process without HTTP.
 
 The contract is that nobody can tell. A call goes in as JSON bytes and comes out as JSON bytes, so sender and receiver
 never share an object; validation, sessions, status codes and faults are those of a real request. The short way is taken
@@ -33,6 +31,7 @@ from nemo_gym.servers.direct.replies import (
 )
 from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_routes
 from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, log_fault
+from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
 
 
@@ -116,6 +115,10 @@ class LocalServer:
     ) -> DirectReply:
         """Call a route from inside the process and return its answer."""
         path = path if path.startswith("/") else f"/{path}"
+        if path.startswith(PATH_PREFIX):
+            rollout_id, path = split_path_prefix(path)
+            with rollout_context(rollout_id):
+                return await self.call(method, path, json=json, cookies=cookies, headers=headers, query=query)
         call = Call(method, path, encode_json(json), cookie_values(cookies), self._seals)
         route = self._routes.get((method, path))
         content = REFUSED if route is None or headers or query else _read_body(route, call.body)

@@ -1,16 +1,13 @@
-"""Response objects without what a call between servers does not need.
+"""What a handler fills in and what its caller gets when no HTTP lies between them.
 
-Agents set two plain cookies per rollout. Writing them as header text and reading them back would cost as much as a call
-between servers, so a plain cookie stays a name and a value until somebody wants the headers.
-
-The answer of a server in the same process, in the shape of ``aiohttp.ClientResponse``.
-
-Callers can't tell the two apart: same attributes, same exceptions (see ``reply``). Headers and cookies are made when
-they are asked for.
+Handlers get an ordinary Starlette response, callers an answer in the shape of ``aiohttp.ClientResponse``; neither can
+tell that no bytes went through a socket. Agents set two plain cookies per rollout. Writing them as header text and
+reading them back would cost as much as a call between servers, so a plain cookie stays a name and a value until
+somebody asks for the headers.
 """
 
 from collections.abc import Iterable, Mapping
-from http.cookies import SimpleCookie
+from http.cookies import Morsel, SimpleCookie
 from typing import Any, NamedTuple
 
 from starlette.datastructures import MutableHeaders
@@ -18,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 from yarl import URL
 
-from nemo_gym.servers.reply import PlainMorsel, Reply, read_cookies
+from nemo_gym.servers.http.reply import PlainMorsel, Reply, read_cookies
 from nemo_gym.servers.sessions import Session, SessionCookies
 
 JSON_HEADERS = ((b"content-type", b"application/json"),)
@@ -34,12 +31,16 @@ class HandlerResponse(Response):
         self.raw_headers: list[tuple[bytes, bytes]] = []
         self.plain_cookies: dict[str, str] = {}
 
-    def set_cookie(self, key: str, value: str = "", *args: Any, **attributes: Any) -> None:
-        """Set a cookie; one without attributes of its own is written only when the headers are."""
+    def set_cookie(self, key: str, value: "str | Morsel[str]" = "", *args: Any, **attributes: Any) -> None:
+        """Set a cookie; one without attributes of its own is written only when the headers are.
+
+        Agents pass on ``reply.cookies.items()`` as they come, so the value may be a morsel.
+        """
+        text = value.value if isinstance(value, Morsel) else value
         if args or attributes:
-            super().set_cookie(key, value, *args, **attributes)
+            super().set_cookie(key, text, *args, **attributes)
         else:
-            self.plain_cookies[key] = value
+            self.plain_cookies[key] = text
 
     @property
     def headers(self) -> MutableHeaders:

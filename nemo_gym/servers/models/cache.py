@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
 from nemo_gym.config.interpolation import plain_or_error
-from nemo_gym.config.keys import CONFIG_PATH_ENV_VAR
+from nemo_gym.config.paths import started_in
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
@@ -222,17 +222,7 @@ def open_cache(config: Any) -> GenerationCache | None:
     except ValidationError as error:
         reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise ConfigError(reasons, hint="for example +cache=results/cache +cache_max_gb=10") from None
-    return GenerationCache(launch_path(settings.cache, CACHE), max_bytes=int(settings.cache_max_gb * GIGABYTE))
-
-
-def launch_path(path: str, setting: str) -> Path:
-    """The absolute path that a setting means, relative to where the program was started."""
-    if CONFIG_PATH_ENV_VAR in os.environ and not Path(path).is_absolute():
-        raise ConfigError(
-            f"{setting}: {path!r} is relative, and this server has a process and a working directory of its own",
-            hint="give an absolute path, or remove isolation: process and num_workers",
-        )
-    return Path(path).absolute()
+    return GenerationCache(started_in() / settings.cache, max_bytes=int(settings.cache_max_gb * GIGABYTE))
 
 
 def identity(server: type, settings: BaseModel) -> bytes:

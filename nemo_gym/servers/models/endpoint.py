@@ -13,13 +13,11 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.io.json import encode_json
-from nemo_gym.servers import http_errors
-from nemo_gym.servers.http import Retry, get_response_json, raise_for_status, request
-from nemo_gym.servers.http_timeout import Timeout
-from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.http.client import Retry, Timeout, get_response_json, raise_for_status, request
+from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.retry import RetryPolicy
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import Door
-from nemo_gym.servers.retry import RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +46,10 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
-        bearer = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
-        self._headers = bearer | self.default_headers
+        self._headers = {"Content-Type": "application/json"}
+        if self.api_key:  # without one, a login in the base URL counts
+            self._headers["Authorization"] = f"Bearer {self.api_key}"
+        self._headers |= self.default_headers
         self._timeout = Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 
@@ -64,6 +64,8 @@ class Endpoint:
             retries=self._policy,
             on_retry=self._count_retry,
             door=self.door,
+            # The headers have keys in them that must not reach another host.
+            same_origin=True,
             _internal=self.internal,
         )
 
@@ -88,7 +90,7 @@ class Upstream:
         try:
             async with self._slots:
                 reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
-        except http_errors.RequestFailedError as error:
+        except request_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error
         content = await reply.read()
         if not reply.ok:

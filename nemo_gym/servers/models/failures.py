@@ -12,10 +12,10 @@ import orjson
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
-from nemo_gym.servers.retry import retry_after_seconds
+from nemo_gym.servers.http.retry import retry_after_seconds
 
 if TYPE_CHECKING:
-    from nemo_gym.servers.http_errors import RequestFailedError
+    from nemo_gym.servers.http.request_errors import RequestFailedError
 
 
 MAX_EXCERPT: Final = 500

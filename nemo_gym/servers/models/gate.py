@@ -30,7 +30,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from yarl import URL
 
-from nemo_gym.servers.retry import retry_after_seconds
+from nemo_gym.servers.http.retry import retry_after_seconds
 
 logger = logging.getLogger(__name__)
 

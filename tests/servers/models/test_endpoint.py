@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.openai_utils import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
-from nemo_gym.servers.http import close_http_client
-from nemo_gym.servers.http_errors import UpstreamResponseError
+from nemo_gym.servers.http.request_errors import RequestFailedError, UpstreamResponseError
+from nemo_gym.servers.http.session import close_http_client
 
 
 class Endpoint:
@@ -104,3 +104,39 @@ def test_the_key_is_not_in_the_repr() -> None:
 def test_the_codes_are_those_of_the_interface() -> None:
     assert RATE_LIMIT_ERROR_CODES == [429, 502, 503, 504, 520]
     assert RETRY_ERROR_CODES == [429, 502, 503, 504, 520, 500]
+
+
+@asynccontextmanager
+async def redirecting(target: str) -> AsyncIterator[str]:
+    """An endpoint that sends everybody somewhere else."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": target})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+async def test_no_key_follows_a_redirect_to_another_origin() -> None:
+    async with serving() as other, redirecting(other.url + "/responses") as url:
+        client = NeMoGymAsyncOpenAI(base_url=url, api_key="k", default_headers={"api-key": "secret"})
+
+        with pytest.raises(RequestFailedError, match="redirects to another origin") as error:
+            await client.create_response(input="hi", model="m")
+        assert "base URL" in str(error.value)
+        assert other.asked == []
+
+
+async def test_without_a_key_the_login_of_the_base_url_counts() -> None:
+    async with serving() as endpoint:
+        url = endpoint.url.replace("http://", "http://me:secret@")
+        await NeMoGymAsyncOpenAI(base_url=url, api_key="").create_models()
+
+        assert endpoint.asked[0].headers["Authorization"].startswith("Basic ")

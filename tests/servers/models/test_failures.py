@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
 from nemo_gym.servers.models.failures import ModelAddress
 
 SECRETS = ["sk-very-secret", "sk-very-secret-indeed", "", "ab"]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from nemo_gym.servers.http import close_http_client
+from nemo_gym.servers.http.session import close_http_client
 
 Play = Callable[["RawServer", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -21,6 +21,8 @@ class RawServer:
     lost: int = 0
     heads: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    # For scripts that go on when the test says so.
+    step: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def url(self) -> str:
@@ -66,6 +68,19 @@ def answers(*scripts: bytes, hang_up: bool = False) -> Play:
             await writer.drain()
             if hang_up:
                 return
+
+    return play
+
+
+def in_pieces(script: bytes, size: int) -> Play:
+    """Answer with a script a few bytes at a time, and hang up."""
+
+    async def play(raw: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await raw.read_request(reader)
+        for start in range(0, len(script), size):
+            writer.write(script[start : start + size])
+            await writer.drain()
+            await asyncio.sleep(0)
 
     return play
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.servers.retry import RetryPolicy, retry_after_seconds
+from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

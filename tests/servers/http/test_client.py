@@ -1,9 +1,7 @@
 """The shared HTTP client, against real sockets."""
 
 import asyncio
-import gc
 import json
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,17 +12,11 @@ import aiohttp
 import pytest
 from pydantic import BaseModel
 
-from nemo_gym.servers.http import (
-    Retry,
-    close_http_client,
-    get_global_aiohttp_client,
-    get_response_json,
-    raise_for_status,
-    request,
-)
-from nemo_gym.servers.http_errors import RequestFailedError, RequestTimeoutError, UpstreamResponseError
-from nemo_gym.servers.http_pool import HttpSettings
-from nemo_gym.servers.retry import RetryPolicy
+from nemo_gym.servers.http.client import Retry, Timeout, get_response_json, raise_for_status, request, stream
+from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError, UpstreamResponseError
+from nemo_gym.servers.http.retry import RetryPolicy
+from nemo_gym.servers.http.session import close_http_client
+from tests.servers.http.raw_server import RawServer, playing
 
 QUICK = RetryPolicy(attempts=3, base_s=0.001, statuses=frozenset({429, 500}))
 
@@ -224,10 +216,13 @@ async def test_what_is_not_http_is_an_error_that_says_so() -> None:
             await request("POST", upstream.url)
 
 
-@pytest.mark.parametrize("url", ["no address", "ftp://127.0.0.1/x", "http://"])
-async def test_a_bad_address_is_an_error_that_says_so(url: str) -> None:
-    with pytest.raises(RequestFailedError):
-        await request("POST", url)
+@pytest.mark.parametrize("url", ["no address", "127.0.0.1:8000/v1", "ftp://127.0.0.1/x", "http://", "http://[::1/"])
+@pytest.mark.parametrize("same_origin", [True, False])
+async def test_a_bad_address_is_an_error_that_says_so_and_not_tried_again(url: str, same_origin: bool) -> None:
+    retries: list[Retry] = []
+    with pytest.raises(RequestFailedError, match="not a valid address"):
+        await request("POST", url, on_retry=retries.append, same_origin=same_origin)
+    assert retries == []
     await close_http_client()
 
 
@@ -248,39 +243,6 @@ async def test_env_proxies_are_used_for_other_machines(monkeypatch: pytest.Monke
         assert proxy.heads[0].startswith("GET http://elsewhere.invalid/x ")
 
 
-async def test_the_pool_is_bounded_and_the_rest_waits() -> None:
-    async with serving(reply(), delay_s=0.01) as upstream:
-        get_global_aiohttp_client(HttpSettings(connections_per_host=2))
-        await asyncio.gather(*(request("GET", upstream.url) for _ in range(8)))
-
-        assert upstream.connections == 2
-        assert len(upstream.heads) == 8
-
-
-async def test_a_loop_has_one_session_and_gets_a_new_one_after_closing() -> None:
-    first = get_global_aiohttp_client()
-
-    assert get_global_aiohttp_client() is first
-    await close_http_client()
-    assert first.closed
-    assert get_global_aiohttp_client() is not first
-    await close_http_client()
-    await close_http_client()
-
-
-def test_every_loop_has_its_own_session_and_leaves_nothing_open() -> None:
-    async def use() -> int:
-        async with serving(reply()) as upstream:
-            await request("GET", upstream.url)
-            return id(get_global_aiohttp_client())
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            asyncio.run(use())
-        gc.collect()
-
-
 async def test_an_error_status_carries_its_body_and_hides_the_query() -> None:
     async with serving(reply(502, b'{"error": "x"}', "Retry-After: 3\r\n")) as upstream:
         response = await request("POST", upstream.url + "?key=secret")
@@ -299,6 +261,69 @@ async def test_an_error_status_carries_its_body_and_hides_the_query() -> None:
 async def test_a_good_status_raises_nothing() -> None:
     async with serving(reply()) as upstream:
         await raise_for_status(await request("POST", upstream.url))
+
+
+async def lines(server: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a line, and the next one whenever the client sent a byte more."""
+    await server.read_request(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for number in range(3):
+        writer.write(b"7\r\nline %d\n\r\n" % number)
+        await writer.drain()
+        await server.step.wait()
+        server.step.clear()
+    writer.write(b"0\r\n\r\n")
+    await reader.readexactly(1)
+
+
+async def test_a_body_can_be_read_while_it_comes() -> None:
+    async with playing(lines) as server:
+        seen = []
+        async with stream("POST", server.url, json={}) as answer:
+            assert answer.status == 200
+            async for part in answer.content.iter_any():
+                seen.append(part)
+                server.step.set()
+        assert seen == [b"line 0\n", b"line 1\n", b"line 2\n"]
+
+
+async def test_leaving_a_body_before_its_end_closes_the_connection() -> None:
+    async with playing(lines) as server:
+        async with stream("POST", server.url, json={}) as answer:
+            assert await answer.content.readline() == b"line 0\n"
+        server.step.set()
+        for _ in range(1000):
+            if server.lost:
+                break
+            server.step.set()
+            await asyncio.sleep(0.002)
+        assert server.lost == 1
+
+
+async def test_a_body_that_breaks_off_while_it_is_read_is_a_failed_request() -> None:
+    async with serving(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nab<cut>") as upstream:
+
+        async def read_all() -> None:
+            async with stream("POST", upstream.url) as answer:
+                await answer.content.read()
+
+        with pytest.raises(RequestFailedError, match="the answer broke off"):
+            await read_all()
+        assert len(upstream.heads) == 1
+
+
+async def test_what_fails_before_the_body_is_tried_again_when_streaming() -> None:
+    async with serving(b"", reply(500), reply(body=b"good")) as upstream:
+        async with stream("POST", upstream.url, retries=QUICK) as answer:
+            assert await answer.content.read() == b"good"
+        assert len(upstream.heads) == 3
+
+
+@pytest.mark.parametrize("limits", [0.05, Timeout(total=0.05), aiohttp.ClientTimeout(total=0.05)])
+async def test_a_timeout_can_be_given_in_every_form(limits: Any) -> None:
+    async with serving(reply(), delay_s=5) as upstream:
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+            await request("POST", upstream.url, timeout=limits)
 
 
 def mock(**methods: Callable[[], Awaitable[Any]]) -> MagicMock:

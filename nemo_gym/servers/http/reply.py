@@ -7,7 +7,7 @@ for, because they cost time and are rarely looked at. The body is whole, so noth
 import codecs
 import json as json_module
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from http import HTTPStatus
 from http.cookies import Morsel, SimpleCookie
 from types import TracebackType
@@ -17,7 +17,7 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from nemo_gym.servers.lazy_aiohttp import aiohttp
+from nemo_gym.servers.http.lazy import aiohttp
 
 Headers = CIMultiDictProxy[str]
 
@@ -52,6 +52,37 @@ def read_json(content: bytes | str) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return json_module.loads(content)
+
+
+class Body:
+    """A whole body with the methods of aiohttp's stream."""
+
+    def __init__(self, content: bytes) -> None:
+        self._rest = content
+
+    async def read(self, n: int = -1) -> bytes:
+        taken = self._rest if n < 0 else self._rest[:n]
+        self._rest = self._rest[len(taken) :]
+        return taken
+
+    async def readline(self) -> bytes:
+        line, end, self._rest = self._rest.partition(b"\n")
+        return line + end
+
+    def at_eof(self) -> bool:
+        return not self._rest
+
+    async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
+        while chunk := await self.read(n):
+            yield chunk
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if chunk := await self.read():
+            yield chunk
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while line := await self.readline():
+            yield line
 
 
 class Reply(ABC):
@@ -192,6 +223,11 @@ class Reply(ABC):
             raise aiohttp.ClientResponseError(
                 self.request_info, (), status=self.status, message=self.reason, headers=self.headers
             )
+
+    @property
+    def content(self) -> "Body":
+        """The body as a stream, for callers that read it that way."""
+        return Body(self._body)
 
     def release(self) -> None:
         """Let go of the connection, which an answer that is whole does not hold."""

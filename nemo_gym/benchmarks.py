@@ -1,0 +1,145 @@
+"""Front door: the benchmarks that are found here and in the installation, and preparing their data.
+
+A benchmark is a folder ``benchmarks/<name>/`` with a ``config.yaml`` that gives one agent a dataset of
+``type: benchmark``, and a script whose ``prepare()`` makes the data and returns where it is.
+"""
+
+import importlib.util
+import json
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from omegaconf import DictConfig
+
+from nemo_gym import PARENT_DIR
+from nemo_gym.config.datasets import BenchmarkDatasetConfig
+from nemo_gym.config.keys import RESOURCES_SERVERS
+from nemo_gym.config.paths import find_readable
+from nemo_gym.config.servers import ServerInstanceConfig, blocks, is_server_ref, maybe_get_server_instance_config
+from nemo_gym.errors import ConfigError
+from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
+
+__all__ = ["BENCHMARKS_DIR", "BenchmarkConfig", "discover_benchmarks", "prepare_benchmarks"]
+
+logger = logging.getLogger(__name__)
+
+BENCHMARKS_DIR: Final = PARENT_DIR / "benchmarks"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkConfig:
+    """One benchmark: where its configuration is, which agent runs it, and its dataset."""
+
+    name: str
+    path: Path
+    agent_name: str
+    dataset: BenchmarkDatasetConfig
+    domain: str | None
+
+    @property
+    def num_repeats(self) -> int:
+        """How often the published protocol takes each task."""
+        return self.dataset.num_repeats
+
+
+def discover_benchmarks(root: Path | None = None) -> dict[str, BenchmarkConfig]:
+    """Every benchmark by its name. One whose configuration is broken is reported in the log and left out."""
+    found: dict[str, BenchmarkConfig] = {}
+    for folder in [root] if root else [Path.cwd() / "benchmarks", BENCHMARKS_DIR]:
+        for path in sorted(folder.glob("**/config.yaml")):
+            name = path.parent.relative_to(folder).as_posix()
+            if name in found:
+                continue
+            try:
+                benchmark = _read_benchmark(name, path)
+            except ConfigError as error:
+                logger.warning("benchmark %s is left out: %s", name, error)
+                continue
+            if benchmark is not None:
+                found[name] = benchmark
+    return dict(sorted(found.items()))
+
+
+def _read_benchmark(name: str, path: Path) -> BenchmarkConfig | None:
+    wanted = GlobalConfigDictParserConfig(
+        overrides=[f"+config_paths=[{json.dumps(str(path), ensure_ascii=False)}]"],
+        initial_global_config_dict=GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT,
+    )
+    return next(benchmarks_in(name, path, GlobalConfigDictParser().parse(wanted)), None)
+
+
+def benchmarks_in(name: str, path: Path, config: DictConfig) -> Iterator[BenchmarkConfig]:
+    """The benchmarks that a configuration holds: one for each agent with a dataset of that type."""
+    servers = [server for block in blocks(config) if (server := maybe_get_server_instance_config(*block)[0])]
+    for agent in servers:
+        datasets = [d for d in agent.datasets or [] if isinstance(d, BenchmarkDatasetConfig)]
+        if len(datasets) > 1:
+            names = ", ".join(dataset.name for dataset in datasets)
+            raise ConfigError(
+                f"agent '{agent.name}' has {len(datasets)} benchmark datasets ({names})",
+                hint="give each benchmark an agent of its own; _inherit_from makes that short",
+            )
+        for dataset in datasets:
+            yield BenchmarkConfig(name, path, agent.name, dataset, _domain(agent, servers))
+
+
+def _domain(agent: ServerInstanceConfig, servers: list[ServerInstanceConfig]) -> str | None:
+    """The domain of the resources server that the agent refers to, or else of the first one."""
+    settings = agent.get_inner_run_server_config_dict()
+    referred = {reference.name for value in settings.values() if (reference := is_server_ref(value))}
+    domains = {
+        server.name: str(server.get_inner_run_server_config_dict()["domain"])
+        for server in servers
+        if server.SERVER_TYPE == RESOURCES_SERVERS
+    }
+    return next((domains[name] for name in domains if name in referred), next(iter(domains.values()), None))
+
+
+def prepare_benchmarks(config: DictConfig, *, use_cached: bool = False, processes: int = 1) -> dict[str, Path]:
+    """Run the preparation of every benchmark that a configuration holds; where the data of each agent is."""
+    wanted = {found.agent_name: found.dataset for found in benchmarks_in("", Path(), config)}
+    if not wanted:
+        raise ConfigError(
+            "the configuration has no benchmark", hint="for example +config_paths=[benchmarks/gsm8k/config.yaml]"
+        )
+    prepared = {agent: Path(dataset.jsonl_fpath) for agent, dataset in wanted.items()}
+    owed = {
+        agent: dataset for agent, dataset in wanted.items() if not (use_cached and find_readable(dataset.jsonl_fpath))
+    }
+    if processes > 1 and len(owed) > 1:
+        with ProcessPoolExecutor(processes) as pool:
+            list(pool.map(_prepare, owed.values()))
+    else:
+        for dataset in owed.values():
+            _prepare(dataset)
+    return prepared
+
+
+def _prepare(dataset: BenchmarkDatasetConfig) -> None:
+    script = find_readable(dataset.prepare_script)
+    if script is None:
+        raise ConfigError(
+            f"benchmark {dataset.name}: there is no file {dataset.prepare_script}",
+            hint="prepare_script is a path like benchmarks/<name>/prepare.py",
+        )
+    spec = importlib.util.spec_from_file_location(f"benchmarks.{script.parent.name}.{script.stem}", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    prepare = getattr(module, "prepare", None)
+    if not callable(prepare):
+        raise ConfigError(f"{script} has no function prepare()", hint="it makes the data and returns its path")
+    logger.info("Preparing benchmark %s", dataset.name)
+    made = Path(prepare()).absolute()
+    if made not in (Path(dataset.jsonl_fpath).absolute(), PARENT_DIR / dataset.jsonl_fpath):
+        raise ConfigError(
+            f"benchmark {dataset.name}: prepare() made {made}, but jsonl_fpath is {dataset.jsonl_fpath}",
+            hint="make both the same path",
+        )
+    if not made.is_file():
+        raise ConfigError(f"benchmark {dataset.name}: prepare() returned {made}, which does not exist")

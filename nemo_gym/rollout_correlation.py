@@ -1,0 +1,70 @@
+"""Front door: the id of the rollout that a request belongs to. See ``nemo_gym.servers.rollout_scope``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym.schemas.rows import (
+    ATTEMPT_INDEX_KEY_NAME,
+    ROLLOUT_ID_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+from nemo_gym.servers.rollout_scope import (
+    ROLLOUT_ID_PATTERN,
+    adopt_path_prefix,
+    current_rollout_id,
+    rollout_context,
+    rollout_id_of,
+)
+
+__all__ = [
+    "ROLLOUT_ID_PATTERN",
+    "RolloutContextMiddleware",
+    "current_rollout_id",
+    "maybe_rollout_id_from_run_body",
+    "rollout_context",
+]
+
+
+def maybe_rollout_id_from_run_body(body: Any) -> str | None:
+    """The id that a body of ``/run`` gives its rollout, or the one that follows from its indices; None without them."""
+    given = _fields(body)
+    explicit = given.get(ROLLOUT_ID_KEY_NAME)
+    if explicit is not None:
+        if not isinstance(explicit, str) or not ROLLOUT_ID_PATTERN.match(explicit):
+            raise ValueError(
+                f"{ROLLOUT_ID_KEY_NAME} {explicit!r} is not an id: letters, digits, '.', '_' and '-', "
+                "with a letter or a digit first"
+            )
+        return explicit
+    task, rollout = given.get(TASK_INDEX_KEY_NAME), given.get(ROLLOUT_INDEX_KEY_NAME)
+    if task is None or rollout is None:
+        return None
+    return rollout_id_of(int(task), int(rollout), int(given.get(ATTEMPT_INDEX_KEY_NAME) or 0))
+
+
+def _fields(body: Any) -> Mapping[str, Any]:
+    if isinstance(body, Mapping):
+        return body
+    # Fields that a model does not declare are there only if it allows extra ones.
+    return {**(getattr(body, "__dict__", None) or {}), **(getattr(body, "model_extra", None) or {})}
+
+
+class RolloutContextMiddleware:
+    """Takes the prefix ``/ng-rollout/<id>`` off the path and makes the request belong to that rollout.
+
+    Servers that this package hosts understand the prefix without it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            with rollout_context(current_rollout_id()):  # whatever the path says ends with this request
+                await self.app(adopt_path_prefix(scope), receive, send)
+        else:
+            await self.app(scope, receive, send)

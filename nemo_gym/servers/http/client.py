@@ -1,0 +1,296 @@
+"""Sending requests: retries, the gate before an endpoint, deadlines, redirects. aiohttp does the rest.
+
+:func:`request` reads an answer to its end before it returns it, so an answer that breaks off counts as a connection
+error, and no caller can hold a connection by forgetting to read. :func:`stream` is for bodies that are read while they
+come. Both take the options of aiohttp and these:
+
+    _internal     the call stays inside a Gym: no proxy, more time, and nothing is sent twice that may have arrived
+    retries       how often to try again and after what (``RetryPolicy``)
+    on_retry      called before every further attempt
+    door          the way through the gate that holds requests to an endpoint back
+    same_origin   follow no redirect to another scheme, host or port: for requests with keys that aiohttp can't know
+
+Retries are bounded; the error after the last one says what was tried (``request_errors``). A request that is cancelled
+closes its connection, so that the server can stop working on the answer.
+"""
+
+import asyncio
+import inspect
+import io
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import orjson
+from yarl import URL
+
+from nemo_gym.io.json import cookie_values, encode_json
+from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
+from nemo_gym.servers.http.session import loop_client
+from nemo_gym.servers.http.urls import REDIRECTS, has_control_characters, proxy_for, redirect_target, shown
+from nemo_gym.servers.models.gate import Door
+
+logger = logging.getLogger(__name__)
+
+# Requests that do the same however often they arrive.
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+MAX_REDIRECTS: Final = 10
+# aiohttp warns about larger bodies that are passed as bytes.
+LARGE_BODY: Final = 2**20
+
+
+class Timeout(NamedTuple):
+    """Limits in seconds, None for none: aiohttp's, for modules that must not import it."""
+
+    total: float | None = None
+    sock_connect: float | None = None
+
+
+# A call inside a Gym may be a whole rollout; whoever wants it to end sooner says so.
+INTERNAL_TIMEOUT: Final = Timeout(total=6 * 3600, sock_connect=30)
+EXTERNAL_TIMEOUT: Final = Timeout(total=600, sock_connect=30)
+INTERNAL_RETRIES: Final = RetryPolicy(resend=False)
+EXTERNAL_RETRIES: Final = RetryPolicy()
+
+
+class Retry(NamedTuple):
+    """An attempt that failed and will be repeated."""
+
+    attempt: int
+    delay_s: float
+    reason: str
+
+
+def _log_retry(retry: Retry) -> None:
+    logger.info("attempt %d failed, trying again in %.1f s: %s", retry.attempt, retry.delay_s, retry.reason)
+
+
+async def request(method: str, url: str | URL, **options: Any) -> "aiohttp.ClientResponse":
+    """Send a request and read its answer, whatever the status; ``json`` may be a model."""
+    return await _Call(method, url, whole=True, **options).send()
+
+
+@asynccontextmanager
+async def stream(method: str, url: str | URL, **options: Any) -> AsyncIterator["aiohttp.ClientResponse"]:
+    """Send a request whose answer is still to come: ``async for chunk in answer.content.iter_any()``.
+
+    Only what fails before the body is repeated. Leaving the block before its end closes the connection.
+    """
+    call = _Call(method, url, whole=False, **options)
+    response = await call.send()
+    try:
+        yield response
+    except aiohttp.ClientError as error:
+        if isinstance(error, request_errors.RequestFailedError):  # of another request, made in the block
+            raise
+        raise call.failure(error, attempts=1) from error
+    finally:
+        response.close()
+        call.leave()
+
+
+class _Call:
+    """A request, with all that its attempts have in common."""
+
+    def __init__(
+        self,
+        method: str,
+        url: str | URL,
+        *,
+        whole: bool,
+        _internal: bool = False,
+        retries: RetryPolicy | None = None,
+        on_retry: Callable[[Retry], None] = _log_retry,
+        door: Door | None = None,
+        same_origin: bool = False,
+        **options: Any,
+    ) -> None:
+        self.method, self.url, self.options = method, url, options
+        # Whether the body is read before the answer is returned.
+        self.whole = whole
+        self.policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
+        self.on_retry = on_retry
+        self.door = door
+        self.same_origin = same_origin
+        self.body = _take_body(options)
+        self.client = loop_client()
+        self.inside = False
+        options["timeout"] = as_aiohttp(options.get("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT))
+        if self.client.proxies and not _internal:
+            options.setdefault("proxy", proxy_for(URL(url), self.client.proxies))
+
+    async def send(self) -> "aiohttp.ClientResponse":
+        """The first answer that the policy accepts, or the last one, or an error."""
+        attempt = 1
+        while True:
+            try:
+                response = await self._attempt()
+            except (aiohttp.ClientError, OSError) as raised:
+                error = self._closed_or(raised)
+                delay = self.policy.delay(attempt) if self._may_repeat(error) else None
+                if delay is None:
+                    raise self.failure(error, attempts=attempt) from error
+                reason = request_errors.describe(error, self.options["timeout"])
+            else:
+                if self.door is not None:
+                    self.door.note_answer(response)
+                delay = self._delay_after(response, attempt)
+                if delay is None:
+                    return response
+                response.close()
+                self.leave()
+                reason = f"status {response.status}"
+            self.on_retry(Retry(attempt, delay, f"{self.method} {shown(self.url)}: {reason}"))
+            attempt += 1
+            await asyncio.sleep(delay)
+
+    def failure(self, error: Exception, *, attempts: int) -> "request_errors.RequestFailedError":
+        """The error to raise when there will be no further attempt."""
+        return request_errors.request_error(error, self.options["timeout"], self.method, self.url, attempts=attempts)
+
+    def leave(self) -> None:
+        """Make room at the gate for the next request."""
+        if self.inside and self.door is not None:
+            self.inside = False
+            self.door.leave()
+
+    def _may_repeat(self, error: Exception) -> bool:
+        return request_errors.may_repeat(error, resend=self.policy.resend or self.method in IDEMPOTENT)
+
+    def _delay_after(self, response: "aiohttp.ClientResponse", attempt: int) -> float | None:
+        if response.status not in self.policy.statuses:
+            return None
+        return self.policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
+
+    def _closed_or(self, error: Exception) -> Exception:
+        """That the client was closed meanwhile, whatever it looked like to the request; or else the error."""
+        session = self.client.session
+        return request_errors.ClientClosedError() if session is not None and session.closed else error
+
+    async def _attempt(self) -> "aiohttp.ClientResponse":
+        """One attempt, when the gate before the endpoint lets it in."""
+        if self.door is not None and not self.door.is_free:
+            await self.door.enter()
+            self.inside = True
+        try:
+            response = await self._send()
+            if self.whole:
+                await _read(response, self.client.settings.max_answer_bytes)
+                self.leave()
+        except BaseException:
+            self.leave()
+            raise
+        return response
+
+    async def _send(self) -> "aiohttp.ClientResponse":
+        if has_control_characters(self.url):
+            raise aiohttp.InvalidURL(self.url, "control characters")
+        session = self.client.open_session()
+        if not self.same_origin:
+            return await session.request(self.method, self.url, data=_payload(self.body), **self.options)
+        method, url, body = self.method, self.url, self.body
+        history: list[aiohttp.ClientResponse] = []
+        while len(history) <= MAX_REDIRECTS:
+            response = await session.request(method, url, data=_payload(body), allow_redirects=False, **self.options)
+            target = _target_of(response) if response.status in REDIRECTS else None
+            if target is None:
+                return response
+            response.release()
+            history.append(response)
+            url = target
+            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                method, body = "GET", None
+        raise aiohttp.TooManyRedirects(history[0].request_info, tuple(history))
+
+
+def _take_body(options: dict[str, Any]) -> Any:
+    """Take body and cookies out of the options; both are encoded once, not once an attempt."""
+    headers = options.get("headers") or {}
+    cookies = options.pop("cookies", None)
+    if cookies:
+        # aiohttp would build a cookie jar for every request.
+        pairs = cookie_values(cookies)
+        headers = {**headers, "Cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())}
+    content = options.pop("json", None)
+    if content is None:
+        options["headers"] = headers
+        return options.pop("data", None)
+    options["headers"] = {"Content-Type": "application/json", **headers}
+    return encode_json(content)
+
+
+def _payload(body: Any) -> Any:
+    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+
+
+def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
+    """Where a redirect leads, which must be the origin that it came from."""
+    try:
+        target = redirect_target(response.url, response.headers)
+        leaves = target is not None and target.origin() != response.url.origin()
+    except ValueError as error:
+        raise aiohttp.InvalidUrlRedirectClientError(response.headers["Location"]) from error
+    if target is not None and leaves:
+        response.close()
+        raise request_errors.RedirectRefusedError(target)
+    return target
+
+
+async def _read(response: "aiohttp.ClientResponse", limit: int) -> None:
+    """Read the whole body, which the response keeps; stop where it gets too long."""
+    parts, size = [], 0
+    try:
+        async for part in response.content.iter_any():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                break
+    except BaseException:
+        response.close()
+        raise
+    if size > limit:
+        response.close()
+        raise request_errors.AnswerTooLargeError(limit)
+    response._body = b"".join(parts)  # noqa: SLF001 - as read() does, which has no limit
+
+
+@lru_cache(maxsize=64)
+def as_aiohttp(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> "aiohttp.ClientTimeout":
+    """What a caller gave: seconds for the whole request, or limits."""
+    if isinstance(timeout, Timeout):
+        return aiohttp.ClientTimeout(total=timeout.total, sock_connect=timeout.sock_connect)
+    return aiohttp.ClientTimeout(total=timeout) if timeout is None or isinstance(timeout, int | float) else timeout
+
+
+def total_seconds(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> float | None:
+    """How long a request may take in all."""
+    return timeout if timeout is None or isinstance(timeout, int | float) else timeout.total
+
+
+async def raise_for_status(response: Any) -> None:
+    """Raise if the answer is an error; the exception has the body as ``response_content``."""
+    if response.ok:
+        return
+    error = request_errors.UpstreamResponseError(
+        response.request_info,
+        (),
+        status=response.status,
+        message=response.reason or "",
+        headers=response.headers,
+    )
+    content = await response.read()
+    error.response_content = content.encode() if isinstance(content, str) else content
+    raise error
+
+
+async def get_response_json(response: Any) -> Any:
+    """The body as JSON, from anything that looks like a response."""
+    reading = response.read()
+    content = await reading if inspect.isawaitable(reading) else None
+    if isinstance(content, bytes | str):
+        return orjson.loads(content)
+    # Stand-ins in tests often have only json().
+    return await response.json()

@@ -1,0 +1,128 @@
+"""The aiohttp session of each event loop: how many connections it has, when it opens and when it closes.
+
+A session opens with the first request, which also imports aiohttp, and is closed by whoever runs the loop. Its settings
+come from the configuration and can be given until it opens. Cookies are never kept; callers pass them on.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from urllib.request import getproxies_environment
+
+from nemo_gym import __version__
+from nemo_gym.errors import ConfigError
+from nemo_gym.servers.http.lazy import aiohttp, request_errors
+
+LIMIT_KEY: Final = "global_aiohttp_connector_limit"
+LIMIT_PER_HOST_KEY: Final = "global_aiohttp_connector_limit_per_host"
+USER_AGENT: Final = f"rollout-gym/{__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Limits of the connection pool (0: none); requests beyond them wait for a connection."""
+
+    connections: int = 102_400
+    connections_per_host: int = 16_384
+    # Shorter than what servers usually allow, so that we close idle connections before they do.
+    keepalive_s: float = 15.0
+    # Longer answers are errors: no model or tool means to send that much.
+    max_answer_bytes: int = 2**30
+
+
+@dataclass(slots=True)
+class LoopClient:
+    """What an event loop has for its requests."""
+
+    settings: HttpSettings
+    session: "aiohttp.ClientSession | None" = None
+    proxies: dict[str, str] = field(default_factory=getproxies_environment)
+
+    def open_session(self) -> "aiohttp.ClientSession":
+        """The session, opened if need be."""
+        if self.session is None or self.session.closed:
+            if self not in _clients.values():
+                raise request_errors.ClientClosedError
+            self.session = _open_session(self.settings)
+        return self.session
+
+
+# The only state of the module: an event loop can't be asked to remember its client.
+_clients: Final[dict[asyncio.AbstractEventLoop, LoopClient]] = {}
+
+
+def settings_of(config: Mapping[str, Any], *, workers: int = 1) -> HttpSettings:
+    """The limits that a configuration asks for, divided among the worker processes of a server."""
+    defaults = HttpSettings()
+    total = _limit(config, LIMIT_KEY, defaults.connections)
+    per_host = _limit(config, LIMIT_PER_HOST_KEY, defaults.connections_per_host)
+    return HttpSettings(-(-total // workers), -(-per_host // workers))
+
+
+def _limit(config: Mapping[str, Any], key: str, default: int) -> int:
+    limit = config.get(key)
+    if limit is None:
+        return default
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise ConfigError(f"{key} is {limit!r}", hint="give a number of connections; 0 means no limit")
+    return limit
+
+
+def loop_client() -> LoopClient:
+    """The client of the running loop."""
+    loop = asyncio.get_running_loop()
+    client = _clients.get(loop)
+    if client is None:
+        client = _clients[loop] = LoopClient(HttpSettings())
+    return client
+
+
+def use_http_settings(settings: HttpSettings) -> None:
+    """Open the session of the running loop with these settings, unless it is open already."""
+    client = loop_client()
+    if client.session is None:
+        client.settings = settings
+
+
+def get_global_aiohttp_client(settings: HttpSettings | None = None) -> "aiohttp.ClientSession":
+    """The session of the running loop, opened if need be; settings count only when it opens."""
+    if settings is not None:
+        use_http_settings(settings)
+    return loop_client().open_session()
+
+
+async def close_http_client() -> None:
+    """Close the connections of the running loop, if it has any; requests under way fail."""
+    client = _clients.pop(asyncio.get_running_loop(), None)
+    if client is not None and client.session is not None:
+        await client.session.close()
+        # Transports close in the next round of the loop, which may be its last.
+        await asyncio.sleep(0)
+
+
+def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
+    from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415 - see ``lazy``
+
+    class Handler(ResponseHandler):
+        def is_connected(self) -> bool:
+            # What came while nobody waited for an answer (some servers send a 408 before they close an idle
+            # connection) must not be taken for the answer to the next request.
+            return super().is_connected() and not self.should_close
+
+    connector = aiohttp.TCPConnector(
+        limit=settings.connections,
+        limit_per_host=settings.connections_per_host,
+        keepalive_timeout=settings.keepalive_s,
+    )
+    # aiohttp has no public way to say this; a test notices if it stops working.
+    handler: Callable[..., ResponseHandler] = Handler
+    connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": USER_AGENT},
+        # Answers are small and mostly local: compressing them costs more than it saves.
+        skip_auto_headers=("Accept-Encoding",),
+    )

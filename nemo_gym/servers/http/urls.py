@@ -1,0 +1,67 @@
+"""Addresses of requests: which are valid, which may be shown, and where they lead. Pure but for the environment.
+
+An address may contain a login, and its query often contains a key. Only what :func:`shown` returns belongs in messages.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.request import proxy_bypass
+
+from yarl import URL
+
+from nemo_gym.errors import ConfigError
+
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+SCHEMES: Final = ("http", "https")
+
+
+def shown(url: str | URL) -> str:
+    """The address without login, query and fragment, where secrets live."""
+    try:
+        return str(URL(url).with_user(None).with_query(None).with_fragment(None))
+    except ValueError:
+        return "(unreadable address)"
+
+
+def has_control_characters(url: str | URL) -> bool:
+    """Whether an address could end a line; parsers drop line breaks silently instead of refusing them."""
+    return isinstance(url, str) and CONTROL.search(url) is not None
+
+
+def check_endpoint(base_url: str, *, setting: str, has_key: bool) -> None:
+    """Raise a ConfigError that names the setting if no request could ever be sent to this base URL."""
+    url = _parsed(base_url)
+    if url is None:
+        raise ConfigError(
+            f"{setting}: {base_url.rpartition('@')[2]!r} is not a complete address",
+            hint="write the address with its scheme, for example http://127.0.0.1:8000/v1",
+        )
+    if has_key and (url.user or url.password):
+        raise ConfigError(
+            f"{setting}: {shown(url)} is given with a login, and an API key is set as well; only one can be sent",
+            hint="remove user:password@ from the address, or leave the key empty",
+        )
+
+
+def _parsed(address: str) -> URL | None:
+    try:
+        url = URL(address)
+    except ValueError:
+        return None
+    return url if url.scheme in SCHEMES and url.host and not has_control_characters(address) else None
+
+
+def proxy_for(url: URL, proxies: Mapping[str, str]) -> str | None:
+    """The proxy that the environment asks for, but never one for this machine."""
+    host = url.host or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
+        return None
+    return proxies.get(url.scheme) or proxies.get("all")
+
+
+def redirect_target(url: URL, headers: Mapping[str, str]) -> URL | None:
+    """Where a redirect leads, if it says so; a ValueError if that is not an address."""
+    location = headers.get("Location")
+    return url.join(URL(location)) if location else None

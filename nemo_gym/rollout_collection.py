@@ -152,18 +152,7 @@ class RolloutCollectionHelper(BaseModel):
             fsync=config.fsync,
             agents=agents.names,
         )
-        control = RunControl(
-            limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
-            max_failures=config.max_failures,
-            budget=_budget(config, agents),
-            prices=agents.prices,
-            drain_s=config.drain_timeout_s,
-            patience_s=config.patience_s,
-            token_continuity=config.token_continuity,
-            stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
-            listener=listener,
-            stream=sys.stderr,
-        )
+        control = _control(config, agents, stop, listener)
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
         return await run_collection(run, attempt or self._attempt(gym, config), control, aggregate)
 
@@ -249,6 +238,23 @@ def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -
         seeded=config.num_repeats_add_seed,
     )
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
+
+
+def _control(
+    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, listener: Listener | None
+) -> RunControl:
+    return RunControl(
+        limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
+        max_failures=config.max_failures,
+        budget=_budget(config, agents),
+        prices=agents.prices,
+        drain_s=config.drain_timeout_s,
+        patience_s=config.patience_s,
+        token_continuity=config.token_continuity,
+        stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
+        listener=listener,
+        stream=sys.stderr,
+    )
 
 
 def _the_only(agents: Agents) -> str | None:

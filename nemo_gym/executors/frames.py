@@ -121,7 +121,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
         case Completed(reward=reward):
             head["reward"], head["usage"] = reward, outcome.usage and list(outcome.usage)
         case Failed(failure=failure):
-            head["failure"] = asdict(failure)
+            head["failure"], head["usage"] = asdict(failure), outcome.usage and list(outcome.usage)
         case Vanished(kind=kind):
             head["class"] = kind
     return Frame(head, outcome.line).encode()
@@ -130,11 +130,11 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
 def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
     """The outcome that a frame tells of."""
     head, line = frame.head, frame.body
+    usage = Usage(*head["usage"]) if head.get("usage") else None
     match head["kind"]:
         case "Completed":
-            usage = Usage(*head["usage"]) if head["usage"] else None
             return Completed(planned, line, head["seconds"], head["reward"], usage)
         case "Failed":
-            return Failed(planned, line, head["seconds"], Failure(**head["failure"]))
+            return Failed(planned, line, head["seconds"], Failure(**head["failure"]), usage)
         case _:
             return Vanished(planned, line, head["seconds"], head["class"])

@@ -21,7 +21,7 @@ from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.keyed import encode_keyed
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.rollouts.tally import usage_in
+from nemo_gym.rollouts.tally import usage_in, usage_record
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     FAILURE_CLASS_HEADER,
@@ -29,6 +29,7 @@ from nemo_gym.schemas.rows import (
     NG_NO_PERSIST_KEY,
     NG_OWED_KEY,
     NG_TERMINAL_KEY,
+    RESPONSE_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
@@ -160,7 +161,7 @@ def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: 
     if kind is not None:
         message = str(record.get("error_message") or "")[:MESSAGE_CHARS]
         own = Failure(kind=str(kind), message=message, terminal=bool(record.get(NG_TERMINAL_KEY)))
-        return Failed(planned, line, seconds, own)
+        return Failed(planned, line, seconds, own, usage_in(record))
     return Completed(planned, line, seconds, _number(record.get("reward")), usage_in(record))
 
 
@@ -173,7 +174,7 @@ def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) 
     return failed(planned, failure_of_error(error), seconds)
 
 
-def failed(planned: PlannedRollout, failure: Failure, seconds: float) -> Failed:
+def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usage | None = None) -> Failed:
     """The outcome of an attempt that failed without an answer of the agent's own making."""
     record = {
         NG_FAILURE_CLASS_KEY: failure.kind,
@@ -184,9 +185,10 @@ def failed(planned: PlannedRollout, failure: Failure, seconds: float) -> Failed:
         "_ng_duration_s": round(seconds, 3),
         "_ng_http_status": failure.http_status,
         "_ng_http_body": failure.http_body,
+        RESPONSE_KEY_NAME: {"usage": usage_record(usage)} if usage is not None else None,
     }
     known = {name: value for name, value in record.items() if value is not None}
-    return Failed(planned, _stamped(planned, known), seconds, failure)
+    return Failed(planned, _stamped(planned, known), seconds, failure, usage)
 
 
 def failure_of_error(error: Exception) -> Failure:

@@ -55,7 +55,7 @@ class ContinuityGate:
             return outcome
         # Not transient: what broke the sequence is most likely still there, and every attempt costs as much.
         failure = Failure(kind=FailureClass.INVALID_RESPONSE, message=_message(found))
-        return failed(outcome.planned, failure, outcome.seconds)
+        return failed(outcome.planned, failure, outcome.seconds, outcome.usage)
 
     def report(self) -> str:
         """One line about the rollouts that break; empty if none does."""

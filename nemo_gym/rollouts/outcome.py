@@ -74,6 +74,7 @@ class Failed(_Ended):
     """An attempt that led to nothing but knowledge of why."""
 
     failure: Failure
+    usage: Usage | None = None  # what the attempt cost all the same, if it tells
     final: bool = False  # this run does not try again, although it might
 
     @property

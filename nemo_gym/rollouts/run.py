@@ -22,7 +22,7 @@ from nemo_gym.rollouts.outcome import Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.rollouts.progress import Progress
 from nemo_gym.rollouts.stopping import StopSwitch
-from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.history import AttemptPolicy, read_spending
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
@@ -197,6 +197,9 @@ async def run_collection(
             done_before=plan.done,
             given_up_before=plan.given_up,
             tally=tally,
+            spent=await asyncio.to_thread(read_spending, [store.files.rollouts], control.prices)
+            if control.prices
+            else None,
             metrics=metrics,
             has_metrics_file=store.files.metrics.exists(),
         )

@@ -30,11 +30,13 @@ from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
 from nemo_gym.rollouts.keyed import key_in, key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
 from nemo_gym.rollouts.plan import agent_name
+from nemo_gym.rollouts.store.history import read_spending
 from nemo_gym.rollouts.store.output import OutputPathError, check_output, is_taken, move_to_backup
 from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.shard_files import expand_globs
 from nemo_gym.rollouts.store.shards import Shards
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, Prices, RolloutKey
+from nemo_gym.rollouts.tally import Spending
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, RolloutKey
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +129,10 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
     files = RunFiles.of(output)
     planned = await asyncio.to_thread(PlannedKeys.of, shards.paths, shards.shift)
     tables = {agent: shards.table_of(agent) for agent in shards.agents}
-    reports = await asyncio.to_thread(_reports, tables, planned, agents.prices if agents is not None else {})
+    spent = Spending(agents.prices if agents is not None else {})
+    if spent.prices:
+        spent = await asyncio.to_thread(read_spending, shards.paths, spent.prices)
+    reports = await asyncio.to_thread(_reports, tables, planned, spent)
     found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, agents, output) for agent in tables))
     metrics = [
         RunMetrics(agent, answer, reports[agent])
@@ -151,13 +156,12 @@ async def _metrics(
     return await ask(agent, shards.records_of(agent), agents, output.parent)
 
 
-def _reports(
-    tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, prices: Mapping[str, Prices]
-) -> dict[str, Report]:
+def _reports(tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, spent: Spending) -> dict[str, Report]:
     reports = {}
     for agent in sorted({*tables, *(planned.agents if planned else ())}):
         table = tables.get(agent) or RolloutTable.empty()
-        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned), prices.get(agent))
+        prices, usd = spent.prices.get(agent), spent.usd_by_agent.get(agent)
+        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned), prices, usd)
     return reports
 
 

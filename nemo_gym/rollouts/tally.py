@@ -26,7 +26,12 @@ class Spending:
     prices: Mapping[str, Prices] = field(default_factory=dict)  # by agent
     input_tokens: int = 0
     output_tokens: int = 0
-    usd: float = 0.0
+    usd_by_agent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def usd(self) -> float:
+        """Of all agents together."""
+        return sum(self.usd_by_agent.values())
 
     @property
     def tokens(self) -> int:
@@ -34,13 +39,17 @@ class Spending:
         return self.input_tokens + self.output_tokens
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count what completed rollouts used."""
+        """Count what these attempts used, completed or failed, as far as they tell."""
         for outcome in outcomes:
-            if isinstance(outcome, Completed) and (usage := outcome.usage) is not None:
-                self.input_tokens += usage.input_tokens
-                self.output_tokens += usage.output_tokens
-                if (prices := self.prices.get(outcome.planned.agent)) is not None:
-                    self.usd += cost(usage, prices)
+            if isinstance(outcome, Completed | Failed) and outcome.usage is not None:
+                self.count(outcome.planned.agent, outcome.usage)
+
+    def count(self, agent: str, usage: Usage) -> None:
+        """Count the tokens of one attempt."""
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        if (prices := self.prices.get(agent)) is not None:
+            self.usd_by_agent[agent] = self.usd_by_agent.get(agent, 0.0) + cost(usage, prices)
 
     def text(self) -> str:
         """For the end of a run; empty if nothing is known."""
@@ -85,6 +94,12 @@ def usage_in(record: Mapping[str, Any]) -> Usage | None:
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
     counts: tuple[Any, ...] = (usage.get("input_tokens"), usage.get("output_tokens"), cached or 0)
     return Usage(*counts) if all(type(count) is int and count >= 0 for count in counts) else None
+
+
+def usage_record(usage: Usage) -> dict[str, Any]:
+    """Tokens as a result tells them."""
+    counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    return {**counts, "input_tokens_details": {"cached_tokens": usage.cached_tokens}}
 
 
 EXAMPLE_CHARS = 100
@@ -244,6 +259,7 @@ class Summary:
     done_before: int
     given_up_before: Mapping[str, int]  # by the class of their last failure
     tally: Tally
+    spent: Spending | None = None  # by all runs of this output, if it was added up
     metrics: Sequence["RunMetrics"] = ()
     has_metrics_file: bool = False
 
@@ -267,7 +283,7 @@ class Summary:
         yield f"{self.completed} of {self.planned} rollouts completed{self._shortfall()}"
         if self.tally.ending is not Ending.FINISHED:
             yield f"stopped: {self.tally.reason or self.tally.ending}"
-        if spent := self.tally.spending.text():
+        if spent := (self.spent or self.tally.spending).text():
             yield f"spent:    {spent}"
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"

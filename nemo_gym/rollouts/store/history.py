@@ -7,7 +7,8 @@ A failure whose cause lay outside the rollout (``_ng_owed``) does not count as o
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ from typing import Any, NamedTuple
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import MAX_ROLLOUTS, key_in, key_of
-from nemo_gym.rollouts.plan import Row
+from nemo_gym.rollouts.plan import Row, agent_name
 from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, RolloutKey
+from nemo_gym.rollouts.tally import Spending, usage_in
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +167,18 @@ def read_saved(files: RunFiles, policy: AttemptPolicy) -> Recollection:
             memory.results.append(decode(line.text))
             memory.texts.append(line.text.strip())
     return memory
+
+
+def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spending:
+    """What all attempts that are on disk cost, completed or failed: the one number for the screen and for the file."""
+    spending = Spending(prices)
+    for path in (each for files in map(RunFiles.of, paths) for each in (files.rollouts, files.failures)):
+        for line in read_lines(path) if path.is_file() else ():
+            with suppress(ValueError):  # a line that a crash tore
+                record = decode(line.text)
+                if isinstance(record, dict) and (usage := usage_in(record)) is not None:
+                    spending.count(agent_name(record) or "", usage)
+    return spending
 
 
 def read_records(path: Path) -> Iterator[Record]:

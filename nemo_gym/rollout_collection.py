@@ -187,8 +187,8 @@ class RolloutCollectionHelper(BaseModel):
         self, config: RolloutCollectionConfig
     ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
         """What is still to run; then for each result on disk its row, the result itself, and its text."""
-        memory = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
-        return memory.owed, memory.rows, memory.results, [[text] for text in memory.texts]
+        saved = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
+        return saved.owed, saved.rows, saved.results, [[text] for text in saved.texts]
 
     async def _call_aggregate_metrics(
         self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path

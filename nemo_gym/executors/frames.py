@@ -46,11 +46,9 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of another class
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
-        """The other side is gone."""
         if not self.closed.done():
             self.closed.set_result(None)
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PATIENCE_S: Final = 600.0
 STREAK: Final = 5  # failures in a row that make an outage,
-DIFFERENT: Final = 3  # if so many rollouts are among them: one that always fails is no outage
+DIFFERENT: Final = 3  # if that many rollouts are among them: one that always fails is not an outage
 FIRST_PROBE_S: Final = 1.0
 LONGEST_PROBE_S: Final = 15.0
 PROBE_GROWTH: Final = 1.5

@@ -3,7 +3,7 @@
 Only keys are kept, as plain integers: a million rollouts take some hundred megabytes, however large they are on disk.
 A failure whose cause lay outside the rollout (``_ng_owed``) does not count as one of its attempts.
 
-``read_saved`` reads everything instead, for callers who want all of it in memory.
+``read_saved`` reads everything instead, for callers who want all of it in saved.
 """
 
 import logging
@@ -87,7 +87,7 @@ class History:
 
 
 def packed(key: RolloutKey) -> int:
-    """A key as one integer, which takes a third of the memory."""
+    """A key as one integer, which takes a third of the saved."""
     return key.task * MAX_ROLLOUTS + key.rollout
 
 
@@ -143,7 +143,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Recollection:
+class SavedRun:
     """What is owed, and what there is: the row, the result and its text stand at the same place of three lists."""
 
     owed: list[Row]
@@ -152,21 +152,21 @@ class Recollection:
     texts: list[bytes] = field(default_factory=list)
 
 
-def read_saved(files: RunFiles, policy: AttemptPolicy) -> Recollection:
+def read_saved(files: RunFiles, policy: AttemptPolicy) -> SavedRun:
     """Read everything. Lines that can't be read, or belong to no planned rollout, are as if they were not there."""
     history = History()
     read_rollouts(files.rollouts, history)
     if files.failures.exists():
         read_failures(files.failures, history)
     plan = {packed(key): decode(line.text) for line in read_lines(files.plan) if (key := key_of(line.text))}
-    memory = Recollection([row for number, row in plan.items() if _is_owed(number, history, policy)])
+    saved = SavedRun([row for number, row in plan.items() if _is_owed(number, history, policy)])
     for line in read_lines(files.rollouts):
         key = key_of(line.text)
         if key is not None and packed(key) in plan:
-            memory.rows.append(plan[packed(key)])
-            memory.results.append(decode(line.text))
-            memory.texts.append(line.text.strip())
-    return memory
+            saved.rows.append(plan[packed(key)])
+            saved.results.append(decode(line.text))
+            saved.texts.append(line.text.strip())
+    return saved
 
 
 def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spending:

@@ -134,7 +134,7 @@ def survey(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
 
 def _broken_plan(path: Path, number: int) -> ConfigError:
     return ConfigError(
-        f"{path}: line {number} is no row of a plan, so it is not known what is owed",
+        f"{path}: line {number} is not a row of a plan, so nobody knows what is owed",
         hint="resume with +resume_mode=extend to plan anew from the input and keep what is collected",
     )
 

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from nemo_gym.judge import judge_failsafe
+from nemo_gym.metrics.aggregate import answers_standard_metrics
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
@@ -110,6 +111,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
         """Score one rollout."""
 
+    @answers_standard_metrics
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Turn all results of one agent into metrics."""
         return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)

@@ -8,6 +8,7 @@ from fastapi import Body, FastAPI
 
 from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyResponse
 from nemo_gym.config.addresses import base_url, server_settings
+from nemo_gym.metrics.aggregate import answers_standard_metrics
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
 from nemo_gym.rollout_correlation import current_rollout_id, maybe_rollout_id_from_run_body
@@ -84,6 +85,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         address = base_url(server_settings(self.server_client.global_config_dict, name))
         return apply_rollout_prefix(address, self.rollout_id_from_run(body)) + "/v1"
 
+    @answers_standard_metrics
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
         """Turn all results of this agent into metrics."""
         return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)

@@ -12,11 +12,22 @@
     │   └── AlmostServerError              (ValueError)         meant as a server, but not a valid one
     └── RolloutError                       one rollout went wrong: it is recorded as data, its siblings go on
 
-Anything else that escapes is a bug and is allowed to crash.
+Anything else that escapes is a bug and is allowed to crash. ``Exit`` is what each way to end means to a shell.
 """
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit code of a command."""
+
+    OK = 0
+    ERROR = 1  # a mistake in the configuration
+    USAGE = 2  # a mistake on the command line
+    FAILURES = 3  # done, but not everything is there
+    INTERRUPTED = 130
 
 
 class ConfigError(Exception):

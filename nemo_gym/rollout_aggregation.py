@@ -1,4 +1,4 @@
-"""Front door: the metrics of rollouts that several runs collected. ``rollout_collection`` offers these names, too."""
+"""Front door: the metrics of rollouts that several runs collected. ``rollout_collection`` offers these names too."""
 
 import asyncio
 import logging
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
-from nemo_gym.global_config import get_global_config_dict
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.attempt import AgentClient
+from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.store.shard_files import OnConflict
 from nemo_gym.servers.http.session import close_http_client
-from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
+from nemo_gym.servers.server_client import HeadServerUnreachableError
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
+    from nemo_gym.server_utils import ServerClient
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,15 @@ class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
     on_conflict: OnConflict = Field(
         OnConflict.ERROR,
         exclude=True,
-        description="If a rollout is there twice and differs: refuse (error), or take the first or the last.",
+        description="If a rollout is there twice and differs: refuse (error), take the first or the last, or count "
+        "those of later files as further repeats of the task (repeat).",
     )
     strict: bool = Field(True, exclude=True, description="Refuse lines that can't be read instead of leaving them out.")
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What came of it."""
+    """The metrics, and of how many rollouts they are."""
 
     files: RunFiles
     metrics: Sequence["RunMetrics"]
@@ -47,7 +48,7 @@ class Aggregation:
     unreadable: int  # lines that were left out
 
 
-class RolloutAggregationHelper:
+class RolloutAggregationHelper(BaseModel):
     """Computes the metrics of rollouts that several runs collected."""
 
     async def run_from_config(
@@ -77,12 +78,14 @@ class RolloutAggregationHelper:
         return Aggregation(RunFiles.of(output), metrics, len(shards), len(shards.unreadable))
 
 
-def connect(head: BaseServerConfig | None = None) -> GymClient:
+def connect(head: BaseServerConfig | None = None) -> "ServerClient":
     """A client for the servers that run elsewhere, found through their head server."""
-    return GymClient.load_from_head(head or BaseServerConfig.model_validate(get_global_config_dict()["head_server"]))
+    from nemo_gym.server_utils import ServerClient  # brings FastAPI along, which nothing else here needs
+
+    return ServerClient.load_from_global_config(head)
 
 
-def find_gym() -> GymClient | None:
+def find_gym() -> "ServerClient | None":
     """A client for the Gym that is running, if one is."""
     try:
         return connect()

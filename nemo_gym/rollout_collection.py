@@ -1,6 +1,4 @@
-"""Remembers what a run left in no file, or only among the failures, for callers who want all results in their hands.
-
-Front door: collecting rollouts. Configuration comes in here; the work is done in ``nemo_gym.rollouts``.
+"""Front door: collecting rollouts. Configuration comes in here; the work is done in ``nemo_gym.rollouts``.
 
 ``RolloutCollectionHelper`` may be subclassed. A method that a subclass replaces is called as documented; as long as it
 is not replaced, rows and results are streamed instead of being held in lists.
@@ -12,16 +10,15 @@ import asyncio
 import copy
 import json
 import logging
-import os
 import sys
 import warnings
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nemo_gym.config.addresses import server_names
-from nemo_gym.config.prices import prices_by_agent
+from pydantic import BaseModel
+
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.trackers import tracking
@@ -31,18 +28,23 @@ from nemo_gym.io.json import decode
 from nemo_gym.prompt import load_prompt_config
 from nemo_gym.rollout_aggregation import RolloutAggregationConfig, RolloutAggregationHelper, connect
 from nemo_gym.rollout_parameters import (
+    DEFAULT_MAX_ROLLOUT_ATTEMPTS,
     E2ERolloutCollectionConfig,
     RolloutCollectionConfig,
     SharedRolloutCollectionConfig,
+    max_rollout_attempts,
 )
-from nemo_gym.rollouts.attempt import RUN_PATH, AgentAttempt, AgentClient, as_completed, attempt_through
+from nemo_gym.rollouts.agents import RUN_PATH, AgentClient, Agents, agents_of
+from nemo_gym.rollouts.attempt import AgentAttempt, as_completed, attempt_through
+from nemo_gym.rollouts.classify import ATTEMPT_KEY
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.keyed import sort_key
 from nemo_gym.rollouts.outcome import Completed, Outcome
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec, Row, agent_name, resolve_overrides, summary_of
-from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, StopSwitch, run_collection
-from nemo_gym.rollouts.store.history import AttemptPolicy, parse_max_attempts, read_records, read_saved
+from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, run_collection
+from nemo_gym.rollouts.stopping import StopSwitch
+from nemo_gym.rollouts.store.history import AttemptPolicy, read_records, read_saved
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
 from nemo_gym.rollouts.tally import Budget, Summary
@@ -51,42 +53,19 @@ from nemo_gym.schemas.rows import (
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
     NG_TERMINAL_KEY,
-    Prices,
     RolloutKey,
 )
 from nemo_gym.servers.http.client import get_response_json, raise_for_status
 from nemo_gym.servers.http.session import close_http_client
-from nemo_gym.servers.server_client import GymClient
 from nemo_gym.skills import load_skill_directory
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
+    from nemo_gym.server_utils import ServerClient
 
 logger = logging.getLogger(__name__)
 
 
-class Unsaved:
-    """The last word on every rollout that did not complete."""
-
-    def __init__(self) -> None:
-        self._lines: dict[RolloutKey, bytes] = {}
-
-    def __call__(self, outcomes: Iterable[Outcome]) -> None:
-        """Hear of outcomes."""
-        for outcome in outcomes:
-            if isinstance(outcome, Completed):
-                self._lines.pop(outcome.planned.key, None)
-            else:
-                self._lines[outcome.planned.key] = outcome.line
-
-    def records(self) -> list[dict[str, Any]]:
-        """Parsed."""
-        return [decode(line) for line in self._lines.values()]
-
-
-MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
-_DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = 3
-AGENT_TYPE: Final = "responses_api_agents"
 DEBUG_KEY: Final = "global_aiohttp_client_request_debug"
 Record = dict[str, Any]
 
@@ -103,16 +82,39 @@ __all__ = [
 ]
 
 
+class UnsavedResults:
+    """Listens for how every rollout ended that did not complete: those are in no file, or only among the failures."""
+
+    def __init__(self) -> None:
+        self._lines: dict[RolloutKey, bytes] = {}
+
+    def __call__(self, outcomes: Iterable[Outcome]) -> None:
+        """Hear of outcomes."""
+        for outcome in outcomes:
+            if isinstance(outcome, Completed):
+                self._lines.pop(outcome.planned.key, None)
+            else:
+                self._lines[outcome.planned.key] = outcome.line
+
+    def records(self) -> list[dict[str, Any]]:
+        """Their last results, without the number of the attempt, which is ours alone."""
+        records = [decode(line) for line in self._lines.values()]
+        return [{name: value for name, value in record.items() if name != ATTEMPT_KEY} for record in records]
+
+
 # ---- collecting ------------------------------------------------------------------------------------------------------
-class RolloutCollectionHelper:
+class RolloutCollectionHelper(BaseModel):
     """Collects rollouts as a configuration asks for."""
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Record]:
-        """Collect, and return all results sorted by key: also those of earlier runs, failed and unsaved ones."""
-        unsaved = Unsaved()
+        """Collect, and return all results sorted by key: also those of earlier runs, failed and unsaved ones.
+
+        Unlike the command, this starts afresh without being told to, and moves aside what the output holds.
+        """
+        unsaved = UnsavedResults()
         with tracking(get_wandb_run) as trackers:
             try:
-                summary = await self.collect(config, listener=unsaved)
+                summary = await self.collect(config, listener=unsaved, lenient=True)
             finally:
                 await close_http_client()
             trackers.log(summary.metrics, rollouts=summary.files.rollouts if config.upload_rollouts_to_wandb else None)
@@ -127,13 +129,16 @@ class RolloutCollectionHelper:
         attempt: Attempt | None = None,
         stop: StopSwitch | None = None,
         listener: Listener | None = None,
+        lenient: bool = False,
     ) -> Summary:
         """Collect, and return only how it went: the way for collections of any size.
 
         Without a client the servers are found through the head server; without ``attempt`` rollouts run through the
-        client.
+        client. ``lenient`` accepts an output that holds rollouts, which are moved aside, and an input without tasks.
         """
-        gym, source = client or self.setup_server_client(), _source(config)
+        gym = client or self.setup_server_client()
+        agents = agents_of(gym)
+        source = _source(config, _the_only(agents))
         run = CollectionRun(
             output=Path(config.output_jsonl_fpath),
             rows=lambda: self._rows(config, source),
@@ -141,25 +146,17 @@ class RolloutCollectionHelper:
             owed=(lambda: self._load_from_cache(config)[0]) if self._replaces("_load_from_cache") else None,
             resume=config.resume_from_cache,
             resume_mode=config.resume_mode,
+            overwrite=config.overwrite or lenient,
+            may_be_empty=lenient,
             retries=_retries(config),
             fsync=config.fsync,
-            agents=_known_agents(gym),
+            agents=agents.names,
         )
-        control = RunControl(
-            limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
-            max_failures=config.max_failures,
-            budget=_budget(config, prices := _prices(gym)),
-            prices=prices,
-            drain_s=config.drain_timeout_s,
-            token_continuity=config.token_continuity,
-            stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
-            listener=listener,
-            stream=sys.stderr,
-        )
+        control = _control(config, agents, stop, listener)
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
         return await run_collection(run, attempt or self._attempt(gym, config), control, aggregate)
 
-    def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> GymClient:
+    def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
         """A client for the servers that run elsewhere, found through their head server."""
         return connect(head_server_config)
 
@@ -190,8 +187,8 @@ class RolloutCollectionHelper:
         self, config: RolloutCollectionConfig
     ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
         """What is still to run; then for each result on disk its row, the result itself, and its text."""
-        memory = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
-        return memory.owed, memory.rows, memory.results, [[text] for text in memory.texts]
+        saved = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
+        return saved.owed, saved.rows, saved.results, [[text] for text in saved.texts]
 
     async def _call_aggregate_metrics(
         self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path
@@ -231,9 +228,9 @@ class RolloutCollectionHelper:
 
 
 # ---- from configuration to values ------------------------------------------------------------------------------------
-def _source(config: RolloutCollectionConfig) -> PlanSource:
+def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -> PlanSource:
     spec = PlanSpec(
-        agent=config.agent_name,
+        agent=config.agent_name or default_agent,
         repeats=config.num_repeats,
         overrides=resolve_overrides(config.responses_create_params),
         prompt=load_prompt_config(config.prompt_config) if config.prompt_config else None,
@@ -243,13 +240,30 @@ def _source(config: RolloutCollectionConfig) -> PlanSource:
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
 
 
-def _prices(client: AgentClient) -> dict[str, Prices]:
-    servers = getattr(client, "global_config_dict", None)
-    return {} if servers is None else prices_by_agent(servers)
+def _control(
+    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, listener: Listener | None
+) -> RunControl:
+    return RunControl(
+        limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
+        max_failures=config.max_failures,
+        budget=_budget(config, agents),
+        prices=agents.prices,
+        drain_s=config.drain_timeout_s,
+        patience_s=config.patience_s,
+        token_continuity=config.token_continuity,
+        stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
+        listener=listener,
+        stream=sys.stderr,
+    )
 
 
-def _budget(config: RolloutCollectionConfig, prices: Mapping[str, Prices]) -> Budget:
-    if config.budget_usd is not None and not prices:
+def _the_only(agents: Agents) -> str | None:
+    """The agent of a Gym that has just one: nobody needs to name it."""
+    return next(iter(agents.names)) if agents.names is not None and len(agents.names) == 1 else None
+
+
+def _budget(config: RolloutCollectionConfig, agents: Agents) -> Budget:
+    if config.budget_usd is not None and not agents.prices:
         raise ConfigError(
             "budget_usd is set, but no agent's model has prices",
             hint="add prices: {input: 0.15, output: 0.60} (USD for a million tokens) to the model server's settings",
@@ -259,22 +273,17 @@ def _budget(config: RolloutCollectionConfig, prices: Mapping[str, Prices]) -> Bu
 
 
 def _retries(config: RolloutCollectionConfig) -> AttemptPolicy:
-    return AttemptPolicy(_get_max_rollout_attempts(), frozenset(config.retry_failed))
-
-
-def _known_agents(client: AgentClient) -> set[str] | None:
-    """The agents that the client can reach, if it knows."""
-    servers = getattr(client, "global_config_dict", None)
-    return None if servers is None else set(server_names(servers, AGENT_TYPE))
-
-
-def _get_max_rollout_attempts() -> int:
-    """How often a rollout is tried, over all runs, before it is given up."""
-    return parse_max_attempts(os.environ.get(MAX_ATTEMPTS_VARIABLE, ""), _DEFAULT_MAX_ROLLOUT_ATTEMPTS)
+    return AttemptPolicy(max_rollout_attempts(), frozenset(config.retry_failed))
 
 
 # ---- names that others import ----------------------------------------------------------------------------------------
-_expand_input_glob = expand_globs
+def _expand_input_glob(input_glob: str) -> list[str]:
+    """The files that comma-separated patterns match."""
+    return expand_globs(input_glob)
+
+
+_DEFAULT_MAX_ROLLOUT_ATTEMPTS = DEFAULT_MAX_ROLLOUT_ATTEMPTS
+_get_max_rollout_attempts = max_rollout_attempts
 _rollout_request_debug_summary = summary_of
 loads_jsonl_line = parse_line
 
@@ -285,7 +294,7 @@ def _failures_path_for(output_fpath: Path) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """The commands were functions of this module once, and old console scripts still look for them here."""
+    """The commands were functions of this module once, and older programs still look for them here."""
     if name not in {"collect_rollouts", "aggregate_rollouts"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{__name__}.{name} is the command ng_{name} now", DeprecationWarning, stacklevel=2)

@@ -1,14 +1,24 @@
-"""Front door: what a collection of rollouts can be told. ``rollout_collection`` offers these names, too."""
+"""Front door: the parameters of a collection of rollouts. ``rollout_collection`` offers these names too."""
 
+import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.options import CollectionOptions
+from nemo_gym.rollouts.store.history import parse_max_attempts
 from nemo_gym.skills import SkillsConfig
+
+MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
+DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = 3
+
+
+def max_rollout_attempts() -> int:
+    """How often a rollout is tried, over all runs, before it is given up."""
+    return parse_max_attempts(os.environ.get(MAX_ATTEMPTS_VARIABLE, ""), DEFAULT_MAX_ROLLOUT_ATTEMPTS)
 
 
 class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):

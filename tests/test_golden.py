@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent / "golden"
-SHARED = Path(__file__).parents[2] / "shared" / "golden"
 SUITES = sorted(path.name for path in (HERE / "cases").iterdir())
 
 
@@ -19,10 +18,3 @@ def test_golden_suite_passes(suite: str) -> None:
     done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the source of the golden vectors is not beside this clone")
-def test_the_copy_of_the_golden_vectors_is_current() -> None:
-    for source in sorted(path for path in SHARED.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        copy = HERE / source.relative_to(SHARED)
-        assert copy.read_bytes() == source.read_bytes(), f"{copy} differs from its source"

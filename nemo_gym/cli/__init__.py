@@ -29,6 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _run_command(name: str) -> None:
-    """Run a command with the arguments of this process and exit with its code, as its console script does."""
-    main = import_module("nemo_gym.cli.main").main
-    sys.exit(main([f"ng_{name}", *sys.argv[1:]]))
+    """Run a command with the arguments of this process; exit with its code unless it succeeded."""
+    code: int = import_module("nemo_gym.cli.main").main([f"ng_{name}", *sys.argv[1:]])
+    if code:
+        sys.exit(code)

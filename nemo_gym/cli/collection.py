@@ -1,13 +1,9 @@
-"""Shows the metrics of rollouts: the key metrics as data, how complete and how sure they are for the eye.
-
-``ng_collect_rollouts``: reach a Gym, let the library do the work, say how it went.
+"""``ng_collect_rollouts`` and ``ng_e2e_collect_rollouts``: reach a Gym, let the library collect, say how it went.
 
 Ctrl-C before the first rollout ends the command; during the collection it stops new rollouts and saves those that run.
 
-``ng_e2e_collect_rollouts``: prepare the configured datasets, host the Gym, collect, aggregate, stop; in one process.
-
-The preparation lies beside the output, in ``preprocessed_datasets``. Whatever else can be asked of a collection can be
-asked here, too.
+The end-to-end command prepares the configured datasets first, beside the output in ``preprocessed_datasets``, and hosts
+the Gym itself. Whatever else can be asked of a collection can be asked there too.
 """
 
 import json
@@ -15,9 +11,10 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from omegaconf import DictConfig
 from pydantic import Field, create_model
@@ -28,8 +25,10 @@ from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
 from nemo_gym.cli.preparation import check_prompt
+from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances, require_instances
 from nemo_gym.config.interpolation import plain
+from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.data.samples import Mode
 from nemo_gym.errors import ConfigError
@@ -38,11 +37,11 @@ from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.report import details_path
 from nemo_gym.rollout_collection import E2ERolloutCollectionConfig, RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.run import StopSwitch, on_signals
 from nemo_gym.rollouts.run_metrics import RunMetrics
+from nemo_gym.rollouts.stopping import StopSwitch, on_signals
+from nemo_gym.rollouts.store.output import check_output
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
@@ -66,6 +65,15 @@ SERVE = (
 class CollectRolloutsConfig(RolloutCollectionConfig):
     """Parameters of ``ng_collect_rollouts``."""
 
+    output_jsonl_fpath: str = Field(
+        default="",
+        description="File for the rollouts; the other files of the run go beside it. Default: "
+        "results/<agent>/<time>.jsonl.",
+    )
+    limit: int | None = Field(default=None, ge=0, description="Only the first so many tasks; none or 0: all.")
+    num_samples_in_parallel: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
+        default=None, description="Most rollouts at once; auto: find out; none or 0: no wish, so at most max_in_flight."
+    )
     serve: bool | None = Field(default=None, description=SERVE)
 
 
@@ -81,7 +89,23 @@ def collect_rollouts(overrides: Sequence[str]) -> int:
     parameters = build(CollectRolloutsConfig, config)
     check_request_parameters(parameters.responses_create_params)
     check_prompt(parameters.prompt_config)
+    if not parameters.output_jsonl_fpath:
+        parameters.output_jsonl_fpath = str(default_output(parameters, config))
+        console.note(f"rollouts: {parameters.output_jsonl_fpath}")
     return report(run_async(collect(config, parameters)))
+
+
+def default_output(parameters: RolloutCollectionConfig, config: DictConfig) -> Path:
+    """Where rollouts go if nobody says: a new file in a folder named after the agent."""
+    if parameters.resume_from_cache:
+        raise UsageError(
+            "resume_from_cache goes on with an earlier run, so it has to be said which",
+            hint="add +output_jsonl_fpath=<the file with its rollouts>",
+        )
+    agents = server_names(config, RESPONSES_API_AGENTS)
+    only = agents[0] if len(agents) == 1 else "rollouts"
+    started = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    return Path("results") / (parameters.agent_name or only) / f"{started}.jsonl"
 
 
 def report(summary: Summary) -> int:
@@ -89,7 +113,7 @@ def report(summary: Summary) -> int:
     show_metrics(summary.metrics)
     console.note(summary.text())
     if summary.metrics:
-        console.note(f"details:  {details_path(summary.files.rollouts)}")
+        console.note(f"details:  {summary.files.details}")
     return summary.exit_code
 
 
@@ -100,7 +124,7 @@ async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summ
         reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
         _workers(config, parameters) as attempt,
     ):
-        with on_signals(stop, console.note), tracking(get_wandb_run) as trackers:
+        with on_signals(stop, console.note, end_process=True), tracking(get_wandb_run) as trackers:
             summary = await RolloutCollectionHelper().collect(parameters, client=client, attempt=attempt, stop=stop)
             trackers.log(summary.metrics, rollouts=uploaded(summary.files.rollouts, parameters))
             return summary
@@ -156,6 +180,7 @@ def e2e_collect_rollouts(overrides: Sequence[str]) -> int:
     config = read_configuration(EndToEndConfig, overrides)
     wanted = build(EndToEndConfig, config)
     require_instances(config)
+    check_output(RunFiles.of(Path(wanted.output_jsonl_fpath)))  # before anything is prepared
     drive = load_driver(wanted.rollout_collection_driver) if wanted.rollout_collection_driver else None
     config["input_jsonl_fpath"] = str(prepared_tasks(config, wanted))
     parameters = build(CollectRolloutsConfig, config)
@@ -196,7 +221,9 @@ def load_driver(reference: str) -> Driver:
     """The function that collects in place of the built-in collection."""
     module, _, name = reference.partition(":")
     if not module or not name:
-        raise ConfigError(f"rollout_collection_driver={reference} names no function", hint="write module.path:function")
+        raise ConfigError(
+            f"rollout_collection_driver={reference} does not name a function", hint="write module.path:function"
+        )
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # a console script has no other way to a module of the user's
     try:

@@ -28,27 +28,19 @@ Functions and parameter classes are named, not imported, so that a command pays 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.errors import ConfigError, did_you_mean
+from nemo_gym.errors import ConfigError, Exit, did_you_mean
 from nemo_gym.servers.startup import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-class Exit(IntEnum):
-    """Exit code of a command."""
-
-    OK = 0
-    ERROR = 1
-    USAGE = 2
-    FAILURES = 3
-    INTERRUPTED = 130
+__all__ = ["Exit"]  # commands take it from here
 
 
 class UsageError(ConfigError):

@@ -12,7 +12,6 @@ import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from importlib import import_module
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig
@@ -22,6 +21,7 @@ from nemo_gym.cli.command import Exit
 from nemo_gym.config.instances import read_instances
 from nemo_gym.errors import ConfigError
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.isolation import ServerCrashedError
@@ -36,40 +36,33 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     # What is loaded now stays, and rollouts in flight are alive: looking through all of it often finds no garbage.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop of the fastest kind that is installed."""
-    try:
-        loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
-    except ImportError:
-        return asyncio.new_event_loop()
-    return loop
 
 
 @contextlib.contextmanager
 def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Iterator[None]:
     """Cancel the task on the first signal, saying so; end the process on the second."""
     received = 0
+    loop = asyncio.get_running_loop()
 
-    def on_signal() -> None:
+    def on_signal(*_: Any) -> None:
+        # Handled by Python itself, because code of an environment may block the event loop.
         nonlocal received
         received += 1
         if received > 1:
             os._exit(Exit.INTERRUPTED)
-        console.note(f"\n{announcement}")
-        task.cancel()
+        with contextlib.suppress(RuntimeError):  # a message that was interrupted by this one, or a loop that is closed
+            console.note(f"\n{announcement}")
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(task.cancel)
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.asynccontextmanager

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit
-from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, new_loop, run_async
+from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
     HeadServerAddress,
@@ -43,6 +43,7 @@ from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
+from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_servers
 
@@ -226,7 +227,7 @@ class RunHelper:
     """Starts, watches and stops the servers of one configuration, once."""
 
     def __init__(self) -> None:
-        self._loop = new_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym", daemon=True)
         self._stop = asyncio.Event()
         self._ready: Future[None] = Future()

@@ -4,7 +4,6 @@ Hosts the resources servers that the agents of the file use, and what those need
 neither hosted nor asked.
 """
 
-import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -24,19 +23,21 @@ from nemo_gym.config.interpolation import plain
 from nemo_gym.config.keys import DUMMY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
 from nemo_gym.errors import ConfigError
 from nemo_gym.metrics.compare import reward_changes
+from nemo_gym.rollout_parameters import max_rollout_attempts
 from nemo_gym.rollouts.concurrency import limit_for
-from nemo_gym.rollouts.options import DEFAULT_DRAIN_S, DEFAULT_TIMEOUT_S
+from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
+from nemo_gym.rollouts.options import DEFAULT_TIMEOUT_S
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify
-from nemo_gym.rollouts.run import RunControl, StopSwitch, on_signals
+from nemo_gym.rollouts.run import RunControl
 from nemo_gym.rollouts.run_metrics import aggregate_run
-from nemo_gym.rollouts.store.history import AttemptPolicy, parse_max_attempts
+from nemo_gym.rollouts.stopping import StopSwitch, on_signals
+from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.rollout_scope import wants_marks
 from nemo_gym.servers.server_client import GymClient
 
-MAX_ATTEMPTS_VARIABLE = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
-MAX_ATTEMPTS = 3
 MANY = 64
 
 
@@ -52,6 +53,13 @@ class ReverifyConfig(BaseModel):
         default=False, description="Make the recorded tool calls again first, for verifiers that look at their effects."
     )
     resume_from_cache: bool = Field(default=False, description="Go on where an earlier run to the same output stopped.")
+    overwrite: bool = Field(
+        default=False,
+        description="Start afresh although the output holds rollouts; they are moved to a numbered folder beside it.",
+    )
+    patience_s: float = Field(
+        default=DEFAULT_PATIENCE_S, ge=0, description="Seconds to wait when nothing gets through to the servers."
+    )
     retry_failed: list[str] = Field(
         default_factory=list, description="Classes of failure to try again when resuming, e.g. [verifier_error]."
     )
@@ -115,11 +123,12 @@ async def _reverify(
             saved=saved,
             output=Path(parameters.output),
             resume=parameters.resume_from_cache,
-            retries=AttemptPolicy(_max_attempts(), frozenset(parameters.retry_failed)),
+            overwrite=parameters.overwrite,
+            retries=AttemptPolicy(max_rollout_attempts(), frozenset(parameters.retry_failed)),
         )
         limit = limit_for(parameters.num_samples_in_parallel, window=MANY)
-        control = RunControl(limit=limit, stop=stop, stream=sys.stderr)
-        with on_signals(stop, console.note):
+        control = RunControl(limit=limit, stop=stop, patience_s=parameters.patience_s, stream=sys.stderr)
+        with on_signals(stop, console.note, end_process=True):
             aggregate = None if parameters.disable_aggregation else lambda store: aggregate_run(store.files, client)
             return await reverify(wanted, attempt, control, aggregate), attempt.tools
 
@@ -172,7 +181,3 @@ def only(config: DictConfig, names: Collection[str]) -> DictConfig:
 def _is_real(config: DictConfig) -> bool:
     """Whether the configuration describes servers, beside the stand-in for a model."""
     return any(instance.implementation != DUMMY_MODEL for instance in read_instances(config))
-
-
-def _max_attempts() -> int:
-    return parse_max_attempts(os.environ.get(MAX_ATTEMPTS_VARIABLE, ""), MAX_ATTEMPTS)

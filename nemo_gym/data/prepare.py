@@ -137,11 +137,13 @@ def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
     for kind, tally in tallies.items():
         first = next(item.dataset for item in checked if item.dataset.config.type == kind)
         metrics[options.output / f"{kind}_metrics.json"] = _metrics(first, tally)
-    if not options.overwrite_conflicts:
-        _refuse_conflicts(metrics)
+    conflicts = _write_conflicts(metrics)
+    if conflicts and not options.overwrite_conflicts:
+        raise _conflict_error(conflicts)
     for path, content in metrics.items():
         _write_metrics(path, content)
-        conflict_path(path).unlink(missing_ok=True)
+        if path not in conflicts:
+            conflict_path(path).unlink(missing_ok=True)
     return Preparation({kind: _collate(kind, checked, options.output) for kind in tallies}, invalid)
 
 
@@ -190,19 +192,26 @@ def _metrics(dataset: AgentDataset, tally: DatasetTally) -> dict[str, Any]:
     return {**dataset.config.model_dump(mode="json"), **tally.report()}
 
 
-def _refuse_conflicts(metrics: dict[Path, dict[str, Any]]) -> None:
-    problems = []
+def _write_conflicts(metrics: dict[Path, dict[str, Any]]) -> dict[Path, list[str]]:
+    """Write metrics that differ from those that are there beside them; return the differences."""
+    conflicts = {}
     for path, content in metrics.items():
         found = list(differences(read_metrics(path), content)) if path.is_file() else []
         if found:
             _write_metrics(conflict_path(path), content)
-            problems += [f"{path} (now in {conflict_path(path)}):", *(f"  {difference}" for difference in found)]
-    if problems:
-        raise MetricsConflictError(
-            "\n".join(["the data no longer fits the metrics of an earlier preparation:", *problems]),
-            hint="if the data is meant to be different, delete these metrics files and their conflict files, "
-            "or use +overwrite_metrics_conflicts=true",
-        )
+            conflicts[path] = found
+    return conflicts
+
+
+def _conflict_error(conflicts: dict[Path, list[str]]) -> MetricsConflictError:
+    problems = ["the data no longer fits the metrics of an earlier preparation:"]
+    for path, found in conflicts.items():
+        problems += [f"{path} (now in {conflict_path(path)}):", *(f"  {difference}" for difference in found)]
+    return MetricsConflictError(
+        "\n".join(problems),
+        hint="if the data is meant to be different, delete these metrics files and their conflict files, "
+        "or use +overwrite_metrics_conflicts=true",
+    )
 
 
 def _write_metrics(path: Path, content: dict[str, Any]) -> None:

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
-import orjson
-
 from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
@@ -32,7 +30,7 @@ class Frame(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes of the message."""
-        head = orjson.dumps(self.head)
+        head = encode(self.head)
         return LENGTHS.pack(len(head), len(self.body)) + head + self.body
 
 
@@ -48,11 +46,9 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of another class
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
-        """The other side is gone."""
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -66,7 +62,7 @@ class Connection(asyncio.Protocol):
             body, end = head + head_size, head + head_size + body_size
             if end > size:
                 break
-            frame = Frame(orjson.loads(self._received[head:body]), bytes(self._received[body:end]))
+            frame = Frame(decode(bytes(self._received[head:body])), bytes(self._received[body:end]))
             position = end
             self._on_frame(frame)
         del self._received[:position]
@@ -123,7 +119,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
         case Completed(reward=reward):
             head["reward"], head["usage"] = reward, outcome.usage and list(outcome.usage)
         case Failed(failure=failure):
-            head["failure"] = asdict(failure)
+            head["failure"], head["usage"] = asdict(failure), outcome.usage and list(outcome.usage)
         case Vanished(kind=kind):
             head["class"] = kind
     return Frame(head, outcome.line).encode()
@@ -132,11 +128,11 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
 def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
     """The outcome that a frame tells of."""
     head, line = frame.head, frame.body
+    usage = Usage(*head["usage"]) if head.get("usage") else None
     match head["kind"]:
         case "Completed":
-            usage = Usage(*head["usage"]) if head["usage"] else None
             return Completed(planned, line, head["seconds"], head["reward"], usage)
         case "Failed":
-            return Failed(planned, line, head["seconds"], Failure(**head["failure"]))
+            return Failed(planned, line, head["seconds"], Failure(**head["failure"]), usage)
         case _:
             return Vanished(planned, line, head["seconds"], head["class"])

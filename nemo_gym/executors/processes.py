@@ -2,7 +2,8 @@
 
 A rollout is leased to the worker that has the fewest, and stays there: its calls never leave that process, so session
 state needs no sticky routing. A worker that dies takes its leases with it; each comes back as a failed attempt of class
-``worker_died``, to be tried again, and the worker is replaced. Workers that keep dying end the run.
+``worker_died``, which costs the rollout nothing, and the worker is replaced. Workers that die before they have finished
+anything, several times in a row, end the run.
 """
 
 import asyncio
@@ -21,13 +22,14 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_outcome, encode_planned
 from nemo_gym.rollouts.classify import failed
-from nemo_gym.rollouts.outcome import Failure, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 logger = logging.getLogger(__name__)
 
 MODULE = "nemo_gym.executors.worker"
-REPLACEMENTS = 3  # for each worker
+REPLACEMENTS = 3  # in a row for one worker, without a finished attempt in between
 STOP_S = 5.0
 
 
@@ -45,6 +47,7 @@ class Worker:
         self.process = process
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.connection: Connection | None = None
+        self.has_finished = False  # any attempt
         self._leases: dict[int, _Lease] = {}
         self._numbers = count()
 
@@ -65,6 +68,7 @@ class Worker:
         if not self.ready.done():
             self.ready.set_result(None)
             return
+        self.has_finished = True
         lease = self._leases.pop(frame.head["number"], None)
         if lease is not None and not lease.outcome.done():
             lease.outcome.set_result(decode_outcome(frame, lease.planned))
@@ -91,11 +95,7 @@ class Worker:
 
 
 def _death(lease: _Lease, code: int) -> Outcome:
-    failure = Failure(
-        kind=FailureClass.WORKER_DIED,
-        message=f"the worker process that ran it ended with exit code {code}",
-        transient=True,
-    )
+    failure = Failure.of(FailureClass.WORKER_DIED, f"the worker process that ran it ended with exit code {code}")
     return failed(lease.planned, failure, perf_counter() - lease.started)
 
 
@@ -134,9 +134,11 @@ class WorkerPool:
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _keep(self, first: asyncio.Event) -> None:
-        """Keep one worker alive: start it, and replace it when it dies, but not for ever."""
-        for life in range(1 + REPLACEMENTS):
+        """Keep one worker alive: start it, and replace it when it dies, as long as it gets anything done."""
+        deaths = 0
+        while deaths <= REPLACEMENTS:
             worker = await self._open()
+            deaths += 1
             if worker is not None:
                 self._workers.append(worker)
                 self._arrival.set()
@@ -146,8 +148,9 @@ class WorkerPool:
                 finally:
                     self._workers.remove(worker)
                     await worker.stop()
-            if life < REPLACEMENTS:
-                logger.warning("a worker process ended and is replaced (%d of %d)", life + 1, REPLACEMENTS)
+                deaths = 1 if worker.has_finished else deaths
+            if deaths <= REPLACEMENTS:
+                logger.warning("a worker process ended and is replaced")
         self._error = ConfigError(
             f"worker processes keep dying ({1 + REPLACEMENTS} times in one place)",
             hint="their last lines are above; what was saved is intact: correct the cause and resume",

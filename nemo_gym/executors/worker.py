@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 import sys
-from importlib import import_module
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +18,7 @@ from nemo_gym.config.instances import read_instances
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
 from nemo_gym.servers.gym import host_gym
 
 logger = logging.getLogger(__name__)
@@ -29,17 +29,10 @@ READY = {"ready": True}
 def main() -> None:
     """Serve the socket whose number is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(work(end))
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
-    except ImportError:
-        return asyncio.new_event_loop()
-    return loop
 
 
 async def work(end: socket.socket) -> None:

@@ -1,18 +1,38 @@
-"""Files that are replaced as a whole, so that a reader sees the old content or the new, never a part.
+"""The files of a run: the one list of their names, and how a file is replaced as a whole.
 
-The files of a run: their names, all derived from that of the output, and how a file is replaced as a whole.
+Every file that belongs to a run lies beside its rollouts and is named after them. Whoever writes such a file, looks for
+it, or has to tell it from rollouts, takes its name from ``RunFiles``; a new kind of file is added there and nowhere
+else. Links are followed: the files of a run lie beside the file that a link leads to.
+
+A file that is replaced shows a reader its old content or its new content, never a part of either.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 
 from nemo_gym.errors import ConfigError
 
-BUFFER_BYTES = 1 << 20
+BUFFER_BYTES: Final = 1 << 20
+
+# What each file beside the rollouts adds to their stem.
+_SUFFIXES: Final = {
+    "plan": "_materialized_inputs.jsonl",
+    "failures": "_failures.jsonl",
+    "metrics": "_aggregate_metrics.json",
+    "details": "_aggregate_details.json",
+    "manifest": "_manifest.json",
+    "profile": "_reward_profiling.jsonl",
+    "agent_metrics": "_agent_metrics.json",
+    "difficulty": "_difficulty.jsonl",
+    "solve_rates": "_solve_rates.svg",
+    "lock": ".lock",
+}
+# What is added to the whole name of the rollouts.
+_INDEX_SUFFIX: Final = ".view.sqlite"
 
 
 class StorageError(ConfigError):
@@ -24,23 +44,51 @@ class RunFiles:
     """Where everything about one run is."""
 
     rollouts: Path  # completed rollouts, one line each, in the order of completion
-    plan: Path  # every rollout that is owed or was
+    plan: Path  # every planned rollout, as it is sent to its agent
     failures: Path  # one line for each failed attempt
-    metrics: Path
+    metrics: Path  # the metrics of each agent
+    details: Path  # intervals, coverage, cost: what we add to the metrics
     manifest: Path  # what the run was asked to do
-    lock: Path
+    profile: Path  # rewards task by task
+    agent_metrics: Path  # rewards agent by agent
+    difficulty: Path  # how often each task was solved
+    solve_rates: Path  # the same as a picture
+    lock: Path  # held by the process that writes
+    index: Path  # of the viewer; can be made again at any time
 
     @classmethod
     def of(cls, output: Path) -> Self:
         """The files that belong to an output path."""
-        return cls(
-            rollouts=output,
-            plan=output.with_name(f"{output.stem}_materialized_inputs.jsonl"),
-            failures=output.with_name(f"{output.stem}_failures.jsonl"),
-            metrics=output.with_name(f"{output.stem}_aggregate_metrics.json"),
-            manifest=output.with_name(f"{output.stem}_manifest.json"),
-            lock=output.with_name(f"{output.stem}.lock"),
-        )
+        rollouts = follow_link(output)
+        folder, stem = rollouts.parent, rollouts.stem  # which even a folder has that is refused later
+        beside = {name: folder / f"{stem}{suffix}" for name, suffix in _SUFFIXES.items()}
+        return cls(rollouts=rollouts, index=folder / f"{rollouts.name}{_INDEX_SUFFIX}", **beside)
+
+    @property
+    def beside(self) -> tuple[Path, ...]:
+        """All of them except the rollouts themselves."""
+        return tuple(getattr(self, field.name) for field in fields(self) if field.name != "rollouts")
+
+    @property
+    def computed(self) -> tuple[Path, ...]:
+        """What was computed from the rollouts, and no longer describes them once they change."""
+        return self.metrics, self.details, self.profile, self.agent_metrics, self.difficulty, self.solve_rates
+
+
+def role_of(path: Path) -> str | None:
+    """What a file beside rollouts holds, judged by its name (``plan``, ``failures``, …); None for all other files.
+
+    Rollouts never have such a name: no run may choose one for its output.
+    """
+    if path.name.endswith(_INDEX_SUFFIX):
+        return "index"
+    endings = ((role, suffix) for role, suffix in _SUFFIXES.items() if suffix != _SUFFIXES["lock"])
+    return next((role for role, suffix in endings if path.name.endswith(suffix) and path.name != suffix), None)
+
+
+def follow_link(path: Path) -> Path:
+    """Where a link leads, whether or not anything is there; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def torn_path(path: Path) -> Path:
@@ -48,14 +96,10 @@ def torn_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.torn")
 
 
-def old_path(path: Path) -> Path:
-    """Where a file goes that a fresh run replaces."""
-    return path.with_name(f"{path.name}.old")
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file anew. It takes its place only once it is complete and on disk; an exception leaves no trace."""
+    path = follow_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -80,7 +124,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def storage_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into one that says which file and what now."""
+    """Turn an error of the operating system into one that says which file and what to do now."""
     try:
         yield
     except OSError as error:

@@ -1,37 +1,87 @@
-"""Values to JSON that every reader accepts: NaN and infinities become ``null``, odd values never stop a report.
+"""JSON in and out: one reader, and one writer for each kind of reader at the other end.
 
-One JSON value per line: how lines are read and written.
+- ``decode`` reads a line or a body. It accepts whatever Python's own reader accepts (``NaN``, lone surrogates), and
+  whatever it can't read is a ``ValueError``, however the text is broken.
+- ``encode`` writes a line of a JSONL file: compact, UTF-8, without a line feed inside. What it is given came from JSON.
+- ``to_json`` writes reports, which must never fail because of an odd value: NaN and infinities become ``null``, and
+  what JSON does not know becomes text.
+- ``encode_json`` writes the body of a call: models send what was set, bytes are JSON already.
 
-Lines are written compactly, in UTF-8, with ``\n`` at the end and never inside. Reading is more tolerant than writing:
-whatever Python's own reader accepts (``NaN``, lone surrogates) is accepted here.
-
-What a call looks like on the wire, on every transport: JSON bytes, cookies, headers.
+All of them use orjson and turn to Python's own module for what orjson refuses: integers beyond 64 bits, lone
+surrogates, deep nesting.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
 
-_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+
+def decode(text: bytes | str) -> Any:
+    """The value of a JSON text. Raises ``ValueError`` if there is none."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def encode(value: Any) -> bytes:
+    """The line for a value, without its end. Raises ``ValueError`` if it is nested too deeply for that."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return _slowly(value)
+
+
+def encode_json(content: Any) -> bytes:
+    """The body for a value: models send what was set, bytes are JSON already, nothing sends nothing."""
+    if content is None:
+        return b""
+    if isinstance(content, BaseModel):
+        return content.__pydantic_serializer__.to_json(content, exclude_unset=True)
+    if isinstance(content, bytes):
+        return content
+    try:
+        return orjson.dumps(content, default=_nested_model, option=JSON_OPTIONS)
+    except TypeError:
+        return _slowly(content, default=_nested_model)
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
-    """The value as JSON, compact or with an indent of two."""
+    """The value as JSON for a report, compact or with an indent of two."""
     try:
-        return orjson.dumps(value, default=_plain, option=_OPTIONS | (orjson.OPT_INDENT_2 if indent else 0))
-    except orjson.JSONEncodeError:  # an integer beyond 64 bits, or text that is no valid Unicode
-        separators = None if indent else (",", ":")
-        return json.dumps(_finite(value), default=_plain, indent=2 if indent else None, separators=separators).encode()
+        return orjson.dumps(value, default=_plain, option=JSON_OPTIONS | (orjson.OPT_INDENT_2 if indent else 0))
+    except orjson.JSONEncodeError:
+        return _slowly(_finite(value), default=_plain, indent=2 if indent else None)
+
+
+def _slowly(value: Any, *, default: Callable[[Any], Any] | None = None, indent: int | None = None) -> bytes:
+    separators = None if indent else (",", ":")
+    try:
+        return json.dumps(value, default=default, indent=indent, separators=separators).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _nested_model(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    raise TypeError(f"{type(value).__name__} can't be sent as JSON")
 
 
 def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump()
-    if hasattr(value, "item"):
+    if hasattr(value, "item"):  # a number of numpy
         return value.item()
     return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
 
@@ -44,45 +94,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def encode(value: Any) -> bytes:
-    """The line for a value, without its end."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # integers beyond 64 bits and lone surrogates
-        return json.dumps(value, separators=(",", ":")).encode()
-
-
-def decode(line: bytes | str) -> Any:
-    """The value on a line. Raises ``ValueError`` if there is none."""
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return json.loads(line)
-
-
-JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-
-
-def encode_json(content: Any) -> bytes:
-    """The body for a value: models send what was set, bytes are JSON already, nothing sends nothing."""
-    if content is None:
-        return b""
-    if isinstance(content, BaseModel):
-        return content.__pydantic_serializer__.to_json(content, exclude_unset=True)
-    if isinstance(content, bytes):
-        return content
-    try:
-        return orjson.dumps(content, default=_encode_nested, option=JSON_OPTIONS)
-    except TypeError:  # integers beyond 64 bits, which JSON allows
-        return json.dumps(content, default=_encode_nested).encode()
-
-
-def _encode_nested(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True)
-    raise TypeError(f"{type(value).__name__} can't be sent as JSON")
-
-
+# ---- headers of a call -----------------------------------------------------------------------------------------------
 def cookie_values(cookies: Mapping[str, Any] | None) -> dict[str, str]:
     """Names and values, whether the caller holds strings or the morsels of an earlier answer."""
     if not cookies:

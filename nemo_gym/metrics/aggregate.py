@@ -10,7 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 ROLLOUT_INFOS: Final = "rollout_infos"
 _SLAB: Final = 2048  # tasks turned into Python objects at a time
 
+METRICS_SOURCE: Final = "_metrics_source"  # of a handler: the setting that names who answers, empty for itself
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 Entry = dict[str, Any]
 SampleOf = Callable[[int], Any]
 
@@ -141,6 +144,22 @@ class AggregateMetricsMixin:
     def get_key_metrics(self, agent_metrics: Metrics) -> Metrics:
         """The few metrics that matter most."""
         return mean_metrics(agent_metrics)
+
+
+def answers_standard_metrics(handler: Handler) -> Handler:
+    """Mark a handler of ``/aggregate_metrics`` whose answer is that of ``compute_aggregate_metrics`` with the hooks."""
+    setattr(handler, METRICS_SOURCE, "")
+    return handler
+
+
+def forwards_metrics_to(setting: str) -> Callable[[Handler], Handler]:
+    """Mark a handler of ``/aggregate_metrics`` that passes the request on to the server which a setting names."""
+
+    def mark(handler: Handler) -> Handler:
+        setattr(handler, METRICS_SOURCE, setting)
+        return handler
+
+    return mark
 
 
 def mean_metrics(agent_metrics: Mapping[str, Any]) -> Metrics:

@@ -71,6 +71,8 @@ class MetricsBuilder:
             raise RolloutFormatError(f"a rollout must be an object, not {type(record).__name__}")
         task, rollout = task_index_of(record), rollout_index_of(record)
         top, raw_usage = numeric_fields(record), usage_of(record)
+        if isinstance(record.get(REWARD), bool):
+            top[REWARD] = record[REWARD]
         usage = {name: number for name, value in raw_usage.items() if (number := as_number(value)) is not None}
         self._admit(self._top, top)
         self._admit(self._usage, usage)
@@ -122,6 +124,11 @@ class MetricsBuilder:
         """Stop counting these rollouts; rollouts are numbered in the order in which they came."""
         self._left_out = np.array(sorted(rows), np.int64)
 
+    def renumber(self, rollout: Ints) -> None:
+        """Give every rollout another index, in the order in which they came."""
+        self._pack()
+        self._keys = [(self._key_column(0), rollout, self._key_column(2))]
+
     # ---- output --------------------------------------------------------------------------------------------------
 
     @property
@@ -159,7 +166,8 @@ class MetricsBuilder:
         new = [name for name in fields if name not in buffers]
         if new:
             self._pack()  # rows that wait have the old width
-            buffers.update((name, ColumnBuffer()) for name in new)
+            # Where rewards are listed one by one, true stays true.
+            buffers.update((name, ColumnBuffer(keeps_booleans=name == REWARD)) for name in new)
             self._decoder = None
 
     def _extend(self, rows: list[Row]) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.io.files import replacing
+from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.statistics import passing
@@ -115,10 +115,9 @@ class DifficultyFiles(NamedTuple):
 
     @classmethod
     def of(cls, rollouts: Path) -> "DifficultyFiles":
-        return cls(
-            rollouts.with_name(f"{rollouts.stem}_difficulty.jsonl"),
-            rollouts.with_name(f"{rollouts.stem}_solve_rates.svg"),
-        )
+        """Next to the rollouts, or whatever else they are named after."""
+        files = RunFiles.of(rollouts)
+        return cls(files.difficulty, files.solve_rates)
 
 
 def write_difficulty(base: Path, rates: SolveRates, *, threshold: float) -> DifficultyFiles:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.io.files import replacing
+from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.aggregate import Entry, task_entries
@@ -157,10 +157,8 @@ class ProfileFiles(NamedTuple):
     @classmethod
     def of(cls, rollouts: Path) -> "ProfileFiles":
         """Next to the rollouts."""
-        return cls(
-            rollouts.with_name(f"{rollouts.stem}_reward_profiling.jsonl"),
-            rollouts.with_name(f"{rollouts.stem}_agent_metrics.json"),
-        )
+        files = RunFiles.of(rollouts)
+        return cls(files.profile, files.agent_metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nemo_gym.io.files import replacing
+from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.coverage import Coverage
@@ -30,10 +30,14 @@ def details(
     *,
     coverage: Coverage | None = None,
     prices: Prices | None = None,
+    usd: float | None = None,
     threshold: float = PASS_THRESHOLD,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The details of one agent's rollouts, as written beside the metrics file."""
+    """The details of one agent's rollouts, as written beside the metrics file.
+
+    ``usd`` is what they cost, if that is known better than from the numbers of the table.
+    """
     starts = table.task_starts()
     metrics = table.metrics()
     fields = {f"mean/{name}": column for name, column in metrics.items()}
@@ -48,7 +52,7 @@ def details(
         "confidence": {"level": LEVEL, "resamples": RESAMPLES, "seed": seed},
         "intervals": {name: _as_dict(interval) for name, interval in intervals.items()},
         **averages,
-        **({"cost": cost(table, prices)} if prices is not None else {}),
+        **({"cost": cost(table, prices, usd)} if prices is not None else {}),
         "solve_threshold": threshold,
         **_attempts(table, threshold),
         "tasks_by_difficulty": solve_rates(table, threshold).counts(),
@@ -65,20 +69,21 @@ def _attempts(table: RolloutTable, threshold: float) -> dict[str, Any]:
     }
 
 
-def cost(table: RolloutTable, prices: Prices) -> dict[str, float]:
-    """What the rollouts cost in USD, had the endpoint cached nothing."""
-    used = table.metrics()
-    per_token = {"input_tokens": prices.input / 1e6, "output_tokens": prices.output / 1e6}
-    known = {name: used[name] for name in per_token if name in used}
-    usd = sum(
-        float(np.where(column.known, column.values, 0.0).sum()) * per_token[name] for name, column in known.items()
-    )
+def cost(table: RolloutTable, prices: Prices, usd: float | None = None) -> dict[str, float]:
+    """What the rollouts cost in USD; unless given, as if the endpoint had cached nothing."""
+    if usd is None:
+        used = table.metrics()
+        per_token = {"input_tokens": prices.input / 1e6, "output_tokens": prices.output / 1e6}
+        known = {name: used[name] for name in per_token if name in used}
+        usd = sum(
+            float(np.where(column.known, column.values, 0.0).sum()) * per_token[name] for name, column in known.items()
+        )
     return {"usd": usd, "usd_per_rollout": usd / len(table) if len(table) else 0.0}
 
 
 def details_path(rollouts: Path) -> Path:
     """Where the details of a rollout file are."""
-    return rollouts.with_name(f"{rollouts.stem}_aggregate_details.json")
+    return RunFiles.of(rollouts).details
 
 
 def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:
@@ -175,12 +180,18 @@ class Report:
 
     @classmethod
     def of(
-        cls, agent: str, table: RolloutTable, coverage: Coverage | None = None, prices: Prices | None = None
+        cls,
+        agent: str,
+        table: RolloutTable,
+        coverage: Coverage | None = None,
+        prices: Prices | None = None,
+        usd: float | None = None,
     ) -> "Report":
         """Look at the rollouts of an agent."""
         reward = table.top.get(REWARD)
         rewards = reward.values[reward.known] if reward is not None else table.task[:0].astype(float)
-        return cls(agent, coverage, details(table, coverage=coverage, prices=prices), rewards, solve_rates(table))
+        found = details(table, coverage=coverage, prices=prices, usd=usd)
+        return cls(agent, coverage, found, rewards, solve_rates(table))
 
     def text(self) -> str:
         """Some lines for a terminal. Coverage comes first: means over survivors mislead without it."""

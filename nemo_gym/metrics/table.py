@@ -31,6 +31,7 @@ class Column:
     present: Mask
     integral: bool = False
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
+    boolean: Mask | None = None  # where the record had true or false, if that is to be told
     two_valued: bool = False  # every value was true or false
 
     @property
@@ -43,10 +44,18 @@ class Column:
         exact: dict[int, int] = {}
         if self.exact:
             exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
-        return Column(self.values[rows], self.present[rows], self.integral, exact, two_valued=self.two_valued)
+        boolean = None if self.boolean is None else self.boolean[rows]
+        return Column(self.values[rows], self.present[rows], self.integral, exact, boolean, self.two_valued)
 
     def plain(self, start: int, stop: int) -> list[Any]:
         """The values of a range of rows as Python numbers, integers where the field has only integers."""
+        numbers = self._numbers(start, stop)
+        if self.boolean is not None:
+            for row in np.flatnonzero(self.boolean[start:stop]).tolist():
+                numbers[row] = bool(numbers[row])
+        return numbers
+
+    def _numbers(self, start: int, stop: int) -> list[Any]:
         values = self.values[start:stop]
         if not self.integral:
             return list(values.tolist())
@@ -147,9 +156,11 @@ _BOOLEAN: Final = frozenset({bool, type(None)})
 class ColumnBuffer:
     """One growing column. Rows that were packed before its first value count as absent."""
 
-    __slots__ = ("_chunks", "_exact", "_integral", "_two_valued")
+    __slots__ = ("_booleans", "_chunks", "_exact", "_integral", "_keeps_booleans", "_two_valued")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_booleans: bool = False) -> None:
+        self._keeps_booleans = keeps_booleans
+        self._booleans: list[tuple[int, Mask]] = []
         self._chunks: list[tuple[int, Floats, Mask]] = []
         self._exact: dict[int, int] = {}
         self._integral = True
@@ -161,10 +172,12 @@ class ColumnBuffer:
         present = ~np.isnan(packed)
         for row in np.flatnonzero(~present).tolist():
             present[row] = values[row] is not None  # a NaN that was given is present
-        if self._integral:
+        if self._integral or self._keeps_booleans:
             kinds = set(map(type, values))
-            self._integral = float not in kinds
+            self._integral = self._integral and float not in kinds
             self._two_valued = self._two_valued and kinds <= _BOOLEAN
+            if self._keeps_booleans and bool in kinds:
+                self._booleans.append((start, np.array([type(value) is bool for value in values])))
         for row in np.flatnonzero(np.abs(packed) >= EXACT_INTEGERS).tolist():
             value = values[row]
             if isinstance(value, int):
@@ -177,7 +190,16 @@ class ColumnBuffer:
         for start, packed, mask in self._chunks:
             values[start : start + len(packed)] = packed
             present[start : start + len(packed)] = mask
-        return Column(values, present, self._integral, self._exact, two_valued=self._integral and self._two_valued)
+        two_valued = self._integral and self._two_valued
+        return Column(values, present, self._integral, self._exact, self._boolean(rows), two_valued)
+
+    def _boolean(self, rows: int) -> Mask | None:
+        if not self._booleans:
+            return None
+        boolean = np.zeros(rows, np.bool_)
+        for start, mask in self._booleans:
+            boolean[start : start + len(mask)] = mask
+        return boolean
 
 
 def _floats(values: Sequence[Value]) -> Floats:

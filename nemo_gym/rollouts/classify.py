@@ -1,14 +1,12 @@
-"""The short way from an agent's answer to a line: told by a glance, without building what the answer holds.
-
-Almost every answer is a plain scored rollout. It goes to the file as it came, with its key around it, if it is valid
-JSON on one line and says nothing of its own about its key, its agent or a failure. Everything else takes the long way
-(``classify``), so speed never changes a result.
-
-Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
+"""Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
 
 A server that knows why it failed says so in a header of its error answer (``X-NG-Failure-Class``, and ``Retry-After``
 where that makes sense) or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it the
 status decides.
+
+Almost every answer is a plain scored rollout. It goes to the file as it came, with its key around it, if it is valid
+JSON on one line and says nothing of its own about its key, its agent or a failure (``plain_result``). Everything else
+is parsed, so speed never changes a result.
 """
 
 from collections.abc import Mapping
@@ -21,18 +19,21 @@ from msgspec import UNSET, Meta
 from nemo_gym.errors import RolloutError
 from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.keyed import encode_keyed
-from nemo_gym.rollouts.outcome import TRANSIENT, Completed, Failed, Failure, FailureClass, Outcome, Usage, Vanished
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.rollouts.tally import usage_in
+from nemo_gym.rollouts.tally import usage_in, usage_record
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     FAILURE_CLASS_HEADER,
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
+    NG_OWED_KEY,
     NG_TERMINAL_KEY,
+    RESPONSE_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
+    FailureClass,
 )
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.http.lazy import aiohttp
@@ -97,7 +98,7 @@ def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
         seen = _look(body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
-    if seen != _PlainResult(seen.reward, seen.response) or len(body) == 2:
+    if seen != _PlainResult(seen.reward, seen.response) or not body[1:-1].strip():
         return None
     key, agent = planned.key, encode(planned.row.get(AGENT_REF_KEY_NAME))
     return PlainResult(_LINE % (key.task, body[1:-1], agent, key.rollout), seen.reward, _usage(seen.response))
@@ -151,13 +152,16 @@ def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: 
     kind = record.get(NG_FAILURE_CLASS_KEY)
     if kind is not None and planned.attempt > 1:
         record[ATTEMPT_KEY] = planned.attempt
-    line = _stamped(planned, record)
+    try:
+        line = _stamped(planned, record)
+    except ValueError as error:  # which can be read, but not written again
+        return failed(planned, Failure.of(FailureClass.INVALID_RESPONSE, f"the agent's answer is {error}"), seconds)
     if record.get(NG_NO_PERSIST_KEY):
         return Vanished(planned, line, seconds, str(kind or "unnamed"))
     if kind is not None:
         message = str(record.get("error_message") or "")[:MESSAGE_CHARS]
         own = Failure(kind=str(kind), message=message, terminal=bool(record.get(NG_TERMINAL_KEY)))
-        return Failed(planned, line, seconds, own)
+        return Failed(planned, line, seconds, own, usage_in(record))
     return Completed(planned, line, seconds, _number(record.get("reward")), usage_in(record))
 
 
@@ -170,19 +174,21 @@ def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) 
     return failed(planned, failure_of_error(error), seconds)
 
 
-def failed(planned: PlannedRollout, failure: Failure, seconds: float) -> Failed:
+def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usage | None = None) -> Failed:
     """The outcome of an attempt that failed without an answer of the agent's own making."""
     record = {
         NG_FAILURE_CLASS_KEY: failure.kind,
         NG_TERMINAL_KEY: failure.terminal or None,
+        NG_OWED_KEY: failure.outside or None,
         "error_message": failure.message,
         ATTEMPT_KEY: planned.attempt,
         "_ng_duration_s": round(seconds, 3),
         "_ng_http_status": failure.http_status,
         "_ng_http_body": failure.http_body,
+        RESPONSE_KEY_NAME: {"usage": usage_record(usage)} if usage is not None else None,
     }
     known = {name: value for name, value in record.items() if value is not None}
-    return Failed(planned, _stamped(planned, known), seconds, failure)
+    return Failed(planned, _stamped(planned, known), seconds, failure, usage)
 
 
 def failure_of_error(error: Exception) -> Failure:
@@ -192,10 +198,10 @@ def failure_of_error(error: Exception) -> Failure:
         return failure_of_status(error.status, error.headers or {}, body)
     message = (str(error) or type(error).__name__)[:MESSAGE_CHARS]
     if isinstance(error, TimeoutError):
-        return _failure(FailureClass.TIMEOUT, message)
+        return Failure.of(FailureClass.TIMEOUT, message)
     if isinstance(error, RolloutError):
-        return _failure(FailureClass.AGENT_ERROR, message)
-    return _failure(FailureClass.CONNECTION, f"{type(error).__name__}: {message}")
+        return Failure.of(FailureClass.AGENT_ERROR, message)
+    return Failure.of(FailureClass.CONNECTION, f"{type(error).__name__}: {message}")
 
 
 def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
@@ -205,7 +211,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
         content = decode(body)
     claims: Mapping[str, Any] = content if isinstance(content, dict) else {}
     kind = headers.get(FAILURE_CLASS_HEADER) or claims.get(NG_FAILURE_CLASS_KEY)
-    return _failure(
+    return Failure.of(
         str(kind or _BY_STATUS.get(status, FailureClass.AGENT_ERROR)),
         f"HTTP {status}: {_words(content) or first_cause(body).strip()}"[:MESSAGE_CHARS],
         terminal=bool(claims.get(NG_TERMINAL_KEY)),
@@ -215,14 +221,8 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
     )
 
 
-def _failure(kind: str, message: str, *, terminal: bool = False, **details: Any) -> Failure:
-    return Failure(
-        kind=kind, message=message, terminal=terminal, transient=kind in TRANSIENT and not terminal, **details
-    )
-
-
 def _unreadable(reason: str, status: int, body: bytes) -> Failure:
-    return _failure(
+    return Failure.of(
         FailureClass.INVALID_RESPONSE,
         f"the agent's answer is {reason}"[:MESSAGE_CHARS],
         http_status=status,

@@ -1,9 +1,7 @@
-"""How many rollouts may run at once: what dispatch asks for, and the answer that never changes.
+"""How many rollouts may run at once: a fixed number, or one that is found out. Pure: told of time and outcomes.
 
-Finds out how many rollouts to run at once. Pure: it is told of time and outcomes, and answers with a number.
-
-Three facts are enough. More rollouts at once give more throughput only up to a point; behind that point they only wait
-for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
+To find it out, three facts are enough. More rollouts at once give more throughput only up to a point; beyond that point
+they only wait for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
 
     climb    double the limit as long as throughput grows with it
     hold     stay, and now and then
@@ -17,7 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NamedTuple, Protocol
 
-from nemo_gym.rollouts.outcome import Completed, Failed, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
+from nemo_gym.schemas.rows import FailureClass
 
 
 class Limit(Protocol):
@@ -43,14 +42,12 @@ class FixedLimit:
     number: int
 
     def allowed(self, now: float) -> int:  # noqa: ARG002 - the protocol's parameter
-        """The number."""
         return self.number
 
     def observe(self, outcome: Outcome, *, in_flight: int, now: float) -> None:
         """There is nothing to learn."""
 
     def next_change(self, now: float) -> float | None:  # noqa: ARG002 - the protocol's parameter
-        """Never."""
         return None
 
 

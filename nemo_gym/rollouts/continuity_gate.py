@@ -15,8 +15,9 @@ from nemo_gym.metrics.continuity import Continuity, check_continuity
 from nemo_gym.metrics.fields import output_of
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.outcome import Completed, Failure, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Completed, Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class ContinuityGate:
             return outcome
         # Not transient: what broke the sequence is most likely still there, and every attempt costs as much.
         failure = Failure(kind=FailureClass.INVALID_RESPONSE, message=_message(found))
-        return failed(outcome.planned, failure, outcome.seconds)
+        return failed(outcome.planned, failure, outcome.seconds, outcome.usage)
 
     def report(self) -> str:
         """One line about the rollouts that break; empty if none does."""

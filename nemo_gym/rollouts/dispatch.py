@@ -1,27 +1,28 @@
-"""What still has to be started: the plan in its order, and failed rollouts that wait for their next attempt.
+"""Runs what is owed, many at once, and hands out the outcomes as they come.
 
-Rows of the plan are taken only when there is room for them, so the backlog holds nothing but the few that wait.
-
-Runs what is owed, many at once, and hands out the outcomes as they come.
-
-Starts in the order of the plan. At most ``limit`` rollouts are in flight; a row is not even read before there is room
-for it. A rollout that fails in a way that may pass is put off and tried again. Nothing is kept once it was handed out.
+Starts in the order of the plan. At most ``limit`` attempts are in flight; a row is not even read before there is room
+for it. A rollout whose attempt fails in a way that may pass is put off and tried again; causes outside the rollouts
+pause the whole run (``outage``). Nothing is kept once it was handed out.
 """
 
 import asyncio
 import heapq
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final, TypeAlias
 
 from nemo_gym.rollouts.concurrency import Limit
+from nemo_gym.rollouts.outage import OutageWatch
 from nemo_gym.rollouts.outcome import Failed, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
 
 logger = logging.getLogger(__name__)
 
 
+DEFAULT_DRAIN_S: Final = 30.0
+GONE_WITHIN_S: Final = 2.0  # attempts that were cancelled
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 
@@ -82,8 +83,18 @@ class Dispatch:
     """
 
     def __init__(
-        self, owed: Iterator[PlannedRollout], attempt: Attempt, *, limit: Limit, pause: Pause = pause_before_retry
+        self,
+        owed: Iterator[PlannedRollout],
+        attempt: Attempt,
+        *,
+        limit: Limit,
+        pause: Pause = pause_before_retry,
+        outage: OutageWatch | None = None,
+        drain_s: float = DEFAULT_DRAIN_S,
     ) -> None:
+        self.outage = outage or OutageWatch()
+        self.ran_out_of_patience = False
+        self._drain_s = drain_s
         self._backlog = Backlog(owed)
         self._attempt = attempt
         self._limit = limit
@@ -119,6 +130,10 @@ class Dispatch:
         loop = asyncio.get_running_loop()
         try:
             while not self._is_over(loop.time()):
+                if self._stop_at is None and self.outage.is_over(loop.time()):
+                    self.ran_out_of_patience = True
+                    self.stop(drain_s=self._drain_s)
+                    continue
                 has_room = self._start_all(loop)
                 await self._wait(loop, has_room=has_room)
                 if batch := self._collect(loop.time()):
@@ -141,10 +156,14 @@ class Dispatch:
         if self._stop_at is not None:
             return False
         now = loop.time()
-        for _ in range(self._limit.allowed(now) - len(self._running)):
+        room = self._limit.allowed(now) - len(self._running)
+        if (during_outage := self.outage.room(now)) is not None:
+            room = min(room, during_outage)
+        for _ in range(room):
             planned = self._backlog.take(now)
             if planned is None:
                 return True
+            self.outage.started()
             task = loop.create_task(self._attempt(planned))
             self._running.add(task)
             task.add_done_callback(self._settle)
@@ -167,7 +186,8 @@ class Dispatch:
         if self._ended or (not self._running and self._backlog.is_empty):
             return
         retry = self._backlog.next_due if has_room else None
-        moments = (retry, self._limit.next_change(loop.time()), self._stop_at)
+        now = loop.time()
+        moments = (retry, self._limit.next_change(now), self.outage.next_change(now), self._stop_at)
         due = min((moment for moment in moments if moment is not None), default=None)
         self._waiter = loop.create_future()
         timer = loop.call_at(due, self._wake) if due is not None else None
@@ -180,18 +200,30 @@ class Dispatch:
 
     def _collect(self, now: float) -> list[Outcome]:
         """Take what has ended; put off what is worth another attempt."""
-        batch, self._ended = self._ended, []
-        level = len(self._running) + len(batch)
-        for outcome in batch:
+        ended, self._ended = self._ended, []
+        level = len(self._running) + len(ended)
+        for outcome in ended:
             self._limit.observe(outcome, in_flight=level, now=now)
-            if isinstance(outcome, Failed) and outcome.will_retry:
-                pause = self._pause(outcome.planned, outcome.failure.retry_after_s)
-                self._backlog.put_off(outcome.planned.again(), now + pause)
-        return batch
+            self.outage.observe(outcome, now)
+        return [self._put_off(outcome, now) if isinstance(outcome, Failed) else outcome for outcome in ended]
+
+    def _put_off(self, outcome: Failed, now: float) -> Failed:
+        """Arrange the next attempt, if there is to be one; otherwise say that this was the last one."""
+        planned, failure = outcome.planned, outcome.failure
+        if failure.outside:
+            tries = self.outage.tries(outcome, now)
+            if tries is None or self._stop_at is not None:
+                return replace(outcome, final=True)
+            pause = self._pause(replace(planned, attempt=tries), failure.retry_after_s)
+            self._backlog.put_off(planned, now + pause)
+        elif outcome.will_retry:
+            self._backlog.put_off(planned.again(), now + self._pause(planned, failure.retry_after_s))
+        return outcome
 
     async def _abandon(self) -> None:
-        """Cancel what is still running and wait until it is gone."""
+        """Cancel what is still running and wait until it is gone, but not for code that refuses to go."""
         running = list(self._running)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            await asyncio.wait(running, timeout=GONE_WITHIN_S)

@@ -34,7 +34,7 @@ def encode_keyed(key: RolloutKey, fields: Mapping[str, Any]) -> bytes:
 
 
 def key_of(line: bytes) -> RolloutKey | None:
-    """The key of a line, or None if the line is no record with a key."""
+    """The key of a line, or None if the line is not a record with a key."""
     first, last = _FIRST.match(line), _LAST.search(line, max(0, len(line) - _TAIL_BYTES))
     if first and last and line.rfind(_HEAD) == 0 and b"\0" not in line:
         return RolloutKey(int(first[1]), int(last[1]))

@@ -1,7 +1,7 @@
-"""What can be asked of a collection beyond the interface that others share with us.
+"""The options of a collection that the shared interface does not have.
 
-The fields are parameters like all others, but they are left out when the configuration is dumped: a dump holds what
-the interface names and nothing else.
+They are parameters like all others, but they are left out when a configuration is dumped: a dump holds what the
+interface names and nothing else.
 """
 
 from typing import Annotated, Any, Literal
@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from nemo_gym.rollouts.continuity_gate import TokenContinuity
+from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
 
 DEFAULT_WINDOW = 1024
 DEFAULT_TIMEOUT_S = 6 * 3600.0
-DEFAULT_DRAIN_S = 30.0
 
 
 def _as_list(value: Any) -> Any:
@@ -36,6 +37,12 @@ class CollectionOptions(BaseModel):
     rollout_timeout_s: float | None = Field(
         DEFAULT_TIMEOUT_S, gt=0, exclude=True, description="Seconds after which a rollout is given up; null: never."
     )
+    patience_s: float = Field(
+        DEFAULT_PATIENCE_S,
+        ge=0,
+        exclude=True,
+        description="Seconds to wait when nothing gets through to the servers or the model; then the rest stays owed.",
+    )
     max_failures: Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, exclude=True, description="Stop once more rollouts than this failed: a number, or a share like 0.1."
     )
@@ -53,6 +60,11 @@ class CollectionOptions(BaseModel):
         ResumeMode.STRICT,
         exclude=True,
         description="When resuming with other settings: strict refuses, extend runs what is new, force keeps the plan.",
+    )
+    overwrite: bool = Field(
+        False,
+        exclude=True,
+        description="Start afresh although the output holds rollouts; they are moved to a numbered folder beside it.",
     )
     retry_failed: Annotated[list[str], BeforeValidator(_as_list)] = Field(
         default_factory=list, exclude=True, description="Classes of failure to try again when resuming, e.g. [timeout]."

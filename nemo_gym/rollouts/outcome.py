@@ -1,34 +1,20 @@
-"""How a rollout ended: completed, failed, or vanished without a trace.
+"""How an attempt ended: completed, failed, or vanished without a trace.
 
 An outcome carries the line that is to be stored, ready to be written, and the few facts that the run itself needs. It
-says nothing about where the rollout ran.
+says nothing about where the attempt ran.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
-
-class FailureClass(StrEnum):
-    """Why a rollout failed. Agents may use words of their own; these are ours."""
-
-    TIMEOUT = "timeout"  # it took longer than it may
-    RATE_LIMITED = "rate_limited"  # an endpoint refused for now
-    CONNECTION = "connection"  # a server could not be reached, or went away in the middle
-    MODEL_ERROR = "model_error"  # the model endpoint failed
-    TOOL_ERROR = "tool_error"  # a tool failed in a way that its server did not turn into an answer
-    VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
-    JUDGE_FAILED = "judge_failed"  # the model that was to score it gave no verdict
-    INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
-    WORKER_DIED = "worker_died"  # the process that ran it is gone
-    AUTH = "auth"  # an endpoint does not accept our key
-    REJECTED = "rejected"  # an endpoint refused the request, and would again
-    AGENT_ERROR = "agent_error"  # anything else that an agent answered with an error
-
-
+# Nothing that a rollout does brings these about, so they cost it no attempt: the run waits until they pass.
+OUTSIDE: Final = frozenset(
+    {FailureClass.CONNECTION, FailureClass.RATE_LIMITED, FailureClass.MODEL_ERROR, FailureClass.WORKER_DIED}
+)
 # Worth another attempt within the same run. The others repeat themselves more often than not: they are owed again when
 # the collection is resumed, after somebody had a look.
 TRANSIENT: Final = frozenset(FailureClass) - {FailureClass.AUTH, FailureClass.REJECTED, FailureClass.AGENT_ERROR}
@@ -42,9 +28,16 @@ class Failure:
     message: str
     terminal: bool = False  # no further attempt can help, in this run or a later one
     transient: bool = False  # another attempt in this run may help
+    outside: bool = False  # the cause lies outside the rollout, which therefore stays owed
     retry_after_s: float | None = None
     http_status: int | None = None
     http_body: str | None = None
+
+    @classmethod
+    def of(cls, kind: str, message: str, *, terminal: bool = False, **details: Any) -> Self:
+        """A failure of which only the class is known: that tells whether another attempt may help."""
+        transient, outside = kind in TRANSIENT and not terminal, kind in OUTSIDE and not terminal
+        return cls(kind=kind, message=message, terminal=terminal, transient=transient, outside=outside, **details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +74,20 @@ class Failed(_Ended):
     """An attempt that led to nothing but knowledge of why."""
 
     failure: Failure
+    usage: Usage | None = None  # what the attempt cost all the same, if it tells
+    final: bool = False  # this run does not try again, although it might
 
     @property
     def will_retry(self) -> bool:
         """Whether this run tries again; if not, the rollout is given up for now."""
-        return self.failure.transient and self.planned.may_retry
+        if self.final:
+            return False
+        return self.failure.outside or (self.failure.transient and self.planned.may_retry)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether later runs do not try again either, unless they are told to."""
+        return self.failure.terminal or not (self.failure.outside or self.planned.may_retry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,6 @@
 Equal lines are the same task. The rollouts of a task are numbered from 0 without gaps, across all lines that belong to
 it, so a key ``(task, rollout)`` occurs once. What is wrong with the tasks is collected and raised after the last one,
 all at once: whoever stores a plan must not believe in it before its end.
-
-One rollout that is owed, on its way to an agent.
-
-Where a plan comes from: a task file and what is to be made of it.
 """
 
 import json
@@ -96,7 +92,7 @@ class _Numbering:
 
     def task_index(self, task: Task) -> int:
         """The index that the task brings along, else that of its text. The two kinds know nothing of each other."""
-        given: int | None = task.fields.get(TASK_INDEX_KEY_NAME)
+        given = as_index(task.fields.get(TASK_INDEX_KEY_NAME))
         return self._tasks.setdefault(task.identity, len(self._tasks)) if given is None else given
 
     def next_rollouts(self, task_index: int, times: int) -> range:
@@ -183,9 +179,16 @@ def _complaints(row: Row, problems: _Problems) -> list[int] | None:
     if not isinstance(row.get(RESPONSES_CREATE_PARAMS_KEY_NAME), dict):
         return problems.without_params
     index = row.get(TASK_INDEX_KEY_NAME)
-    if index is not None and type(index) is not int:
+    if index is not None and as_index(index) is None:
         return problems.odd_index
     return None
+
+
+def as_index(value: Any) -> int | None:
+    """The index that a task brings along, as a number or as the text of one; None if it has none."""
+    if isinstance(value, str) and value.lstrip("-").isdecimal():
+        return int(value)
+    return value if type(value) is int else None
 
 
 def agent_name(row: Mapping[str, Any]) -> str | None:
@@ -208,7 +211,7 @@ def _seeded(params: Mapping[str, Any], *, seed: int, number: int) -> dict[str, A
     try:
         extra = {**json.loads(metadata.get("extra_body") or "{}"), "seed": seed}
     except (ValueError, TypeError) as error:
-        raise TaskError(f"row {number} (counted from 0): metadata.extra_body is no JSON object: {error}") from None
+        raise TaskError(f"row {number} (counted from 0): metadata.extra_body is not a JSON object: {error}") from None
     return {**params, "metadata": {**metadata, "extra_body": json.dumps(extra)}}
 
 
@@ -287,6 +290,8 @@ def find_input(path: str) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
+    if folder := next((candidate for candidate in candidates if candidate.is_dir()), None):
+        raise ConfigError(f"the input {folder} is a folder", hint="name a file of JSON lines, one task each")
     raise ConfigPathNotFoundError(
         f"the input file {path!r} does not exist (looked for {', '.join(map(str, candidates))})",
         hint="correct +input_jsonl_fpath=… (or --input …)",

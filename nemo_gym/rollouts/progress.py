@@ -1,6 +1,4 @@
-"""Tells, each time a good part of a run is done, what is left for each agent. Pure.
-
-Shows how far a run is: a bar on a terminal, otherwise a line every half a minute.
+"""Shows how far a run is: a bar on a terminal, otherwise a line every half minute; at milestones also what is left.
 
 Collecting rollouts:  42%|████▏     | 420/1000 [01:10<01:37,  5.98it/s, reward=0.612, failed=3, running=64/64]
 """
@@ -87,7 +85,7 @@ class Progress:
             self._bar = tqdm(total=self._total, initial=plan.done, desc=LABEL, file=stream, dynamic_ncols=True)
 
     def advance(self, outcomes: Iterable[Outcome], tally: Tally, load: Load) -> None:
-        """Show what has ended. An attempt that will be repeated is no end."""
+        """Show what has ended. An attempt that will be repeated has not ended the rollout."""
         self._ended += [o.planned.agent for o in outcomes if not (isinstance(o, Failed) and o.will_retry)]
         self._state = tally, load
         if self._clock() >= self._next_show:

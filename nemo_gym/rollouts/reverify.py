@@ -1,12 +1,11 @@
-"""Rollouts that were saved earlier, by key: where each is, and the row that it was made from.
-
-Of each only its position is kept. A line that can't be read, or a rollout that is there twice, is counted and left out.
-
-Scores saved rollouts again: the verifier of today on the transcript of then, without the model that wrote it.
+"""Scores saved rollouts again: the verifier of today on the transcript of then, without the model that wrote it.
 
 A new run whose attempts are calls of ``/seed_session`` and ``/verify`` instead of ``/run``: it has a plan, failures
 with their classes, metrics, and can be resumed like any other. What a verifier keeps in its session can be rebuilt by
 making the recorded tool calls again.
+
+Of the saved rollouts only the positions are kept. A line that can't be read, or a rollout that is there twice, is
+counted and left out.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.classify import expected_errors, failed, failure_of_status, outcome_of_answer, outcome_of_error
 from nemo_gym.rollouts.keyed import key_in, key_of
-from nemo_gym.rollouts.outcome import TRANSIENT, Failure, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name
 from nemo_gym.rollouts.run import Aggregate, CollectionRun, RunControl, run_collection
 from nemo_gym.rollouts.store.history import AttemptPolicy, packed
@@ -33,7 +32,7 @@ from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
 from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.tally import Summary
-from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, RolloutKey
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, FailureClass, RolloutKey
 from nemo_gym.servers.rollout_scope import mark_rollout
 from nemo_gym.servers.server_client import GymClient
 
@@ -57,7 +56,7 @@ class SavedRollouts:
             else:
                 self.left_out += bool(line.text.strip())
         if self.left_out:
-            logger.warning("%s: %d lines are no rollouts, or repeat one, and are left out", path, self.left_out)
+            logger.warning("%s: %d lines are not rollouts, or repeat one, and are left out", path, self.left_out)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -148,9 +147,8 @@ class VerifyAttempt:
         except expected_errors() as error:
             seconds = perf_counter() - started
             if patience.expired():
-                kind = FailureClass.TIMEOUT
-                message = f"no verdict within {self.timeout_s:g} s"
-                return failed(planned, Failure(kind=kind, message=message, transient=True), seconds)
+                late = Failure.of(FailureClass.TIMEOUT, f"no verdict within {self.timeout_s:g} s")
+                return failed(planned, late, seconds)
             return outcome_of_error(planned, error, seconds)
         return outcome_of_answer(planned, answer.status, answer.headers, body, perf_counter() - started)
 
@@ -171,8 +169,7 @@ class VerifyAttempt:
         if reply.status >= 400:
             failure = failure_of_status(reply.status, reply.headers, await reply.read())
             if failure.kind == FailureClass.AGENT_ERROR:
-                kind = _CLASS_OF_PATH[path]
-                failure = replace(failure, kind=kind, transient=kind in TRANSIENT and not failure.terminal)
+                failure = replace(failure, kind=_CLASS_OF_PATH[path], transient=not failure.terminal)
             raise _RefusedError(failure)
         return reply
 
@@ -182,7 +179,7 @@ class VerifyAttempt:
         for call in items:
             if call.get("type") != "function_call" or call.get("call_id") not in results:
                 continue  # what was not answered was not carried out
-            with suppress(ValueError):  # nor was a call whose arguments are no JSON
+            with suppress(ValueError):  # nor was a call whose arguments are not JSON
                 arguments = json.loads(call.get("arguments") or "")
                 reply = await self.client.post(
                     server_name=server, url_path=f"/{call.get('name')}", json=arguments, cookies=cookies
@@ -200,6 +197,7 @@ class Reverification:
     saved: SavedRollouts
     output: Path
     resume: bool = False
+    overwrite: bool = True  # whether a fresh run may move aside what is there
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
 
@@ -218,6 +216,7 @@ async def reverify(
         rows=wanted.saved.rows,
         request=Request({"verified_again": True, "replay_tools": attempt.tools is not None}, wanted.saved.path),
         resume=wanted.resume,
+        overwrite=wanted.overwrite,
         retries=wanted.retries,
         fsync=wanted.fsync,
         agents=set(attempt.verifiers),

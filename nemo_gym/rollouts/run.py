@@ -1,32 +1,28 @@
-"""Stopping a run from outside: the first request lets running rollouts finish, the second does not.
+"""One run from beginning to end: plan or resume, run what is owed, save every outcome, compute the metrics.
 
-The heart: runs what is owed and saves what comes of it.
-
-plan  ─►  agenda  ─►  dispatch  ─►  outcome  ─►  store
-
-One run from beginning to end: plan or resume, collect, compute the metrics, say how it went.
+plan  ─►  dispatch  ─►  outcome  ─►  store
 """
 
 import asyncio
 import logging
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.files import StorageError
 from nemo_gym.rollouts.concurrency import Limit
 from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
-from nemo_gym.rollouts.dispatch import Attempt, Dispatch, Pause, pause_before_retry
-from nemo_gym.rollouts.options import DEFAULT_DRAIN_S
+from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, Attempt, Dispatch, Pause, pause_before_retry
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.rollouts.progress import Progress
-from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.stopping import StopSwitch
+from nemo_gym.rollouts.store.history import AttemptPolicy, read_spending
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
@@ -38,61 +34,6 @@ if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
 
 logger = logging.getLogger(__name__)
-
-
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-class StopSwitch:
-    """Remembers that the run was asked to stop, and tells whoever runs it."""
-
-    def __init__(self, *, drain_s: float) -> None:
-        self._drain_s = drain_s
-        self._requests = 0
-        self._listener: Callable[[float], None] | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the run was asked to stop."""
-        return self._requests > 0
-
-    def press(self) -> None:
-        """Ask for the run to stop; asking again is more urgent."""
-        self._requests += 1
-        if self._listener is not None:
-            self._listener(self._patience)
-
-    def connect(self, listener: Callable[[float], None]) -> None:
-        """Call this with the seconds that running rollouts may take, now if the switch is already on."""
-        self._listener = listener
-        if self.is_on:
-            listener(self._patience)
-
-    @property
-    def _patience(self) -> float:
-        return self._drain_s if self._requests == 1 else 0.0
-
-
-@contextmanager
-def on_signals(switch: StopSwitch, announce: Callable[[str], None]) -> Iterator[None]:
-    """Press the switch on Ctrl-C and SIGTERM while the block runs. Must be entered inside a running event loop."""
-    loop = asyncio.get_running_loop()
-
-    def handle(name: str) -> None:
-        announce(
-            f"{name}: stopping now"
-            if switch.is_on
-            else f"{name}: starting no more rollouts; waiting for those that run (again to stop at once)"
-        )
-        switch.press()
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, handle, number.name)
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 TICK_S = 1.0
@@ -111,6 +52,7 @@ class RunControl:
     budget: Budget = field(default_factory=Budget)
     prices: Mapping[str, Prices] = field(default_factory=dict)  # of each agent's model
     drain_s: float = DEFAULT_DRAIN_S
+    patience_s: float = DEFAULT_PATIENCE_S  # how long causes outside the rollouts are waited out
     stop: StopSwitch = field(default_factory=lambda: StopSwitch(drain_s=DEFAULT_DRAIN_S))
     pause: Pause = pause_before_retry
     token_continuity: TokenContinuity = TokenContinuity.WARN
@@ -126,9 +68,16 @@ async def collect(
     *,
     owed: Iterable[PlannedRollout] | None = None,
 ) -> Tally:
-    """Run everything that is owed (the whole agenda unless given) and save every outcome as it comes."""
+    """Run everything that is owed (all that the plan owes unless given) and save every outcome as it comes."""
     tally = Tally(spending=Spending(control.prices))
-    dispatch = Dispatch(iter(plan if owed is None else owed), attempt, limit=control.limit, pause=control.pause)
+    dispatch = Dispatch(
+        iter(plan if owed is None else owed),
+        attempt,
+        limit=control.limit,
+        pause=control.pause,
+        outage=OutageWatch(control.patience_s),
+        drain_s=control.drain_s,
+    )
     control.stop.connect(lambda patience: dispatch.stop(drain_s=patience))
     progress = Progress(plan, control.stream) if control.stream is not None and len(plan) else None
     watch = _Watch(StopRules(failure_budget(control.max_failures, len(plan)), control.budget), control, tally, dispatch)
@@ -141,8 +90,11 @@ async def collect(
             if control.listener is not None:
                 control.listener(outcomes)
             watch.look()
+    if dispatch.ran_out_of_patience:
+        tally.ending = Ending.OUTAGE
+        tally.reason = f"nothing got through for {control.patience_s:g} s (patience_s): {dispatch.outage.reason}"
     if control.stop.is_on and tally.ended < len(plan):
-        tally.ending = Ending.INTERRUPTED
+        tally.ending, tally.reason = Ending.INTERRUPTED, ""
     return tally
 
 
@@ -207,6 +159,8 @@ class CollectionRun:
     owed: Callable[[], Iterable[Row]] | None = None  # says what is left on resuming, if that is not what the files say
     resume: bool = False
     resume_mode: ResumeMode = ResumeMode.STRICT
+    overwrite: bool = True  # whether a fresh run may move aside what is there; if not, it is refused
+    may_be_empty: bool = True  # whether a plan without rollouts is accepted
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
     agents: Collection[str] | None = None  # those that exist, if that is known
@@ -216,15 +170,16 @@ async def run_collection(
     run: CollectionRun, attempt: Attempt, control: RunControl, aggregate: Aggregate | None = None
 ) -> Summary:
     """Collect everything that is owed, and compute the metrics if it is said how."""
-    with open_store(run.output, fsync=run.fsync) as store:
+    with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
         plan = open_plan(
             store,
             run.rows,
             run.request,
             resume=run.resume,
+            overwrite=run.overwrite,
             mode=run.resume_mode,
             policy=run.retries,
-            approve=lambda plan: _check_agents(plan, run.agents),
+            approve=lambda plan: _approve(plan, run),
         )
         _announce(plan, run.retries)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
@@ -233,15 +188,31 @@ async def run_collection(
         metrics: Sequence[RunMetrics] = ()
         if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
             metrics = await aggregate(store)
+        elif tally.completed:  # what was computed before no longer describes what is there
+            for path in (store.files.metrics, store.files.details):
+                path.unlink(missing_ok=True)
         return Summary(
             files=store.files,
             planned=plan.planned,
             done_before=plan.done,
             given_up_before=plan.given_up,
             tally=tally,
+            spent=await asyncio.to_thread(read_spending, [store.files.rollouts], control.prices)
+            if control.prices
+            else None,
             metrics=metrics,
             has_metrics_file=store.files.metrics.exists(),
         )
+
+
+def _approve(plan: PlanOnDisk, run: CollectionRun) -> None:
+    """Refuse a plan that can't be run, before anything on disk is touched."""
+    if not plan.planned and not run.may_be_empty:
+        raise ConfigError(
+            f"the input {run.request.input or ''} has no tasks, so there is nothing to run".replace("  ", " "),
+            hint="each line of the input is one task; correct input_jsonl_fpath or limit",
+        )
+    _check_agents(plan, run.agents)
 
 
 def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
@@ -262,7 +233,7 @@ def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
             plan.done,
             attempts,
             len(plan.failures),
-            plan.given_up,
+            plan.given_up.total(),
             retries.max_attempts,
             len(plan),
         )

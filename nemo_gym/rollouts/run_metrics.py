@@ -1,43 +1,46 @@
-"""What was planned and what failed, as far as the files beside some rollouts tell: for saying how complete they are.
-
-Turns completed rollouts into metrics, and what is known beside them.
+"""Turns completed rollouts, of one run or of several, into metrics and what is known beside them.
 
 An agent's metrics are its own affair: its ``/aggregate_metrics`` gets its rollouts and answers. Only where it is known
-that the answer would be the default one is it computed here, from numbers read in one pass, without asking. An agent
+that the answer would be the standard one is it computed here, from numbers read in one pass, without asking. An agent
 that can't answer loses its own metrics and nobody else's. Both files are replaced as a whole.
 
-Merges the rollout files of several runs and computes the metrics of all of them together.
+How complete the rollouts are is told by the plans and the failures that lie beside them (``PlannedKeys``).
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self, TypeAlias
 
-from nemo_gym.config.prices import prices_by_agent
+import numpy as np
+
 from nemo_gym.errors import ConfigPathNotFoundError
-from nemo_gym.io.files import RunFiles, replacing, storage_errors
+from nemo_gym.io.files import RunFiles, follow_link, replacing, role_of, storage_errors
 from nemo_gym.io.json import decode
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import mean_metrics
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import Coverage, coverage
-from nemo_gym.metrics.profile import ProfileFiles
-from nemo_gym.metrics.report import Report, details_path, write_details
+from nemo_gym.metrics.report import Report, write_details
 from nemo_gym.metrics.statistics import overall
-from nemo_gym.metrics.table import Keys, RolloutTable
-from nemo_gym.rollouts.attempt import AgentClient
-from nemo_gym.rollouts.keyed import key_in, sort_key
+from nemo_gym.metrics.table import Ints, Keys, RolloutTable
+from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
+from nemo_gym.rollouts.keyed import key_in, key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
 from nemo_gym.rollouts.plan import agent_name
+from nemo_gym.rollouts.store.history import read_spending
+from nemo_gym.rollouts.store.output import OutputPathError, check_output, is_taken, move_to_backup
 from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.shard_files import expand_globs
 from nemo_gym.rollouts.store.shards import Shards
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, Prices, RolloutKey
+from nemo_gym.rollouts.tally import Spending
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, RolloutKey
 
 logger = logging.getLogger(__name__)
+
+Shift: TypeAlias = Callable[[int, Ints], Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +51,24 @@ class PlannedKeys:
     failures: list[tuple[RolloutKey, str]]
 
     @classmethod
-    def of(cls, rollouts: Sequence[Path]) -> Self | None:
-        """What lies beside these rollout files; None if one of them has no plan, as then nobody knows."""
+    def of(cls, rollouts: Sequence[Path], shift: Shift = lambda _, task: np.zeros(len(task), np.int64)) -> Self | None:
+        """What lies beside these rollout files; None if one of them has no plan, as then nobody knows.
+
+        ``shift`` tells what is added to the rollout indices of some tasks in a file.
+        """
         files = [RunFiles.of(path) for path in rollouts]
         if not all(each.plan.is_file() for each in files):
             return None
-        plan = MetricsBuilder()
-        for each in files:
+        plan, failures, shifts = MetricsBuilder(), list[tuple[RolloutKey, str]](), [np.zeros(0, np.int64)]
+        for number, each in enumerate(files):
+            before = len(plan)
             plan.add_file(each.plan)
-        return cls(plan, [failure for each in files for failure in _failures(each.failures)])
+            shifts.append(shift(number, plan.keys().task[before:]))
+            for key, kind in _failures(each.failures):
+                added = int(shift(number, np.array([key.task]))[0])
+                failures.append((RolloutKey(key.task, key.rollout + added), kind))
+        plan.renumber(plan.keys().rollout + np.concatenate(shifts))
+        return cls(plan, failures)
 
     @property
     def agents(self) -> list[str]:
@@ -82,6 +94,7 @@ def _failures(path: Path) -> list[tuple[RolloutKey, str]]:
 
 
 Record = Mapping[str, Any]
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,42 +125,43 @@ async def aggregate_run(files: RunFiles, client: AgentClient | None) -> list[Run
 
 async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | None) -> list[RunMetrics]:
     """The metrics of rollouts and the files with them, named after the output. Without a client: the default ones."""
-    planned = await asyncio.to_thread(PlannedKeys.of, shards.paths)
+    agents = agents_of(client) if client is not None else None
+    files = RunFiles.of(output)
+    planned = await asyncio.to_thread(PlannedKeys.of, shards.paths, shards.shift)
     tables = {agent: shards.table_of(agent) for agent in shards.agents}
-    reports = await asyncio.to_thread(_reports, tables, planned, _prices(client))
-    found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, client, output) for agent in tables))
+    spent = Spending(agents.prices if agents is not None else {})
+    if spent.prices:
+        spent = await asyncio.to_thread(read_spending, shards.paths, spent.prices)
+    reports = await asyncio.to_thread(_reports, tables, planned, spent)
+    found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, agents, output) for agent in tables))
     metrics = [
         RunMetrics(agent, answer, reports[agent])
         for agent, answer in zip(tables, found, strict=True)
         if answer is not None
     ]
     if metrics:
-        await asyncio.to_thread(write_metrics, RunFiles.of(output).metrics, metrics)
-    with storage_errors(details_path(output), "write"):
-        write_details(details_path(output), {agent: report.details for agent, report in reports.items()})
+        await asyncio.to_thread(write_metrics, files.metrics, metrics)
+    else:
+        files.metrics.unlink(missing_ok=True)  # those of an earlier run would mislead
+    with storage_errors(files.details, "write"):
+        write_details(files.details, {agent: report.details for agent, report in reports.items()})
     return metrics
 
 
 async def _metrics(
-    agent: str, table: RolloutTable, shards: Shards, client: AgentClient | None, output: Path
+    agent: str, table: RolloutTable, shards: Shards, agents: Agents | None, output: Path
 ) -> AggregateMetrics | RolloutTable | None:
-    if client is None or has_default_metrics(getattr(client, "local_servers", {}), agent):
+    if agents is None or has_default_metrics(agents.servers, agent):
         return table
-    return await ask(agent, shards.records_of(agent), client, output.parent)
+    return await ask(agent, shards.records_of(agent), agents, output.parent)
 
 
-def _prices(client: AgentClient | None) -> Mapping[str, Prices]:
-    config = getattr(client, "global_config_dict", None)
-    return {} if config is None else prices_by_agent(config)
-
-
-def _reports(
-    tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, prices: Mapping[str, Prices]
-) -> dict[str, Report]:
+def _reports(tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, spent: Spending) -> dict[str, Report]:
     reports = {}
     for agent in sorted({*tables, *(planned.agents if planned else ())}):
         table = tables.get(agent) or RolloutTable.empty()
-        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned), prices.get(agent))
+        prices, usd = spent.prices.get(agent), spent.usd_by_agent.get(agent)
+        reports[agent] = Report.of(agent, table, _coverage(agent, table, planned), prices, usd)
     return reports
 
 
@@ -177,8 +191,8 @@ def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
 
 async def ask_for_metrics(groups: Mapping[str, Sequence[Record]], client: AgentClient) -> list[RunMetrics]:
     """Ask every agent for the metrics of its rollouts; agents in alphabetical order."""
-    names = sorted(groups)
-    answers = await asyncio.gather(*(ask(name, groups[name], client) for name in names))
+    names, agents = sorted(groups), agents_of(client)
+    answers = await asyncio.gather(*(ask(name, groups[name], agents) for name in names))
     return [RunMetrics(name, metrics) for name, metrics in zip(names, answers, strict=True) if metrics is not None]
 
 
@@ -187,24 +201,32 @@ def find_shards(patterns: str, output: Path) -> list[Path]:
 
     What else they match is left out: an earlier merge, which holds nothing new, and files that lie beside rollouts.
     """
-    found = [path for path in map(Path, expand_globs(patterns)) if path.absolute() != output.absolute()]
-    beside = {other for path in found for other in _beside(path)}
-    paths = [path for path in found if path not in beside]
-    if not paths:
-        raise ConfigPathNotFoundError(
-            f"no file matches {patterns!r}", hint="correct +input_glob=… (or --input-glob …); patterns need quotes"
-        )
-    return paths
-
-
-def _beside(rollouts: Path) -> tuple[Path, ...]:
-    files = RunFiles.of(rollouts)
-    return files.plan, files.failures, ProfileFiles.of(rollouts).groups
+    merged = RunFiles.of(output).rollouts.absolute()
+    found = [path for path in map(Path, expand_globs(patterns)) if follow_link(path).absolute() != merged]
+    paths = [path for path in found if path.is_file() and role_of(path) is None]
+    if paths:
+        return paths
+    left_out = f" (only {', '.join(path.name for path in found[:_SHOWN])})" if found else ""
+    raise ConfigPathNotFoundError(
+        f"no file matches {patterns!r}{left_out}",
+        hint="correct +input_glob=… (or --input-glob …); patterns need quotes",
+    )
 
 
 def write_merged(shards: Shards, output: Path) -> None:
-    """Write all rollouts into one file, in the order of their keys."""
-    with replacing(output) as file:
+    """Write all rollouts into one file, in the order of their keys. What it held besides them is moved aside."""
+    files = RunFiles.of(output)
+    check_output(files)
+    if is_taken(files):
+        if files.manifest.exists() or files.plan.exists():
+            raise OutputPathError(
+                f"{output} is the output of a collection, and is not among the files to merge",
+                hint="choose another output_jsonl_fpath for the merged rollouts",
+            )
+        held = {key_of(line.text) for line in read_lines(files.rollouts)}
+        if not held <= shards.keys():
+            move_to_backup(files)
+    with replacing(files.rollouts) as file:
         file.writelines(line + b"\n" for line in shards.lines())
 
 

@@ -5,23 +5,28 @@
             train_on(group)
 
 Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. Attempts that are
-followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward.
+followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward. An outage is
+waited out for ``patience_s``; then what it hit is shown as failed, and an ``OutageError`` ends the loop.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import encode
-from nemo_gym.rollouts.attempt import AgentAttempt, AgentClient
+from nemo_gym.rollouts.agents import AgentClient
+from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
-from nemo_gym.rollouts.dispatch import Dispatch
+from nemo_gym.rollouts.dispatch import Attempt, Dispatch
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Failed, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, PlanSpec, Row, plan_rollouts
 from nemo_gym.rollouts.tasks import Task
-from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
+from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME, RolloutKey
 
 MAX_ATTEMPTS = 3
 
@@ -35,10 +40,13 @@ async def stream(
     limit: int | Limit = DEFAULT_WINDOW,
     timeout_s: float | None = None,
     max_attempts: int = MAX_ATTEMPTS,
+    patience_s: float = DEFAULT_PATIENCE_S,
 ) -> AsyncGenerator[Outcome, None]:
     """Run tasks and yield how each rollout ended, in the order in which they end."""
     rows = _plan(tasks, PlanSpec(agent=agent, repeats=repeats))
-    async with aclosing(_run(rows, client, limit, timeout_s, max_attempts)) as outcomes:
+    async with aclosing(
+        _run(rows, AgentAttempt(client, timeout_s=timeout_s), limit, max_attempts, patience_s)
+    ) as outcomes:
         async for outcome in outcomes:
             yield outcome
 
@@ -52,6 +60,7 @@ async def stream_groups(
     limit: int | Limit = DEFAULT_WINDOW,
     timeout_s: float | None = None,
     max_attempts: int = MAX_ATTEMPTS,
+    patience_s: float = DEFAULT_PATIENCE_S,
 ) -> AsyncGenerator[list[Outcome], None]:
     """Run tasks and yield all rollouts of a task together, once the last of them has ended, in their order."""
     rows = list(_plan(tasks, PlanSpec(agent=agent, repeats=repeats)))
@@ -59,7 +68,9 @@ async def stream_groups(
     for row in rows:
         missing[row[TASK_INDEX_KEY_NAME]] = missing.get(row[TASK_INDEX_KEY_NAME], 0) + 1
     groups: dict[int, list[Outcome]] = {}
-    async with aclosing(_run(rows, client, limit, timeout_s, max_attempts)) as outcomes:
+    async with aclosing(
+        _run(rows, AgentAttempt(client, timeout_s=timeout_s), limit, max_attempts, patience_s)
+    ) as outcomes:
         async for outcome in outcomes:
             task = outcome.planned.key.task
             groups.setdefault(task, []).append(outcome)
@@ -73,17 +84,26 @@ def _plan(tasks: Iterable[Mapping[str, Any]], spec: PlanSpec) -> Iterable[Row]:
     return plan_rollouts(numbered, spec)
 
 
+class OutageError(ConfigError):
+    """Nothing got through to the servers or the model for as long as was to be waited."""
+
+
 async def _run(
-    rows: Iterable[Row], client: AgentClient, limit: int | Limit, timeout_s: float | None, max_attempts: int
+    rows: Iterable[Row], attempt: Attempt, limit: int | Limit, max_attempts: int, patience_s: float
 ) -> AsyncGenerator[Outcome, None]:
     owed = (PlannedRollout.of(row, last_attempt=max_attempts) for row in rows)
-    dispatch = Dispatch(
-        owed,
-        AgentAttempt(client, timeout_s=timeout_s),
-        limit=FixedLimit(limit) if isinstance(limit, int) else limit,
-    )
+    concurrency = FixedLimit(limit) if isinstance(limit, int) else limit
+    dispatch = Dispatch(owed, attempt, limit=concurrency, outage=OutageWatch(patience_s), drain_s=0.0)
+    put_off: dict[RolloutKey, Failed] = {}
     async with aclosing(aiter(dispatch)) as batches:
         async for batch in batches:
             for outcome in batch:
-                if not (isinstance(outcome, Failed) and outcome.will_retry):
+                if isinstance(outcome, Failed) and outcome.will_retry:
+                    put_off[outcome.planned.key] = outcome
+                else:
+                    put_off.pop(outcome.planned.key, None)
                     yield outcome
+    for outcome in put_off.values():
+        yield replace(outcome, final=True)
+    if dispatch.ran_out_of_patience:
+        raise OutageError(f"nothing got through for {patience_s:g} s: {dispatch.outage.reason}")

@@ -1,20 +1,16 @@
-"""What a run spends: tokens, money, time; and when it has spent enough. Pure.
+"""How a run goes: what came out of it, what it spends, when it has to end early, and what to tell a person. Pure.
 
 Tokens are those that rollouts report in ``response.usage``; money is tokens times the prices that the configuration
 gives for the model of an agent. A budget never cuts a rollout short: it only keeps new ones from starting.
-
-Counts how a run goes, and says how it went. Pure.
-
-When a run ends before its plan does: too much has failed, nothing works, or the budget is used up. Pure.
-
-What a run leaves a person to read.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nemo_gym.errors import Exit
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
 from nemo_gym.schemas.rows import Prices
@@ -30,7 +26,12 @@ class Spending:
     prices: Mapping[str, Prices] = field(default_factory=dict)  # by agent
     input_tokens: int = 0
     output_tokens: int = 0
-    usd: float = 0.0
+    usd_by_agent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def usd(self) -> float:
+        """Of all agents together."""
+        return sum(self.usd_by_agent.values())
 
     @property
     def tokens(self) -> int:
@@ -38,13 +39,17 @@ class Spending:
         return self.input_tokens + self.output_tokens
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count what completed rollouts used."""
+        """Count what these attempts used, completed or failed, as far as they tell."""
         for outcome in outcomes:
-            if isinstance(outcome, Completed) and (usage := outcome.usage) is not None:
-                self.input_tokens += usage.input_tokens
-                self.output_tokens += usage.output_tokens
-                if (prices := self.prices.get(outcome.planned.agent)) is not None:
-                    self.usd += cost(usage, prices)
+            if isinstance(outcome, Completed | Failed) and outcome.usage is not None:
+                self.count(outcome.planned.agent, outcome.usage)
+
+    def count(self, agent: str, usage: Usage) -> None:
+        """Count the tokens of one attempt."""
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        if (prices := self.prices.get(agent)) is not None:
+            self.usd_by_agent[agent] = self.usd_by_agent.get(agent, 0.0) + cost(usage, prices)
 
     def text(self) -> str:
         """For the end of a run; empty if nothing is known."""
@@ -91,6 +96,12 @@ def usage_in(record: Mapping[str, Any]) -> Usage | None:
     return Usage(*counts) if all(type(count) is int and count >= 0 for count in counts) else None
 
 
+def usage_record(usage: Usage) -> dict[str, Any]:
+    """Tokens as a result tells them."""
+    counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    return {**counts, "input_tokens_details": {"cached_tokens": usage.cached_tokens}}
+
+
 EXAMPLE_CHARS = 100
 HOPELESS_FAILURES = 50
 
@@ -101,23 +112,16 @@ class Ending(StrEnum):
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
     TOO_MANY_FAILURES = "too many failures"
+    OUTAGE = "nothing gets through"
     OUT_OF_BUDGET = "the budget is used up"
     NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 goes on all the same)"
-
-
-class ExitCode(IntEnum):
-    """What a collection tells the shell. (1 is for mistakes in the configuration.)"""
-
-    DONE = 0
-    FAILURES = 3
-    INTERRUPTED = 130
 
 
 @dataclass(slots=True)
 class ClassTally:
     """Failures of one class."""
 
-    rollouts: int = 0  # given up because of it, at least for this run
+    rollouts: int = 0  # that this run does not try again because of it
     attempts: int = 0
     example: str = ""
 
@@ -131,19 +135,21 @@ class Tally:
     rewarded: int = 0
     reward_sum: float = 0.0
     failures: dict[str, ClassTally] = field(default_factory=dict)
+    given_up: Counter[str] = field(default_factory=Counter)  # rollouts that later runs do not try either, by class
+    left_owed: int = 0  # rollouts that this run could not finish for causes outside them
     spending: Spending = field(default_factory=Spending)
     ending: Ending = Ending.FINISHED
     reason: str = ""  # of an early end
 
     @property
     def failed(self) -> int:
-        """Rollouts that this run gave up."""
-        return sum(tally.rollouts for tally in self.failures.values())
+        """Rollouts that this run gave up because of what they did."""
+        return sum(tally.rollouts for tally in self.failures.values()) - self.left_owed
 
     @property
     def ended(self) -> int:
         """Rollouts that this run is through with, one way or the other."""
-        return self.completed + self.failed + self.vanished
+        return self.completed + self.failed + self.left_owed + self.vanished
 
     @property
     def is_hopeless(self) -> bool:
@@ -178,18 +184,21 @@ class Tally:
     def _add_failure(self, outcome: Failed) -> None:
         tally = self.failures.setdefault(outcome.failure.kind, ClassTally())
         tally.attempts += 1
-        tally.rollouts += not outcome.will_retry
+        if not outcome.will_retry:
+            tally.rollouts += 1
+            self.left_owed += outcome.failure.outside
+            self.given_up[outcome.failure.kind] += outcome.is_given_up
         if not tally.example:
             key = outcome.planned.key
             tally.example = f"task {key.task} rollout {key.rollout}: {outcome.failure.message}"
 
-    def exit_code(self, *, still_owed: int = 0) -> ExitCode:
+    def exit_code(self, *, still_owed: int = 0) -> Exit:
         """What to tell the shell; ``still_owed`` counts planned rollouts that are not completed for other reasons."""
         if self.ending is Ending.INTERRUPTED:
-            return ExitCode.INTERRUPTED
+            return Exit.INTERRUPTED
         if self.failed or self.vanished or still_owed or self.ending is not Ending.FINISHED:
-            return ExitCode.FAILURES
-        return ExitCode.DONE
+            return Exit.FAILURES
+        return Exit.OK
 
 
 def failure_table(tally: Tally) -> str:
@@ -248,8 +257,9 @@ class Summary:
     files: RunFiles
     planned: int
     done_before: int
-    given_up_before: int
+    given_up_before: Mapping[str, int]  # by the class of their last failure
     tally: Tally
+    spent: Spending | None = None  # by all runs of this output, if it was added up
     metrics: Sequence["RunMetrics"] = ()
     has_metrics_file: bool = False
 
@@ -259,7 +269,7 @@ class Summary:
         return self.done_before + self.tally.completed
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> Exit:
         """What to tell the shell."""
         return self.tally.exit_code(still_owed=self.planned - self.completed)
 
@@ -273,21 +283,34 @@ class Summary:
         yield f"{self.completed} of {self.planned} rollouts completed{self._shortfall()}"
         if self.tally.ending is not Ending.FINISHED:
             yield f"stopped: {self.tally.reason or self.tally.ending}"
-        if spent := self.tally.spending.text():
+        if spent := (self.spent or self.tally.spending).text():
             yield f"spent:    {spent}"
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"
         if self.tally.failures:
             yield f"failures: {self.files.failures}"
         yield f"metrics:  {self.files.metrics if self.has_metrics_file else None}"
-        if self.completed < self.planned:
-            yield "To run what is left: the same command with +resume_from_cache=true"
+        yield from self._advice()
+
+    def _advice(self) -> Iterator[str]:
+        """What to type next; it has to be what works."""
+        given_up = Counter(self.given_up_before) + self.tally.given_up
+        left = self.planned - self.completed - given_up.total()
+        if left > 0:
+            yield f"To run the {left} that are left, add: +resume_from_cache=true"
+        if given_up:
+            classes = ",".join(sorted(given_up))
+            yield (
+                f"To try the {given_up.total()} again whose attempts are used up, add: "
+                f"+resume_from_cache=true '+retry_failed=[{classes}]'"
+            )
 
     def _shortfall(self) -> str:
         counts = {
             "failed": self.tally.failed,
+            "put off by causes outside": self.tally.left_owed,
             "vanished": self.tally.vanished,
-            "given up earlier": self.given_up_before,
+            "given up earlier": sum(self.given_up_before.values()),
         }
         counts["not run"] = self.planned - self.completed - sum(counts.values())
         told = ", ".join(f"{count} {what}" for what, count in counts.items() if count > 0)

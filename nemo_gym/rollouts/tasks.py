@@ -1,8 +1,6 @@
-"""Reads a task file: JSON lines, one task each, as a stream.
+"""The task file, and the prompt templates that turn a task into a conversation.
 
-Nothing is kept: a file of any size needs the memory of one line. Lines beyond the limit are not looked at.
-
-Prompt templates: the fields of a task in, the messages of a conversation out. Pure.
+Tasks are read as a stream: a file of any size needs the memory of one line. Lines beyond the limit are not looked at.
 
 Templates are Python format strings over the top-level fields of a row: ``{question}``, ``{choices[0]}``,
 ``{price:.2f}``. Braces meant literally are doubled. What a field contains is inserted as it is and is never itself read
@@ -10,6 +8,7 @@ as a template.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -37,12 +36,24 @@ class Task(NamedTuple):
 def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
     """The tasks of a file, at most ``limit`` of them: none or 0 means all, a negative number means none."""
     last = max(limit, 0) if limit else None
-    with path.open("rb", buffering=BUFFER_BYTES) as file:
+    with _readable(path), path.open("rb", buffering=BUFFER_BYTES) as file:
         if file.read(len(UTF8_MARK)) != UTF8_MARK:
             file.seek(0)
         for number, line in enumerate(islice(file, last)):
             text = line.rstrip(b"\r\n")
             yield Task(number, sha256(text).digest()[:IDENTITY_BYTES], _fields(text, path, number + 1))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say which file can't be read: whoever writes the plan meanwhile would be blamed otherwise."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"can't read the input {path}: {error.strerror or error}",
+            hint="correct input_jsonl_fpath, or the permissions of the file",
+        ) from error
 
 
 def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
@@ -58,7 +69,7 @@ def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
 
 def _malformed(path: Path, line_number: int, reason: str) -> ConfigError:
     return ConfigError(
-        f"{path}: line {line_number} is no task: {reason}",
+        f"{path}: line {line_number} is not a task: {reason}",
         hint="each line has to be one JSON object; correct or delete that line",
     )
 

@@ -1,11 +1,10 @@
-"""The keys that rollout rows carry and the identity of one rollout.
+"""The keys that rollout rows carry, the identity of a rollout, why one fails, and the bodies of ``/aggregate_metrics``.
 
 A row is a JSON object of which the program reads only the keys named here; everything else passes through untouched.
-The names are part of the file format: changing one makes older files unreadable.
-
-Also the bodies of ``POST /aggregate_metrics`` (scored rollouts in, metrics out) and what a model costs.
+The names are part of the file format: changing one makes older files unreadable. No behaviour.
 """
 
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,6 +22,8 @@ SKILLS_REF_KEY_NAME: Final = "skills_ref"
 NG_FAILURE_CLASS_KEY: Final = "_ng_failure_class"
 NG_NO_PERSIST_KEY: Final = "_ng_no_persist"
 NG_TERMINAL_KEY: Final = "_ng_failure_terminal"
+# A failed attempt whose cause lay outside the rollout: it is recorded, but does not count as an attempt.
+NG_OWED_KEY: Final = "_ng_owed"
 # The same class as a header of an error answer, so that it survives servers which only pass the error on.
 FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
 
@@ -32,6 +33,23 @@ class RolloutKey(NamedTuple):
 
     task: int
     rollout: int
+
+
+class FailureClass(StrEnum):
+    """Why an attempt failed. Agents may use words of their own; these are ours."""
+
+    TIMEOUT = "timeout"  # it took longer than it may
+    RATE_LIMITED = "rate_limited"  # an endpoint refused for now
+    CONNECTION = "connection"  # a server could not be reached, or went away in the middle
+    MODEL_ERROR = "model_error"  # the model endpoint failed
+    TOOL_ERROR = "tool_error"  # a tool failed in a way that its server did not turn into an answer
+    VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
+    JUDGE_FAILED = "judge_failed"  # the model that was to score it gave no verdict
+    INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
+    WORKER_DIED = "worker_died"  # the process that ran it is gone
+    AUTH = "auth"  # an endpoint does not accept our key
+    REJECTED = "rejected"  # an endpoint refused the request, and would again
+    AGENT_ERROR = "agent_error"  # anything else that an agent answered with an error
 
 
 class AggregateMetricsRequest(BaseModel):

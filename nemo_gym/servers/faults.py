@@ -13,13 +13,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, FailureClass
 
 logger = logging.getLogger(__name__)
 
 JSON_HEADER = (b"content-type", b"application/json")
 RELAYED = re.compile(r"Hit an exception in \S+ calling an inner server: (b(['\"]).*\2)", re.DOTALL)
-CLASS_OF_PATH = {"/verify": "verifier_error", "/seed_session": "tool_error"}
+CLASS_OF_PATH = {"/verify": FailureClass.VERIFIER_ERROR, "/seed_session": FailureClass.TOOL_ERROR}
+_UNREACHABLE = FailureClass.CONNECTION
 
 
 @runtime_checkable
@@ -42,13 +43,19 @@ def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
     said: Any = getattr(error, "headers", None) or {}
     info = getattr(error, "request_info", None)
     path = info.real_url.path if info is not None else ""
-    kind = said.get(FAILURE_CLASS_HEADER) or CLASS_OF_PATH.get(path)
+    kind = said.get(FAILURE_CLASS_HEADER) or CLASS_OF_PATH.get(path) or (_UNREACHABLE if _is_gone(error) else None)
     headers = [JSON_HEADER]
     if kind:
         headers.append((FAILURE_CLASS_HEADER.lower().encode(), kind.encode("latin-1")))
     if said.get("Retry-After"):
         headers.append((b"retry-after", said["Retry-After"].encode("latin-1")))
     return headers
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether an inner server could not be reached. aiohttp's class is told by name: it is imported only by callers."""
+    names = {base.__name__ for base in type(error).__mro__}
+    return isinstance(error, ConnectionError) or "ClientConnectionError" in names
 
 
 def first_cause(body: bytes) -> str:

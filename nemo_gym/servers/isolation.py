@@ -18,7 +18,6 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
@@ -30,6 +29,7 @@ from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
 from nemo_gym.config.paths import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
 from nemo_gym.servers.http.lazy import aiohttp
 from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.listen import bind, listening
@@ -57,8 +57,9 @@ def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: st
     app = build_app(server)
     if not config.get("dry_run"):
         raise_open_files_limit()
-        with contextlib.suppress(KeyboardInterrupt):
-            _loop_runner()(_serve(app, instance, settings_of(config, workers=instance.num_workers or 1)))
+        settings = settings_of(config, workers=instance.num_workers or 1)
+        with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_serve(app, instance, settings))
     return app
 
 
@@ -80,14 +81,6 @@ def raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _loop_runner() -> Any:
-    try:
-        import uvloop  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
-
-
 async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings) -> None:
     use_http_settings(settings)
     stop = asyncio.Event()
@@ -98,6 +91,7 @@ async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings)
     if parent is not None:
         # Nothing is ever written to it: it becomes readable when the parent ends.
         loop.add_reader(int(parent), stop.set)
+        end_with_parent()  # also if a handler keeps the loop from noticing
     listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
     port = listener.getsockname()[1]
     async with app.router.lifespan_context(app), listening({port: app}, [listener]):

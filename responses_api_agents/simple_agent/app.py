@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 import orjson
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +19,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.io.json import encode_json
+from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
@@ -100,8 +102,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         response, cookies = await self._respond(params, seeded.cookies)
         verified = await self._post_resources("/verify", with_response(row, response), cookies)
         await raise_for_status(verified)
-        content: bytes = await verified.read()
-        return content
+        return completed(await verified.read(), params, response)
 
     async def _respond(self, params: Json, cookies: Cookies) -> tuple[bytes, Cookies]:
         if type(self).responses is SimpleAgent.responses:
@@ -167,6 +168,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             server_name=self.config.resources_server.name, url_path=path, json=content, cookies=cookies
         )
 
+    @forwards_metrics_to("resources_server")
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
         """Ask the environment, which knows what its fields mean."""
         reply = await self._post_resources("/aggregate_metrics", body, None)
@@ -177,6 +179,31 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 def with_response(row: bytes, response: bytes) -> bytes:
     """Add the response to the JSON of a row without parsing either."""
     return row.rstrip()[:-1] + b',"response":' + response + b"}"
+
+
+class _Parts(msgspec.Struct, gc=False):
+    responses_create_params: msgspec.Raw = msgspec.Raw()  # left as it is: only whether it is there matters
+    response: msgspec.Raw = msgspec.Raw()
+
+
+_parts = msgspec.json.Decoder(_Parts).decode
+
+
+def completed(verdict: bytes, params: Json, response: bytes) -> bytes:
+    """The JSON of a verdict; a verifier that answers only with its scores gets request and response added."""
+    try:
+        seen = _parts(verdict)
+    except (ValueError, msgspec.MsgspecError, RecursionError):  # the collector says what is wrong with it
+        return verdict
+    added = []
+    if not memoryview(seen.responses_create_params).nbytes:
+        added.append(b'"responses_create_params":' + encode_json(params))
+    if not memoryview(seen.response).nbytes:
+        added.append(b'"response":' + response)
+    if not added:
+        return verdict
+    said = verdict.strip()[1:-1].strip()
+    return b"{" + b",".join([*added, said] if said else added) + b"}"
 
 
 def read_response(content: bytes) -> Json:

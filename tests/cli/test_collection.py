@@ -154,7 +154,7 @@ def test_a_running_gym_is_used_even_if_files_are_given(run):
 def test_missing_and_misspelt_parameters_are_usage_errors(run):
     ran = run("ng_collect_rollouts", "+num_repeats=0", "+limit=x")
     assert ran.code == 2
-    assert "error: missing parameters: output_jsonl_fpath, input_jsonl_fpath\ninvalid parameters:\n" in ran.err
+    assert "error: missing parameters: input_jsonl_fpath\ninvalid parameters:\n" in ran.err
     assert "  limit (expected int or null): " in ran.err
     assert "  num_repeats (expected int or dict): num_repeats must be at least 1, got 0" in ran.err
     misspelt = run("ng_collect_rollouts", *OUTPUT, "+num_repeat=2")
@@ -211,3 +211,86 @@ def test_profiling_a_file_that_does_not_exist_is_an_error(run):
     ran = run("ng_reward_profile", "+materialized_inputs_jsonl_fpath=a.jsonl", "+rollouts_jsonl_fpath=b.jsonl")
     assert ran.code == 1
     assert "error: a.jsonl: no such file" in ran.err
+
+
+def test_without_an_output_path_rollouts_go_to_a_new_file_named_after_the_only_agent(run):
+    write_tasks("", "")
+    ran = run("ng_collect_rollouts", "+config_paths=[gym.yaml]", "+input_jsonl_fpath=in.jsonl")
+    assert ran.code == 0, ran.err
+    (output,) = [path for path in Path("results/my_agent").glob("*.jsonl") if "_" not in path.stem[19:]]
+    assert ran.err.startswith(f"rollouts: {output}\n")
+    assert len(output.read_text().splitlines()) == 2
+    resumed = run("ng_collect_rollouts", *HOSTED[:1], HOSTED[2], "+resume_from_cache=true")
+    assert (resumed.code, "+output_jsonl_fpath=" in resumed.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("+limit=-1", "limit (expected int or null)"),
+        ("+num_samples_in_parallel=-3", "num_samples_in_parallel"),
+        ("+patience_s=-1", "patience_s"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(run, argument, told):
+    write_tasks("")
+    ran = run("ng_collect_rollouts", *HOSTED, argument)
+    assert ran.code == 2
+    assert told in ran.err
+    assert not Path("results").exists()
+
+
+def test_an_input_without_tasks_is_an_error(run):
+    write_tasks()
+    ran = run("ng_collect_rollouts", *HOSTED)
+    assert ran.code == 1
+    assert "in.jsonl has no tasks, so there is nothing to run" in ran.err
+    assert not Path("results/out_materialized_inputs.jsonl").exists()
+
+
+@pytest.mark.parametrize(("path", "told"), [("/proc/self/mem", "can't read the input"), (".", "is a folder")])
+def test_an_input_that_cannot_be_read_is_what_is_blamed(run, path, told):
+    ran = run("ng_collect_rollouts", HOSTED[0], HOSTED[1], f"+input_jsonl_fpath={path}")
+    assert ran.code == 1
+    assert told in ran.err
+    assert "materialized" not in ran.err
+
+
+def test_an_output_that_holds_rollouts_is_not_overwritten_unless_that_is_said(run):
+    write_tasks("", "")
+    assert run("ng_collect_rollouts", *HOSTED).code == 0
+    before = Path("results/out.jsonl").read_bytes()
+    refused = run("ng_collect_rollouts", *HOSTED)
+    assert refused.code == 1
+    assert "already holds 2 rollouts of 2 planned" in refused.err
+    assert Path("results/out.jsonl").read_bytes() == before
+    assert run("ng_collect_rollouts", *HOSTED, "+resume_from_cache=true").code == 0
+    afresh = run("ng_collect_rollouts", *HOSTED, "+overwrite=true")
+    assert afresh.code == 0
+    assert "results/out.jsonl.backup-1" in afresh.err
+    assert Path("results/out.jsonl.backup-1/out.jsonl").read_bytes() == before
+
+
+def test_what_a_profile_leaves_beside_the_rollouts_is_not_counted_with_them(run):
+    write_tasks("", "")
+    assert run("ng_collect_rollouts", *HOSTED).code == 0
+    plan, rollouts = "results/out_materialized_inputs.jsonl", "results/out.jsonl"
+    assert run("ng", "eval", "profile", "--inputs", plan, "--rollouts", rollouts).code == 0
+    ran = run(
+        *("ng_aggregate_rollouts", "+config_paths=[gym.yaml]", "+input_glob=results/*.jsonl"),
+        "+output_jsonl_fpath=all.jsonl",
+    )
+    assert ran.code == 0, ran.err
+    assert "\n2 rollouts\n" in f"\n{ran.err}"
+
+
+def test_commands_as_functions_return_when_they_succeed(run, monkeypatch):
+    write_tasks("")
+    monkeypatch.setattr(sys, "argv", ["ng_collect_rollouts", *HOSTED])
+    with pytest.deprecated_call():
+        from nemo_gym.rollout_collection import collect_rollouts
+    assert collect_rollouts() is None
+    assert len(results()) == 1
+    with pytest.raises(SystemExit) as ended:
+        collect_rollouts()
+    assert ended.value.code == 1

@@ -136,6 +136,8 @@ def test_changed_data_is_a_conflict_that_shows_the_difference() -> None:
     assert json.loads(Path("d/a_metrics_conflict.json").read_text())["Number of examples"] == 2
     assert Path("out/train.jsonl").read_text() == before
     run(dataset("d/a.jsonl"), overwrite_metrics_conflicts=True)
+    assert json.loads(Path("d/a_metrics_conflict.json").read_text())["Number of examples"] == 2, "as a record of it"
+    run(dataset("d/a.jsonl"))
     assert json.loads(Path("d/a_metrics.json").read_text())["Number of examples"] == 2
     assert not Path("d/a_metrics_conflict.json").exists()
 

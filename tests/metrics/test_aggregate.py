@@ -1,16 +1,16 @@
 """The default metrics with the hooks of an environment, also when a hook fails."""
 
+import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_gym.metrics.aggregate import (
-    AggregateMetricsMixin,
-    compute_aggregate_metrics,
-    group_by_task,
-)
+from nemo_gym.metrics.aggregate import AggregateMetricsMixin, compute_aggregate_metrics, group_by_task
+from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.fields import count_record
+from nemo_gym.metrics.metrics_file import AgentMetrics, write_metrics_file
 
 RESPONSES = [
     {"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": float(repeat)}
@@ -109,3 +109,21 @@ def test_a_turn_is_what_the_model_says_in_one_go(output: list[Any], calls: int, 
 @pytest.mark.parametrize("record", [{}, {"response": None}, {"response": {"output": "text"}}, {"output": "text"}])
 def test_without_a_transcript_there_are_no_counts(record: dict[str, Any]) -> None:
     assert count_record(record) == (None, None)
+
+
+@pytest.mark.parametrize("rewards", [[True, False], [True, 0.5], [1, False], [True]])
+def test_a_reward_that_is_true_stays_true_where_rollouts_are_listed(rewards: list[Any], tmp_path: Path) -> None:
+    records = [
+        {"_ng_task_index": 0, "_ng_rollout_index": n, "reward": reward, "ok": True} for n, reward in enumerate(rewards)
+    ]
+    (entry,) = compute_aggregate_metrics(records).group_level_metrics
+    assert [type(info["reward"]) for info in entry["rollout_infos"] if isinstance(info["reward"], bool)] == [
+        bool for reward in rewards if isinstance(reward, bool)
+    ]
+    assert [info["reward"] for info in entry["rollout_infos"]] == rewards
+    assert {type(info["ok"]) for info in entry["rollout_infos"]} == {int}
+    builder = MetricsBuilder()
+    for record in records:
+        builder.add_line(json.dumps(record).encode())
+    write_metrics_file(tmp_path / "m.json", [AgentMetrics("a", builder.table())])
+    assert json.loads((tmp_path / "m.json").read_text())[0]["group_level_metrics"] == [entry]

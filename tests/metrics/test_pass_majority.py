@@ -58,7 +58,7 @@ def plain_majority(tasks: list[Task], k: int) -> float:
 
 
 RECORD = st.fixed_dictionaries(
-    {"answer": st.sampled_from(["a", "b", None])}, optional={"reward": st.sampled_from([0, 1, 1.0, 0.5])}
+    {"answer": st.sampled_from(["a", "b", None]), "reward": st.sampled_from([0, 1, 1.0, 0.5])}
 )
 BINARY = st.fixed_dictionaries({"answer": st.sampled_from(["a", "b"]), "reward": st.sampled_from([0, 1])})
 TASKS = st.lists(st.one_of(st.lists(RECORD, max_size=6), st.lists(BINARY, max_size=6)), min_size=1, max_size=5)
@@ -102,9 +102,10 @@ def test_scores_that_are_no_numbers_do_not_count() -> None:
     assert [scores["accuracy"] for scores in result.all_score_dicts[0]][1:3] == [None, "1"]
 
 
-def test_a_rollout_for_which_the_score_function_returns_nothing_has_no_score() -> None:
-    result = compute_pass_majority_metrics([[{}, {"reward": 1}], []], accuracy)
-    assert result.all_score_dicts == [[{}, {"accuracy": 1}], []]
+def test_rollouts_without_reward_are_refused_unless_another_score_is_named() -> None:
+    with pytest.raises(KeyError, match="reward"):
+        compute_pass_majority_metrics([[{}, {"reward": 1}], []])
+    result = compute_pass_majority_metrics([[{}, {"reward": 1}], []], score_fn=lambda r: {"accuracy": r.get("reward")})
     assert result.metrics["pass@1/accuracy"] == 100.0
 
 

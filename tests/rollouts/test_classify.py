@@ -21,8 +21,9 @@ from nemo_gym.rollouts.classify import (
     plain_result,
 )
 from nemo_gym.rollouts.keyed import key_of
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, FailureClass, Outcome, Vanished
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 PLANNED = PlannedRollout.of(
     {"_ng_task_index": 7, "_ng_rollout_index": 2, "agent_ref": {"name": "alpha"}, "question": "why?"}
@@ -246,3 +247,20 @@ def test_cancellation_is_no_failure() -> None:
     from nemo_gym.rollouts.classify import expected_errors
 
     assert not issubclass(asyncio.CancelledError, expected_errors())
+
+
+@pytest.mark.parametrize("body", [b"{}", b"{ }", b"{\t}", b"{  \r }"])
+def test_an_empty_answer_becomes_a_valid_line(planned: Make, body: bytes) -> None:
+    outcome = outcome_of_answer(planned(), 200, {}, body, 0.0)
+    assert isinstance(outcome, Completed)
+    assert json.loads(outcome.line)["_ng_task_index"] == 0
+
+
+@pytest.mark.parametrize("depth", [300, 1000, 1020, 5000])
+def test_an_answer_that_is_nested_deeply_is_saved_whole_or_recorded(planned: Make, depth: int) -> None:
+    body = b'{"reward": 1.0, "_ng_task_index": 7, "deep": ' + b"[" * depth + b"]" * depth + b"}"
+    outcome = outcome_of_answer(planned(), 200, {}, body, 0.0)
+    if isinstance(outcome, Failed):
+        assert outcome.failure.kind == "invalid_response"
+    else:
+        assert outcome.line.count(b"[") == depth

@@ -111,7 +111,13 @@ def test_all_rows_without_parameters_are_named_at_once() -> None:
 
 def test_an_index_has_to_be_an_integer() -> None:
     with pytest.raises(TaskError, match=r"\[0\].*_ng_task_index"):
-        list(plan_rollouts(tasks(task(_ng_task_index="7")), PlanSpec(agent="a")))
+        list(plan_rollouts(tasks(task(_ng_task_index="seven")), PlanSpec(agent="a")))
+
+
+def test_an_index_may_be_the_text_of_a_number() -> None:
+    assert keys(plan_rollouts(tasks(task(_ng_task_index="7"), task(_ng_task_index=7)), PlanSpec(agent="a"))) == [
+        *[(7, 0), (7, 1)]
+    ]
 
 
 def test_conflicts_with_the_template_come_before_fields_it_lacks() -> None:

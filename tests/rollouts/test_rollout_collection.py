@@ -15,7 +15,12 @@ from pydantic import ValidationError
 import nemo_gym.prompt
 import nemo_gym.rollout_collection
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollout_collection import (
+    RolloutAggregationHelper,
+    RolloutCollectionConfig,
+    RolloutCollectionHelper,
+    _expand_input_glob,
+)
 
 Agents = Callable[[Callable[..., Any]], AbstractAsyncContextManager[Any]]
 Configure = Callable[..., RolloutCollectionConfig]
@@ -175,7 +180,9 @@ async def test_a_way_of_running_rows_of_ones_own(
 
     async with agents_with(scored) as agents:
         helper = helper_with(agents, OwnWay)
-        results = await helper.run_from_config(configure(2, disable_aggregation=True, rollout_timeout_s=5))
+        results = await helper.run_from_config(
+            configure(2, disable_aggregation=True, rollout_timeout_s=5, patience_s=0)
+        )
     assert [result.get("reward") for result in results] == [5.0, None]
     assert results[1]["_ng_failure_class"] == "connection"
     assert not agents.received
@@ -285,3 +292,18 @@ def test_the_commands_are_still_found_where_they_were(module: Any, name: str) ->
         assert callable(getattr(module, name))
     with pytest.raises(AttributeError):
         module.no_such_name  # noqa: B018
+
+
+def test_the_helpers_are_models_that_may_have_fields() -> None:
+    class Mine(RolloutCollectionHelper):
+        note: str = "x"
+
+    class Ours(RolloutAggregationHelper):
+        note: str
+
+    assert (Mine(note="y").note, Ours(note="z").note) == ("y", "z")
+
+
+def test_the_glob_is_expanded_by_keyword(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    assert _expand_input_glob(input_glob=f"{tmp_path}/*.jsonl") == [str(tmp_path / "a.jsonl")]

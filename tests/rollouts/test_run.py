@@ -16,8 +16,9 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
-from nemo_gym.rollouts.run import CollectionRun, RunControl, StopSwitch, on_signals, run_collection
+from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
 from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.tally import Budget, Ending, Summary
@@ -166,9 +167,10 @@ async def test_failures_that_pass_are_tried_again_within_the_run(
 async def test_attempts_are_limited_over_all_runs(
     agents_with: Agents, tasks_file: Tasks, collect: Collector, read_jsonl: Any
 ) -> None:
-    async with agents_with(lambda *_: web.Response(status=503)) as agents:
-        await collect(agents, tasks_file(2))
+    async with agents_with(lambda *_: web.Response(status=408)) as agents:
+        first = await collect(agents, tasks_file(2))
         assert len(agents.received) == 6
+        assert "'+retry_failed=[timeout]'" in first.text()
         summary = await collect(agents, tasks_file(2), resume=True)
         assert len(agents.received) == 6
     assert [f["_ng_attempt"] for f in read_jsonl(collect.files.failures)].count(3) == 2

@@ -13,7 +13,10 @@ from omegaconf import OmegaConf
 
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
+from nemo_gym.rollouts.agents import agents_of
 from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.rollouts.store.history import read_spending
+from nemo_gym.rollouts.tally import Summary, Tally
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.server_client import GymClient
@@ -186,3 +189,31 @@ async def test_a_torn_line_is_told_and_the_rest_counts(tmp_path: Path, caplog: p
         (metrics,) = await aggregate_run(files, None)
     assert metrics.key_metrics["mean/reward"] == 0.0
     assert f"{files.rollouts} line 2 does not count: not JSON" in caplog.text
+
+
+async def test_the_details_and_the_screen_name_the_same_cost_with_failed_attempts_and_cached_tokens(
+    tmp_path: Path,
+) -> None:
+    def used(tokens: int, cached: int) -> dict[str, Any]:
+        usage = {"input_tokens": tokens, "output_tokens": 0, "input_tokens_details": {"cached_tokens": cached}}
+        return {"agent_ref": {"name": "a"}, "response": {"usage": usage}}
+
+    files = RunFiles.of(tmp_path / "out.jsonl")
+    done = [{"_ng_task_index": n, "_ng_rollout_index": 0, "reward": 1.0, **used(1_000_000, 500_000)} for n in range(2)]
+    lost = {"_ng_task_index": 2, "_ng_rollout_index": 0, "_ng_failure_class": "x", **used(2_000_000, 0)}
+    files.rollouts.write_text("".join(json.dumps(record) + "\n" for record in done) + '{"torn')
+    files.failures.write_text(json.dumps(lost) + "\n")
+    config = OmegaConf.create(
+        {
+            "m": {"responses_api_models": {"x": {"prices": {"input": 1.0, "output": 1.0, "cached_input": 0.5}}}},
+            "a": {"responses_api_agents": {"y": {"host": "127.0.0.1", "port": 9, "model_server": {"name": "m"}}}},
+        }
+    )
+    client = GymClient(head_server_config=BaseServerConfig(host="127.0.0.1", port=9), global_config_dict=config)
+    await aggregate_run(files, client)
+    await close_http_client()
+    (entry,) = json.loads(files.details.read_text())
+    spent = read_spending([files.rollouts], agents_of(client).prices)
+    assert entry["cost"]["usd"] == pytest.approx(spent.usd) == pytest.approx(2 * 0.75 + 2.0)
+    summary = Summary(files=files, planned=3, done_before=2, given_up_before={}, tally=Tally(), spent=spent)
+    assert "3.5 USD" in summary.text()

@@ -2,15 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.rollouts.outcome import Completed, Failed
-from nemo_gym.rollouts.stream import stream, stream_groups
+from nemo_gym.rollouts.stream import OutageError, stream, stream_groups
 from nemo_gym.servers.gym import Gym, host_gym
 
 ROOT = Path(__file__).parents[2]
@@ -67,3 +69,20 @@ async def test_a_rollout_that_fails_for_good_is_an_outcome(
     mock_model.set(faults="none:0")
     assert isinstance(outcome, Failed)
     assert outcome.failure.kind == "invalid_response"
+
+
+async def test_an_outage_that_outlasts_patience_is_shown_and_ends_the_loop(
+    agents_with: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    tasks = [{"responses_create_params": {"input": f"q{n}"}} for n in range(10)]
+    shown: list[Any] = []
+
+    async def follow(agents: Any) -> None:
+        async for outcome in stream(tasks, agents, agent="alpha", patience_s=0.2):
+            shown.append(outcome)  # noqa: PERF401 - what was shown before the error counts
+
+    async with agents_with(lambda *_: web.Response(status=503)) as agents:
+        with pytest.raises(OutageError, match=r"nothing got through for 0\.2 s"):
+            await follow(agents)
+    assert {outcome.planned.key.task for outcome in shown} == set(range(10))
+    assert all(isinstance(outcome, Failed) for outcome in shown)

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.errors import Exit
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.tally import (
     Budget,
     Ending,
-    ExitCode,
     Spending,
     StopRules,
     Summary,
@@ -94,8 +94,8 @@ def failure(
 
 
 def summary(tally: Tally, *, planned: int, done: int = 0, given_up: int = 0) -> Summary:
-    files = RunFiles.of(Path("d/out.jsonl"))
-    return Summary(files=files, planned=planned, done_before=done, given_up_before=given_up, tally=tally)
+    files, before = RunFiles.of(Path("d/out.jsonl")), {"auth": given_up} if given_up else {}
+    return Summary(files=files, planned=planned, done_before=done, given_up_before=before, tally=tally)
 
 
 def test_rewards_are_averaged_over_completed_rollouts_that_have_one(planned: Make) -> None:
@@ -133,22 +133,23 @@ def test_exit_codes(planned: Make) -> None:
     done, broken, gone = Tally(completed=1), Tally(completed=1), Tally(completed=1)
     broken.add([failure(planned())])
     gone.add([Vanished(planned(), b"", 0.1, "kill_shaped")])
-    assert summary(done, planned=1).exit_code == ExitCode.DONE == 0
-    assert summary(broken, planned=2).exit_code == ExitCode.FAILURES == 3
-    assert summary(gone, planned=2).exit_code == ExitCode.FAILURES
-    assert summary(done, planned=2, given_up=1).exit_code == ExitCode.FAILURES
+    assert summary(done, planned=1).exit_code == Exit.OK == 0
+    assert summary(broken, planned=2).exit_code == Exit.FAILURES == 3
+    assert summary(gone, planned=2).exit_code == Exit.FAILURES
+    assert summary(done, planned=2, given_up=1).exit_code == Exit.FAILURES
     stopped = Tally(completed=1, ending=Ending.INTERRUPTED)
-    assert summary(stopped, planned=2).exit_code == ExitCode.INTERRUPTED == 130
+    assert summary(stopped, planned=2).exit_code == Exit.INTERRUPTED == 130
 
 
 def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(planned: Make) -> None:
     tally = Tally(completed=5, ending=Ending.INTERRUPTED)
-    tally.add([failure(planned())])
+    tally.add([failure(planned(last=3))])
     text = summary(tally, planned=20, done=3, given_up=2).text()
     assert "8 of 20 rollouts completed (1 failed, 2 given up earlier, 9 not run)" in text
     assert "stopped: interrupted" in text
     assert "d/out_failures.jsonl" in text
-    assert "+resume_from_cache=true" in text
+    assert "To run the 10 that are left, add: +resume_from_cache=true" in text
+    assert "the 2 again whose attempts are used up, add: +resume_from_cache=true '+retry_failed=[auth]'" in text
     finished = summary(Tally(completed=2), planned=2).text()
     assert finished.splitlines()[0] == "2 of 2 rollouts completed"
     assert "resume" not in finished

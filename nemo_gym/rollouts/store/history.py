@@ -1,12 +1,14 @@
 """What earlier runs left behind, and what follows from it for each rollout: done, given up, or owed again.
 
 Only keys are kept, as plain integers: a million rollouts take some hundred megabytes, however large they are on disk.
+A failure whose cause lay outside the rollout (``_ng_owed``) does not count as one of its attempts.
 
-Reads the files of a run without touching them, for callers who want everything in memory.
+``read_saved`` reads everything instead, for callers who want all of it in saved.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +16,10 @@ from typing import Any, NamedTuple
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import MAX_ROLLOUTS, key_in, key_of
-from nemo_gym.rollouts.plan import Row
+from nemo_gym.rollouts.plan import Row, agent_name
 from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_TERMINAL_KEY, RolloutKey
+from nemo_gym.rollouts.tally import Spending, usage_in
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,7 @@ def parse_max_attempts(text: str, default: int) -> int:
         number = 0
     if number >= 1:
         return number
-    logger.warning("%r is no possible number of attempts: using %d", text, default)
+    logger.warning("%r is not a possible number of attempts: using %d", text, default)
     return default
 
 
@@ -84,7 +87,7 @@ class History:
 
 
 def packed(key: RolloutKey) -> int:
-    """A key as one integer, which takes a third of the memory."""
+    """A key as one integer, which takes a third of the saved."""
     return key.task * MAX_ROLLOUTS + key.rollout
 
 
@@ -110,7 +113,7 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
         except ValueError:
             strays.append(_stray(line, _unreadable(line)))
             continue
-        if key := key_in(record):
+        if (key := key_in(record)) and not record.get(NG_OWED_KEY):
             past = history.failures.setdefault(packed(key), PastFailures())
             past.count += 1
             past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))
@@ -140,7 +143,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Recollection:
+class SavedRun:
     """What is owed, and what there is: the row, the result and its text stand at the same place of three lists."""
 
     owed: list[Row]
@@ -149,21 +152,33 @@ class Recollection:
     texts: list[bytes] = field(default_factory=list)
 
 
-def read_saved(files: RunFiles, policy: AttemptPolicy) -> Recollection:
+def read_saved(files: RunFiles, policy: AttemptPolicy) -> SavedRun:
     """Read everything. Lines that can't be read, or belong to no planned rollout, are as if they were not there."""
     history = History()
     read_rollouts(files.rollouts, history)
     if files.failures.exists():
         read_failures(files.failures, history)
     plan = {packed(key): decode(line.text) for line in read_lines(files.plan) if (key := key_of(line.text))}
-    memory = Recollection([row for number, row in plan.items() if _is_owed(number, history, policy)])
+    saved = SavedRun([row for number, row in plan.items() if _is_owed(number, history, policy)])
     for line in read_lines(files.rollouts):
         key = key_of(line.text)
         if key is not None and packed(key) in plan:
-            memory.rows.append(plan[packed(key)])
-            memory.results.append(decode(line.text))
-            memory.texts.append(line.text.strip())
-    return memory
+            saved.rows.append(plan[packed(key)])
+            saved.results.append(decode(line.text))
+            saved.texts.append(line.text.strip())
+    return saved
+
+
+def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spending:
+    """What all attempts that are on disk cost, completed or failed: the one number for the screen and for the file."""
+    spending = Spending(prices)
+    for path in (each for files in map(RunFiles.of, paths) for each in (files.rollouts, files.failures)):
+        for line in read_lines(path) if path.is_file() else ():
+            with suppress(ValueError):  # a line that a crash tore
+                record = decode(line.text)
+                if isinstance(record, dict) and (usage := usage_in(record)) is not None:
+                    spending.count(agent_name(record) or "", usage)
+    return spending
 
 
 def read_records(path: Path) -> Iterator[Record]:

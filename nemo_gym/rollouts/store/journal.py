@@ -1,13 +1,11 @@
-"""Keeps a second collector off the same output.
-
-The lock is the kernel's (``flock``), so it is gone with the process that held it, however that ended. The file only
-tells who holds it.
-
-A file that only grows, line by line.
+"""A file that only grows, line by line, and the lock that keeps a second collector off the same output.
 
 What ``append`` returned from is with the operating system and survives the death of this process; what was synced
 survives that of the machine. An append that fails is undone, so the file ends with a whole line at all times, except
 after a crash in the middle of a write; that torn tail is cut off before the file is opened again (see ``repair``).
+
+The lock is the kernel's (``flock``), so it is gone with the process that held it, however that ended. The lock file
+only tells who holds it.
 """
 
 import fcntl

@@ -62,6 +62,7 @@ class Manifest:
     settings: Mapping[str, Any]  # everything that shapes the plan
     input: InputFacts | None
     plan: PlanFacts
+    output: str = ""  # the name of the file with the rollouts
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     versions: Mapping[str, str] = field(
         default_factory=lambda: {"rollout_gym": __version__, "python": platform.python_version()}
@@ -84,6 +85,12 @@ class Manifest:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
+    @classmethod
+    def owner(cls, path: Path) -> str | None:
+        """The name of the output that a manifest belongs to; None if that is not known."""
+        manifest = cls.read(path)
+        return (manifest.output or None) if manifest is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -93,9 +100,10 @@ class Request:
     input: Path | None = None  # None if the rows come from somewhere else
     limit: int | None = None
 
-    def manifest(self, plan: PlanFacts) -> Manifest:
+    def manifest(self, plan: PlanFacts, output: Path) -> Manifest:
         """The manifest of a run that is asked to do this."""
-        return Manifest(self.settings, InputFacts.of(self.input, self.limit) if self.input else None, plan)
+        facts = InputFacts.of(self.input, self.limit) if self.input else None
+        return Manifest(self.settings, facts, plan, output.name)
 
     def differences(self, earlier: Manifest) -> Iterator[str]:
         """What is asked for now that was not asked for then, in words."""

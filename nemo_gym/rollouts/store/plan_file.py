@@ -1,11 +1,9 @@
-"""The plan on disk, and the part of it that is still owed.
+"""The plan on disk: writing it, reading the part that is still owed, and making one plan of an old and a new one.
 
 Rows stay in the file until they are started; in memory an owed rollout is the eight bytes of its position.
 
-Makes one plan of an old and a new one: more rows, more repeats, or fewer.
-
-The new plan is what is wanted; of the old one only what is already collected is kept. Where both have a key, both must
-have the same row, for otherwise a rollout on disk would be the answer to another question.
+An extended plan is the new one, and of the old one what is already collected. Where both have a key, both must have the
+same row, for otherwise a rollout on disk would be the answer to another question.
 """
 
 import hashlib
@@ -43,7 +41,7 @@ class PlanOnDisk:
     agents: Counter[str] = field(default_factory=Counter)  # how many each has to run
     planned: int = 0
     done: int = 0
-    given_up: int = 0  # failed too often, or for good
+    given_up: Counter[str] = field(default_factory=Counter)  # failed too often, or for good; by the last failure
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -128,7 +126,7 @@ def survey(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
         if history.is_done(key):
             plan.done += 1
         elif history.attempts(key, policy) is None:
-            plan.given_up += 1
+            plan.given_up[history.failures[packed(key)].kind] += 1
         else:
             plan.owe(line.start, agent_name(decode(line.text)) or "")
     return plan
@@ -136,7 +134,7 @@ def survey(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
 
 def _broken_plan(path: Path, number: int) -> ConfigError:
     return ConfigError(
-        f"{path}: line {number} is no row of a plan, so it is not known what is owed",
+        f"{path}: line {number} is not a row of a plan, so nobody knows what is owed",
         hint="resume with +resume_mode=extend to plan anew from the input and keep what is collected",
     )
 

@@ -1,26 +1,27 @@
-"""The store: what survives.
+"""The store: the files of a run, and the only way to write them.
 
 Invariants, whatever happens to the process:
 
 - A line is whole as far as any reader can tell: what a crash tore off is set aside before the next line is written.
 - A rollout is in the main file at most once. What is in no file is owed again.
 - A failure is recorded, and never in the main file.
-- A plan takes its place only when it is complete; a fresh run moves what it replaces aside.
+- A plan takes its place only when it is complete and approved; a fresh run moves what it replaces aside.
 - One process writes at a time.
 
-Decides how a run begins: afresh, or where an earlier one stopped.
+``open_plan`` decides how a run begins: afresh, where an earlier one stopped, or with a plan that was extended.
 """
 
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.files import RunFiles, old_path, replacing, storage_errors, torn_path
+from nemo_gym.io.files import RunFiles, replacing, storage_errors
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
@@ -28,13 +29,14 @@ from nemo_gym.rollouts.plan import Row
 from nemo_gym.rollouts.store.history import AttemptPolicy, History, packed, read_failures, read_rollouts, unplanned
 from nemo_gym.rollouts.store.journal import Fsync, Journal, Write, exclusive
 from nemo_gym.rollouts.store.manifest import Manifest, Request
+from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup, taken
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk, PlanWriter, survey, write_extended, write_plan
 from nemo_gym.rollouts.store.repair import read_lines, set_aside
 
 logger = logging.getLogger(__name__)
 
 
-Approve: TypeAlias = Callable[[PlanOnDisk], None]  # raises if the run must not open_plan
+Approve: TypeAlias = Callable[[PlanOnDisk], None]  # raises if the run must not begin
 
 
 class RolloutStore:
@@ -60,23 +62,30 @@ class RolloutStore:
             writer = PlanWriter(file)
             plan = write_plan(self.files.plan, writer, rows, policy)
             approve(plan)
-            self._retire()
-        self._write_manifest(request.manifest(writer.facts))
+            move_to_backup(self.files)
+        self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
         self._open()
         return plan
 
     def resume(self, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Go on with the plan that is there."""
-        return self._go_on(self._recall(), policy, approve)
+        history = self._read_history()
+        plan = survey(self.files.plan, history, policy)
+        approve(plan)
+        return self._go_on(plan, history)
 
     def extend(self, rows: Iterable[Row], request: Request, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Go on with another plan that agrees with the old one where they overlap; keep what is collected."""
-        history = self._recall()
+        history = self._read_history()
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
             writer = PlanWriter(file)
             write_extended(self.files.plan, writer, rows, history)
-        self._write_manifest(request.manifest(writer.facts))
-        return self._go_on(history, policy, approve)
+            file.flush()
+            # Looked at before it takes its place: a plan that is refused must leave the old one as it was.
+            plan = replace(survey(Path(file.name), history, policy), path=self.files.plan)
+            approve(plan)
+        self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
+        return self._go_on(plan, history)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
     def append(self, outcomes: Iterable[Outcome]) -> None:
@@ -108,16 +117,8 @@ class RolloutStore:
         """The completed rollouts, parsed, one at a time, in the order of the file."""
         return (decode(line.text) for line in read_lines(self.files.rollouts))
 
-    def _go_on(self, history: History, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
-        plan = survey(self.files.plan, history, policy)
-        approve(plan)
-        if plan.done < len(history.done):
-            self._expel_strangers()
-        self._open()
-        return plan
-
     # ---- the past ---------------------------------------------------------------------------------------------------
-    def _recall(self) -> History:
+    def _read_history(self) -> History:
         """Read what earlier runs left, and set aside what nobody can read."""
         history = History()
         set_aside(self.files.rollouts, read_rollouts(self.files.rollouts, history))
@@ -125,20 +126,12 @@ class RolloutStore:
             set_aside(self.files.failures, read_failures(self.files.failures, history))
         return history
 
-    def _expel_strangers(self) -> None:
-        planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
-        set_aside(self.files.rollouts, list(unplanned(self.files.rollouts, planned)))
-
-    def _retire(self) -> None:
-        """Clear the way for a fresh run. What was collected is kept beside it until the run after that."""
-        for path in (self.files.rollouts, self.files.failures):
-            for stale in (path, torn_path(path)):
-                if stale.exists() and stale.stat().st_size:
-                    stale.replace(old_path(stale))
-                else:
-                    stale.unlink(missing_ok=True)
-        self.files.metrics.unlink(missing_ok=True)
-        self.files.manifest.unlink(missing_ok=True)
+    def _go_on(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:
+        if plan.done < len(history.done):
+            planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
+            set_aside(self.files.rollouts, list(unplanned(self.files.rollouts, planned)))
+        self._open()
+        return plan
 
     def _write_manifest(self, manifest: Manifest) -> None:
         with storage_errors(self.files.manifest, "write"):
@@ -153,11 +146,14 @@ class RolloutStore:
 
 
 @contextmanager
-def open_store(output: Path, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> Iterator[RolloutStore]:
+def open_store(
+    output: Path, *, task_file: Path | None = None, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write
+) -> Iterator[RolloutStore]:
     """Open the store of an output path; nobody else can until it is closed."""
     files = RunFiles.of(output)
-    with storage_errors(output.parent, "create"):
-        output.parent.mkdir(parents=True, exist_ok=True)
+    check_output(files, task_file)
+    with storage_errors(files.rollouts.parent, "create"):
+        files.rollouts.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(files.lock):
         store = RolloutStore(files, fsync=fsync, write=write)
         try:
@@ -184,12 +180,18 @@ def open_plan(
     request: Request,
     *,
     resume: bool = False,
+    overwrite: bool = True,
     mode: ResumeMode = ResumeMode.STRICT,
     policy: AttemptPolicy,
     approve: Approve = lambda plan: None,  # noqa: ARG005 - nothing to object to
 ) -> PlanOnDisk:
-    """Prepare the files and find out what is owed. ``rows`` makes the plan and is called only if one is needed."""
+    """Prepare the files and find out what is owed. ``rows`` makes the plan and is called only if one is needed.
+
+    A fresh run moves aside what is there, or, without ``overwrite``, is refused.
+    """
     if not resume or not store.can_resume:
+        if is_taken(store.files) and not overwrite:
+            raise taken(store.files)
         if resume:
             missing = [path.name for path in (store.files.plan, store.files.rollouts) if not path.exists()]
             logger.info("Nothing to resume (%s not there): starting afresh", " and ".join(missing))

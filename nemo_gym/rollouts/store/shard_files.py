@@ -16,6 +16,7 @@ class OnConflict(StrEnum):
     ERROR = "error"
     FIRST = "first"
     LAST = "last"
+    REPEAT = "repeat"  # both count: those of a later file are further repeats of the task
 
 
 class ShardPlace(NamedTuple):

@@ -1,16 +1,14 @@
-"""Which files hold the shards of a collection, and what may be asked of them: what is known without reading numbers.
+"""Several rollout files as one: each rollout counted exactly once, in the order of their keys.
 
-Where each rollout of some files is, and how to read it again: 24 bytes of memory each, whatever its size on disk.
-
-Several rollout files as one: each rollout counted exactly once, in the order of their keys.
-
-The files are read once, for their numbers; of the rollouts themselves only the positions are kept, and lines are read
-again when they are needed. A line that cannot be read is reported and leaves the rest as it is, or is an error.
+The files are read once, for their numbers; of the rollouts themselves only the positions are kept, 24 bytes each, and
+lines are read again when they are needed. A line that cannot be read is reported and leaves the rest as it is, or is an
+error.
 """
 
 import logging
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
 from nemo_gym.io.lines import Block, line_ends, read_blocks
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
 from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Ints, RolloutTable
+from nemo_gym.rollouts.keyed import encode_keyed, key_of
+from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.shard_files import OnConflict, ShardPlace, unreadable
 from nemo_gym.schemas.rows import RolloutKey
 
@@ -64,6 +65,11 @@ class Positions:
                 (shard, starts, stops, _), offset = self._find(row)
                 start = int(starts[offset])
                 yield os.pread(descriptor(shard), int(stops[offset]) - start, start).rstrip(b"\r\n")
+
+    def shards(self) -> Ints:
+        """The number of the file that each line is in."""
+        numbers = [np.full(len(starts), shard) for shard, starts, _, _ in self._chunks]
+        return np.concatenate(numbers or [np.zeros(0, np.int64)])
 
     def _find(self, row: int) -> tuple[tuple[int, Ints, Ints, Ints], int]:
         chunk = bisect_right(self._firsts, row) - 1
@@ -108,6 +114,10 @@ class Shards:
         if strict and self.unreadable:
             raise unreadable(self.unreadable)
         self._tell_unreadable()
+        self._repeats = _Repeats(self._tasks_by_shard(), self._stride()) if on_conflict is OnConflict.REPEAT else None
+        if self._repeats is not None:
+            self._renumber(self._repeats)
+            on_conflict = OnConflict.ERROR
         self._settle(on_conflict)
 
     def __len__(self) -> int:
@@ -128,7 +138,7 @@ class Shards:
 
     def lines(self) -> Iterator[bytes]:
         """All rollouts in the order of their keys, as text; those without a key come last."""
-        return self._positions.read(self._ordered(self._builder.rows()))
+        return self._texts(self._builder.rows())
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The same as objects."""
@@ -136,7 +146,28 @@ class Shards:
 
     def records_of(self, agent: str) -> Iterator[dict[str, Any]]:
         """The rollouts of one agent, in the same order."""
-        return map(decode, self._positions.read(self._ordered(self._builder.rows_of(agent))))
+        return map(decode, self._texts(self._builder.rows_of(agent)))
+
+    def keys(self) -> set[RolloutKey]:
+        """The keys of all rollouts that have one."""
+        rows, (task, rollout) = self._builder.rows(), self._builder.keys()
+        pairs = zip(task[rows].tolist(), rollout[rows].tolist(), strict=True)
+        return {RolloutKey(*pair) for pair in pairs if pair[1] != NO_INDEX}
+
+    def shift(self, shard: int, task: Ints) -> Ints:
+        """What is added to the rollout indices of these tasks in a file, because earlier files have them too."""
+        return np.zeros(len(task), np.int64) if self._repeats is None else self._repeats.shift(shard, task)
+
+    def _texts(self, rows: Ints) -> Iterator[bytes]:
+        order = list(self._ordered(rows))
+        texts = self._positions.read(order)
+        if self._repeats is None:
+            yield from texts
+            return
+        task, rollout = self._builder.keys()
+        for row, text in zip(order, texts, strict=True):
+            keyed = rollout[row] != NO_INDEX
+            yield encode_keyed(RolloutKey(int(task[row]), int(rollout[row])), decode(text)) if keyed else text
 
     def _read(self, shard: int, path: Path) -> None:
         offset = done = 0
@@ -160,6 +191,31 @@ class Shards:
             logger.warning("%s does not count: %s", place, reason)
         if self.unreadable:
             logger.warning("%d lines could not be read; +strict=true makes that an error", len(self.unreadable))
+
+    # ---- further repeats --------------------------------------------------------------------------------------------
+
+    def _tasks_by_shard(self) -> list[set[int]]:
+        """The tasks of each file, planned or collected."""
+        shards, (task, _) = self._positions.shards(), self._builder.keys()
+        found = [set(task[shards == number].tolist()) for number in range(len(self.paths))]
+        for tasks, path in zip(found, self.paths, strict=True):
+            tasks.update(key.task for key in _planned(path))
+        return found
+
+    def _stride(self) -> int:
+        """More than any rollout index of any file, so that no two files share a key after the shift."""
+        _, rollout = self._builder.keys()
+        highest = int(rollout.max()) if len(rollout) else 0
+        planned = max((key.rollout for path in self.paths for key in _planned(path)), default=0)
+        return 1 + max(highest, planned)
+
+    def _renumber(self, repeats: "_Repeats") -> None:
+        shards, (task, rollout) = self._positions.shards(), self._builder.keys()
+        shifted = rollout.copy()
+        for number in range(len(self.paths)):
+            rows = np.flatnonzero((shards == number) & (rollout != NO_INDEX))
+            shifted[rows] += repeats.shift(number, task[rows])
+        self._builder.renumber(shifted)
 
     # ---- each rollout once ------------------------------------------------------------------------------------------
 
@@ -197,14 +253,38 @@ class Shards:
         return ConfigError(
             f"task {key.task} rollout {key.rollout} is there twice, and differs: "
             f"{self._positions.place(first)} and {self._positions.place(second)}",
-            hint="give each shard its own _ng_task_index values, leave one of the files out, or choose with "
-            "+on_conflict=first or +on_conflict=last",
+            hint="if both are rollouts of the same task, as with several seeds, count them as further repeats with "
+            "+on_conflict=repeat; otherwise choose with +on_conflict=first or last, or leave one of the files out",
         )
 
     def _ordered(self, rows: Ints) -> Iterator[int]:
         task, rollout = self._builder.keys()
         keyless = rollout[rows] == NO_INDEX
         return iter(rows[np.lexsort((rows, rollout[rows], task[rows], keyless))].tolist())
+
+
+def _planned(rollouts: Path) -> Iterator[RolloutKey]:
+    plan = RunFiles.of(rollouts).plan
+    for line in read_lines(plan) if plan.is_file() else ():
+        if key := key_of(line.text):
+            yield key
+
+
+class _Repeats:
+    """Which repeats of a task the rollouts of a file are, given all files that have the task."""
+
+    def __init__(self, tasks_by_shard: Sequence[set[int]], stride: int) -> None:
+        self._stride = stride
+        self._rounds: list[dict[int, int]] = []
+        seen: Counter[int] = Counter()
+        for tasks in tasks_by_shard:
+            self._rounds.append({task: seen[task] for task in tasks if seen[task]})
+            seen.update(tasks)
+
+    def shift(self, shard: int, task: Ints) -> Ints:
+        """What is added to the rollout indices of these tasks."""
+        rounds = self._rounds[shard]
+        return np.array([self._stride * rounds.get(number, 0) for number in task.tolist()], np.int64)
 
 
 def _readable(block: Block, starts: Ints, stops: Ints, bad: set[int]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, FailureClass
 from nemo_gym.servers.http.retry import retry_after_seconds
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ MAX_EXCERPT: Final = 500
 class ModelErrorKind(StrEnum):
     """What failed, as far as the caller is concerned."""
 
-    RATE_LIMITED = "rate_limited"  # the endpoint has too much to do
-    MODEL_ERROR = "model_error"  # the endpoint failed
-    TIMEOUT = "timeout"  # no answer in time
-    CONNECTION = "connection"  # no answer at all
-    INVALID_RESPONSE = "invalid_response"  # an answer that is none
-    AUTH = "auth"  # the key is wrong
-    REJECTED = "rejected"  # the endpoint understood the request and refused it: again would be refused again
+    RATE_LIMITED = FailureClass.RATE_LIMITED  # the endpoint has too much to do
+    MODEL_ERROR = FailureClass.MODEL_ERROR  # the endpoint failed
+    TIMEOUT = FailureClass.TIMEOUT  # no answer in time
+    CONNECTION = FailureClass.CONNECTION  # no answer at all
+    INVALID_RESPONSE = FailureClass.INVALID_RESPONSE  # an answer that is none
+    AUTH = FailureClass.AUTH  # the key is wrong
+    REJECTED = FailureClass.REJECTED  # the endpoint understood the request and refused it: again would be refused again
 
 
 # The status our own server answers with. It is never 401 or 404: our server was found and asked for no key.

@@ -8,7 +8,13 @@ from fastapi.testclient import TestClient
 
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.server_utils import ServerClient
-from responses_api_agents.simple_agent.app import DEFAULT_MAX_STEPS, SimpleAgent, SimpleAgentConfig, add_usage
+from responses_api_agents.simple_agent.app import (
+    DEFAULT_MAX_STEPS,
+    SimpleAgent,
+    SimpleAgentConfig,
+    add_usage,
+    completed,
+)
 
 
 def message(text: str) -> dict[str, Any]:
@@ -165,3 +171,23 @@ def test_a_single_usage_is_kept_as_it_is() -> None:
 def test_a_model_that_answers_nonsense_is_named() -> None:
     with pytest.raises(RuntimeError, match="Received an invalid response from model server"):
         ask(Servers({"hello": "world"}))
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {"reward": 1.0},
+        {},
+        {"reward": 0.5, "judge": {"response": "nested", "responses_create_params": 1}},
+        {"reward": 0.5, "response": {"id": "its own"}},
+        {"reward": 0.5, "response": {"id": "its own"}, "responses_create_params": {"input": "its own"}},
+    ],
+)
+def test_a_verdict_without_request_or_response_is_completed_from_what_is_known(verdict: dict[str, Any]) -> None:
+    known = {"responses_create_params": {"input": "q"}, "response": {"id": "ours"}}
+    text = json.dumps(verdict, indent=1).encode()
+    assert json.loads(completed(text, {"input": "q"}, b'{"id": "ours"}')) == known | verdict
+
+
+def test_a_verdict_that_is_not_json_is_left_to_the_collector() -> None:
+    assert completed(b"<html>", {}, b"{}") == b"<html>"

@@ -14,6 +14,8 @@ from nemo_gym.rollouts.store.history import (
 )
 from nemo_gym.schemas.rows import RolloutKey
 
+ONE = {"_ng_task_index": 0, "_ng_rollout_index": 0}
+
 
 def line(task: int, rollout: int = 0, **fields: object) -> bytes:
     return json.dumps({"_ng_task_index": task, "_ng_rollout_index": rollout, **fields}).encode() + b"\n"
@@ -79,3 +81,19 @@ def test_a_reopened_class_gets_a_fresh_set_of_attempts() -> None:
 @pytest.mark.parametrize(("text", "number"), [("", 3), ("5", 5), (" +1_0 ", 10), ("0", 3), ("-2", 3), ("many", 3)])
 def test_the_number_of_attempts(text: str, number: int) -> None:
     assert parse_max_attempts(text, 3) == number
+
+
+def test_a_deeply_nested_failure_is_set_aside_like_any_other_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "out_failures.jsonl"
+    path.write_bytes(b'{"_ng_task_index":0,"deep":' + b"[" * 100_000 + b"]" * 100_000 + b',"_ng_rollout_index":0}\n')
+    history = History()
+    assert [span.why for span in read_failures(path, history)] == ["unreadable line"]
+
+
+def test_a_failure_from_outside_is_no_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "out_failures.jsonl"
+    lines = [{"_ng_failure_class": "connection", "_ng_owed": True}, {"_ng_failure_class": "timeout"}]
+    path.write_text("".join(json.dumps({**ONE, **line}) + "\n" for line in lines))
+    history = History()
+    read_failures(path, history)
+    assert [(past.count, past.kind) for past in history.failures.values()] == [(1, "timeout")]

@@ -6,7 +6,7 @@ from nemo_gym.rollouts.store.manifest import InputFacts, Manifest, PlanFacts, Re
 
 
 def manifest_of(request: Request) -> Manifest:
-    return request.manifest(PlanFacts(rows=1, bytes=2, digest="x"))
+    return request.manifest(PlanFacts(rows=1, bytes=2, digest="x"), Path("out.jsonl"))
 
 
 def test_a_manifest_survives_the_round_trip(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_manifest_survives_the_round_trip(tmp_path: Path) -> None:
     manifest.write(tmp_path / "m.json")
     assert Manifest.read(tmp_path / "m.json") == manifest
     content = json.loads((tmp_path / "m.json").read_text())
-    assert set(content) == {"settings", "input", "plan", "created_at", "versions", "format"}
+    assert set(content) == {"settings", "input", "plan", "output", "created_at", "versions", "format"}
 
 
 def test_a_manifest_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

@@ -113,10 +113,8 @@ def test_a_fresh_run_moves_aside_what_there_was(output: Path) -> None:
     files.metrics.write_text("[]")
     run(output, rows(1), resume=False, outcome=lambda _: None)
     assert (output.read_bytes(), files.failures.read_bytes()) == (b"", b"")
-    assert (
-        output.with_name("out.jsonl.old").read_bytes(),
-        output.with_name("out_failures.jsonl.old").read_bytes(),
-    ) == before
+    kept = output.with_name("out.jsonl.backup-1")
+    assert ((kept / "out.jsonl").read_bytes(), (kept / "out_failures.jsonl").read_bytes()) == before
     assert not files.metrics.exists(), "metrics of another run would mislead"
 
 

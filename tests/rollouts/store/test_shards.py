@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.run_metrics import find_shards
+from nemo_gym.io.files import RunFiles
+from nemo_gym.metrics.coverage import coverage
+from nemo_gym.rollouts.run_metrics import PlannedKeys, find_shards, write_merged
 from nemo_gym.rollouts.store.shard_files import OnConflict
 from nemo_gym.rollouts.store.shards import Shards
 
@@ -103,10 +105,71 @@ def test_unless_strict_lines_that_can_not_be_read_are_told_and_left_out(
 
 
 def test_what_lies_beside_rollouts_is_no_shard(tmp_path: Path) -> None:
-    names = ["s1", "s1_materialized_inputs", "s1_failures", "s1_reward_profiling", "s2", "alone_failures", "s_all"]
+    names = [
+        "s1",
+        "s1_materialized_inputs",
+        "s1_failures",
+        "s1_reward_profiling",
+        "s1_difficulty",
+        "s2",
+        "alone_failures",
+        "s_all",
+    ]
     for name in names:
         shard(tmp_path / f"{name}.jsonl")
     found = find_shards(f"{tmp_path}/*.jsonl", tmp_path / "s_all.jsonl")
-    assert [path.stem for path in found] == ["alone_failures", "s1", "s2"]
+    assert [path.stem for path in found] == ["s1", "s2"]
     with pytest.raises(ConfigPathNotFoundError):
         find_shards(f"{tmp_path}/x*", tmp_path / "o")
+
+
+def test_files_that_repeat_the_same_tasks_count_as_further_repeats(tmp_path: Path) -> None:
+    for seed in range(3):
+        for chunk in range(2):
+            lines = [
+                json.dumps({"_ng_task_index": 10 * chunk + task, "_ng_rollout_index": repeat, "reward": float(seed)})
+                for task in range(4)
+                for repeat in range(2)
+            ]
+            (tmp_path / f"rollouts-rs{seed}-chunk{chunk}.jsonl").write_text("\n".join(lines) + "\n")
+    paths = sorted(tmp_path.glob("rollouts-rs*-chunk*.jsonl"))
+    with pytest.raises(ConfigError) as caught:
+        Shards(paths)
+    assert "+on_conflict=repeat" in (caught.value.hint or "")
+    shards = Shards(paths, on_conflict=OnConflict.REPEAT)
+    records = list(shards.records())
+    keys = [(record["_ng_task_index"], record["_ng_rollout_index"]) for record in records]
+    assert keys == [(10 * chunk + task, repeat) for chunk in range(2) for task in range(4) for repeat in range(6)]
+    assert [record["reward"] for record in records[:6]] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+    assert len(shards.table()) == 48
+
+
+def test_further_repeats_of_what_was_planned_are_covered(tmp_path: Path) -> None:
+    for seed in range(2):
+        files = RunFiles.of(tmp_path / f"rs{seed}.jsonl")
+        rows = [{"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}} for task in range(3)]
+        files.plan.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files.rollouts.write_text("".join(json.dumps({**row, "reward": 1.0}) + "\n" for row in rows[: 3 - seed]))
+        files.failures.write_text(json.dumps({**rows[2], "_ng_failure_class": "timeout"}) + "\n" if seed else "")
+    shards = Shards([tmp_path / "rs0.jsonl", tmp_path / "rs1.jsonl"], on_conflict=OnConflict.REPEAT)
+    planned = PlannedKeys.of(shards.paths, shards.shift)
+    assert planned is not None
+    found = coverage(planned.keys_of("a"), shards.table_of("a").key_columns(), planned.failures)
+    assert (found.planned, found.completed, dict(found.failed)) == (6, 5, {"timeout": 1})
+
+
+def test_a_merge_never_replaces_rollouts_that_are_not_in_it(tmp_path: Path) -> None:
+    shard(tmp_path / "a.jsonl", record(0), record(1))
+    merged = tmp_path / "all.jsonl"
+    write_merged(Shards([tmp_path / "a.jsonl"]), merged)
+    write_merged(Shards([tmp_path / "a.jsonl"]), merged)
+    assert not (tmp_path / "all.jsonl.backup-1").exists(), "a merge of the same is only written again"
+    other = '{"_ng_task_index": 99, "_ng_rollout_index": 0, "reward": 1.0}\n'
+    merged.write_text(other)
+    write_merged(Shards([tmp_path / "a.jsonl"]), merged)
+    assert (tmp_path / "all.jsonl.backup-1" / "all.jsonl").read_text() == other
+    merged.write_text(other)
+    RunFiles.of(merged).plan.write_text(other)
+    with pytest.raises(ConfigError, match="output of a collection"):
+        write_merged(Shards([tmp_path / "a.jsonl"]), merged)
+    assert merged.read_text() == other

@@ -1,8 +1,8 @@
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.config.prices import prices_by_agent
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.agents import prices_by_agent
 from nemo_gym.schemas.rows import Prices
 
 

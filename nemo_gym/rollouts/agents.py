@@ -1,0 +1,182 @@
+"""The agents of a run: who they are, what they cost, and how to call them.
+
+``agents_of`` is the one place that looks at the kind of client. A ``GymClient`` knows its servers, takes JSON as bytes,
+and can find servers again that were started anew; of any other client nothing is known but that it can POST.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
+
+from nemo_gym.config.addresses import server_names
+from nemo_gym.config.keys import SERVER_TYPES
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.json import decode
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import Prices
+from nemo_gym.servers.rollout_scope import mark_rollout, wants_marks
+from nemo_gym.servers.server_client import GymClient
+
+logger = logging.getLogger(__name__)
+
+RUN_PATH: Final = "/run"
+AGENT_TYPE: Final = "responses_api_agents"
+_REFRESH_S: Final = 1.0
+_AT_ONCE: Final = 8 << 20  # bytes; a larger body is streamed
+_CHUNK: Final = 1 << 20
+
+
+class AgentAnswer(Protocol):
+    """What a call returns, as far as it is looked at here."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, whatever the case of their names."""
+        ...
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        ...
+
+
+class AgentClient(Protocol):
+    """Reaches agents by name: a ``ServerClient``, or anything that can do this one thing."""
+
+    async def post(self, *, server_name: str, url_path: str, json: Any) -> Any:
+        """POST a JSON body; returns an ``AgentAnswer``."""
+        ...
+
+
+class Agents:
+    """Agents behind a client of which nothing is known."""
+
+    names: frozenset[str] | None = None  # None if nobody knows
+    prices: Mapping[str, Prices] = {}
+    servers: Mapping[str, Any] = {}  # those of this process
+
+    def __init__(self, client: AgentClient) -> None:
+        self.client = client
+
+    async def run(self, planned: PlannedRollout) -> AgentAnswer:
+        """Have an agent run a rollout."""
+        answer: AgentAnswer = await self.client.post(
+            server_name=planned.agent,
+            url_path=RUN_PATH,
+            json=planned.row,  # which the client may want to look into
+        )
+        return answer
+
+    async def post_file(self, agent: str, path: str, request: Path) -> AgentAnswer:
+        """POST the JSON of a file."""
+        body = await asyncio.to_thread(request.read_bytes)
+        answer: AgentAnswer = await self.client.post(server_name=agent, url_path=path, json=decode(body))
+        return answer
+
+    async def find_again(self) -> None:
+        """Look for servers that may have been started anew."""
+
+
+class GymAgents(Agents):
+    """The agents of a Gym."""
+
+    def __init__(self, client: GymClient) -> None:
+        super().__init__(client)
+        self.gym = client
+        config = client.global_config_dict
+        self.names = frozenset(server_names(config, AGENT_TYPE))
+        self.prices = prices_by_agent(config)
+        self.servers = client.local_servers
+        self._marks = wants_marks(config)
+        self._looked_at = float("-inf")
+        self._looking = asyncio.Lock()
+
+    async def run(self, planned: PlannedRollout) -> AgentAnswer:
+        """Have an agent run a rollout."""
+        if self._marks:
+            mark_rollout(*planned.key, planned.attempt)
+        answer: AgentAnswer = await self.gym.post(planned.agent, RUN_PATH, json=planned.text or planned.row)
+        return answer
+
+    async def post_file(self, agent: str, path: str, request: Path) -> AgentAnswer:
+        """POST the JSON of a file; a large one is streamed, unless the agent lives in this process."""
+        size = (await asyncio.to_thread(request.stat)).st_size
+        answer: AgentAnswer
+        if agent not in self.servers and size > _AT_ONCE:
+            headers = {"Content-Type": "application/json", "Content-Length": str(size)}
+            answer = await self.gym.post(agent, path, data=_Streamed(request), headers=headers)
+        else:
+            answer = await self.gym.post(agent, path, json=await asyncio.to_thread(request.read_bytes))
+        return answer
+
+    async def find_again(self) -> None:
+        """Ask the head server where everything is now: servers that were started again have other ports."""
+        async with self._looking:
+            if self.servers or monotonic() - self._looked_at < _REFRESH_S:
+                return
+            try:
+                found = await asyncio.to_thread(GymClient.load_from_head, self.gym.head_server_config)
+            except ConfigError:
+                return  # it is still away
+            finally:
+                self._looked_at = monotonic()
+            self.gym.global_config_dict = found.global_config_dict
+            self.gym.addresses.clear()
+
+
+class _Streamed:
+    """A body that is read from its file anew for each attempt to send it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+
+def agents_of(client: AgentClient) -> Agents:
+    """The agents that a client reaches."""
+    return GymAgents(client) if isinstance(client, GymClient) else Agents(client)
+
+
+# ---- what their models cost ------------------------------------------------------------------------------------------
+def prices_by_agent(config: DictConfig) -> dict[str, Prices]:
+    """The prices of each agent's ``model_server``, for those whose model has any."""
+    found: dict[str, Prices] = {}
+    for agent in map(str, config):
+        reference = _settings(config, agent, AGENT_TYPE).get("model_server")
+        model = reference.get("name") if isinstance(reference, DictConfig) else None
+        given = _settings(config, str(model), *SERVER_TYPES).get("prices") if model else None
+        if given is not None:
+            found[agent] = _read(str(model), OmegaConf.to_container(given) if OmegaConf.is_config(given) else given)
+    return found
+
+
+def _settings(config: DictConfig, name: str, *kinds: str) -> Mapping[Any, Any]:
+    block = config.get(name)
+    kind = next((kind for kind in kinds if isinstance(block, DictConfig) and kind in block), None)
+    inner = next(iter(block[kind].values()), None) if kind is not None and block[kind] else None
+    return inner if isinstance(inner, DictConfig) else {}
+
+
+def _read(model: str, given: Any) -> Prices:
+    try:
+        return Prices.model_validate(given)
+    except ValidationError as error:
+        reasons = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'prices'}: {e['msg']}" for e in error.errors())
+        raise ConfigError(
+            f"the prices of {model} can't be read: {reasons}",
+            hint="write prices: {input: 0.15, output: 0.60}, in USD for a million tokens; cached_input if you like",
+        ) from None

@@ -1,0 +1,101 @@
+"""Stopping a run from outside: the first request lets running attempts finish, the second ends the process.
+
+Signals are handled where Python handles them, not in the event loop, which code of an environment may block. The second
+one starts a clock: whatever that code does, swallow cancellation, block the loop or hang in a thread, the process is
+gone some seconds later. What was saved until then is intact.
+"""
+
+import asyncio
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from nemo_gym.errors import Exit
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+END_WITHIN_S: Final = 4.0
+_NO_THREADS_S: Final = 3.0  # later, for code that does not let other threads run
+
+
+class StopSwitch:
+    """Remembers that the run was asked to stop, and tells whoever runs it."""
+
+    def __init__(self, *, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._requests = 0
+        self._listener: Callable[[float], None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._requests > 0
+
+    def press(self) -> None:
+        """Ask for the run to stop; asking again is more urgent."""
+        self._requests += 1
+        if self._listener is not None:
+            self._listener(self._time_left)
+
+    def connect(self, listener: Callable[[float], None]) -> None:
+        """Call this with the seconds that running attempts may take, now if the switch is already on."""
+        self._listener = listener
+        if self.is_on:
+            listener(self._time_left)
+
+    @property
+    def _time_left(self) -> float:
+        return self._drain_s if self._requests == 1 else 0.0
+
+
+@contextmanager
+def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_process: bool = False) -> Iterator[None]:
+    """Press the switch on Ctrl-C and SIGTERM while the block runs. Must be entered inside a running event loop.
+
+    With ``end_process`` the second signal also ends the process soon. Once there was a first one, signals are handled
+    like this to the end of the process: closing servers can hang as well.
+    """
+    loop, received = asyncio.get_running_loop(), 0
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if received > 1 and end_process:
+            _end_process_soon(announce, at_once=received > 2)
+        again = " (again to stop at once)"
+        waiting = "starting no more rollouts; waiting for those that run"
+        with suppress(RuntimeError):  # a message that was interrupted by this one, or a loop that is closed
+            announce(f"{signal.Signals(number).name}: " + ("stopping now" if received > 1 else waiting + again))
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(switch.press)
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        if not (end_process and received):
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _end_process_soon(announce: Callable[[str], None], *, at_once: bool) -> None:
+    """End this process within seconds, whatever its threads and its event loop do."""
+
+    def end() -> None:
+        with suppress(Exception):
+            announce("some code does not stop, so the process ends now; what was saved is intact")
+        os._exit(Exit.INTERRUPTED)
+
+    if at_once:
+        os._exit(Exit.INTERRUPTED)
+    timer = threading.Timer(END_WITHIN_S, end)
+    timer.daemon = True
+    timer.start()
+    # Code that keeps the interpreter's lock keeps our thread from running; this clock needs no lock.
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the process is
+    faulthandler.dump_traceback_later(END_WITHIN_S + _NO_THREADS_S, exit=True, file=nowhere)

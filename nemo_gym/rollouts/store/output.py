@@ -1,0 +1,147 @@
+"""The output path before a run writes to it: whether it can be used, what is there, and moving that out of the way.
+
+Everything here is checked before anything is touched. What a run has collected is never overwritten: it is resumed,
+extended, or moved as a whole into a numbered folder beside the output, where it is still a run like any other.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import RunFiles, follow_link, role_of, storage_errors, sync_directory, torn_path
+from nemo_gym.rollouts.keyed import key_of
+from nemo_gym.rollouts.store.manifest import Manifest
+from nemo_gym.rollouts.store.repair import read_lines
+
+logger = logging.getLogger(__name__)
+
+_OTHER_OUTPUT = "choose another output_jsonl_fpath"
+
+
+class OutputPathError(ConfigError):
+    """A run can't write to this path."""
+
+
+class OutputTakenError(ConfigError):
+    """The output holds something that a fresh run would replace."""
+
+
+def check_output(files: RunFiles, task_file: Path | None = None) -> None:
+    """Refuse an output that is not a file, that is the input, or whose files belong to another run."""
+    output = files.rollouts
+    if output.is_dir():
+        example = output / "rollouts.jsonl"
+        raise OutputPathError(f"the output {output} is a folder", hint=f"name a file in it, for example {example}")
+    if output.exists() and not output.is_file():
+        raise OutputPathError(f"the output {output} is not a file but a device or a pipe", hint=_OTHER_OUTPUT)
+    for path in files.beside:
+        if path.exists() and not path.is_file():
+            raise OutputPathError(f"the run writes to {path}, but that is a folder or a device", hint=_OTHER_OUTPUT)
+    _check_folder(output.parent)
+    if (role := role_of(output)) is not None:
+        raise OutputPathError(f"{output.name} is how the {role} file of another run is named", hint=_OTHER_OUTPUT)
+    if task_file is not None:
+        _check_input(files, task_file)
+    _check_neighbours(files)
+
+
+def _check_folder(folder: Path) -> None:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise OutputPathError(f"{existing} is a file, so {folder} can't be a folder", hint=_OTHER_OUTPUT)
+
+
+def _check_input(files: RunFiles, task_file: Path) -> None:
+    for path in (files.rollouts, *files.beside):
+        if path.exists() and task_file.exists() and path.samefile(task_file):
+            what = "the output" if path == files.rollouts else "a file that the run writes beside its output"
+            raise OutputPathError(f"the input {task_file} is also {what}", hint=_OTHER_OUTPUT)
+
+
+def _check_neighbours(files: RunFiles) -> None:
+    """Two outputs that differ only in their suffix would share every other file."""
+    owner = Manifest.owner(files.manifest)
+    if owner is not None and owner != files.rollouts.name:
+        raise OutputPathError(
+            f"{files.manifest} belongs to the run with the output {owner}", hint=f"{_OTHER_OUTPUT}, with another stem"
+        )
+    for other in files.rollouts.parent.glob(f"{_escaped(files.rollouts.stem)}.*"):
+        if other.stem == files.rollouts.stem and other.name != files.rollouts.name and _holds_rollouts(other):
+            raise OutputPathError(
+                f"{other} is the output of another run, whose files have the same names",
+                hint=f"{_OTHER_OUTPUT}, with another stem",
+            )
+
+
+def _escaped(stem: str) -> str:
+    return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in stem)
+
+
+def _holds_rollouts(path: Path) -> bool:
+    if not path.is_file() or path.suffix == ".lock":
+        return False
+    first = next(iter(read_lines(path)), None)
+    return first is not None and key_of(first.text) is not None
+
+
+# ---- what is there ---------------------------------------------------------------------------------------------------
+def is_taken(files: RunFiles) -> bool:
+    """Whether the output holds anything at all."""
+    return files.rollouts.exists() and files.rollouts.stat().st_size > 0
+
+
+def taken(files: RunFiles) -> OutputTakenError:
+    """The error that says what is there, and every way to go on."""
+    lines, keys = 0, set()
+    for line in read_lines(files.rollouts):
+        lines += 1
+        keys.add(key_of(line.text))
+    rollouts = len(keys - {None})
+    what = f"{rollouts} rollouts" if rollouts else f"{lines} lines that are not rollouts"
+    ways = [
+        f"to start afresh, add +overwrite=true: what is there is moved to {_free_folder(files)}",
+        _OTHER_OUTPUT,
+    ]
+    if rollouts and files.plan.exists():
+        planned = sum(1 for _ in read_lines(files.plan))
+        what += f" of {planned} planned"
+        ways = [
+            f"to go on ({planned - rollouts} left), add +resume_from_cache=true",
+            "to add tasks or repeats, add +resume_from_cache=true +resume_mode=extend",
+            *ways,
+        ]
+    return OutputTakenError(f"{files.rollouts} already holds {what}", hint=";\n      or ".join(ways))
+
+
+def move_to_backup(files: RunFiles) -> Path | None:
+    """Move everything that an earlier run left into a folder of its own; None if there is nothing worth keeping."""
+    kept = [path for path in (files.rollouts, files.failures) if path.exists() and path.stat().st_size]
+    if not kept:
+        for path in (files.rollouts, files.failures, files.manifest, *files.computed):
+            path.unlink(missing_ok=True)
+        return None
+    folder = _free_folder(files)
+    with storage_errors(folder, "create"):
+        folder.mkdir()
+        # The rollouts go first: whatever a crash leaves behind, they are whole in one place or the other.
+        for path in _movable(files):
+            os.rename(path, folder / path.name)  # noqa: PTH104 - a link is moved, not what it leads to
+        sync_directory(folder)
+        sync_directory(folder.parent)
+    logger.warning("What %s held is now in %s", files.rollouts, folder)
+    return folder
+
+
+def _movable(files: RunFiles) -> Iterator[Path]:
+    stays = {files.lock, files.index}
+    for path in (files.rollouts, torn_path(files.rollouts), *files.beside, torn_path(files.failures)):
+        if path not in stays and path.exists():
+            yield path
+
+
+def _free_folder(files: RunFiles) -> Path:
+    names = (files.rollouts.with_name(f"{files.rollouts.name}.backup-{number}") for number in count(1))
+    return next(path for path in names if not follow_link(path).exists())

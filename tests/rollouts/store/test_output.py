@@ -1,0 +1,180 @@
+"""The output path: refused when it can't be used, never overwritten when it holds something."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import RunFiles, role_of
+from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.attempt import AgentAttempt
+from nemo_gym.rollouts.concurrency import FixedLimit
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec
+from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
+from nemo_gym.rollouts.store.output import OutputPathError, OutputTakenError, check_output
+from nemo_gym.rollouts.store.rollout_store import ResumeMode
+
+Agents = Callable[..., AbstractAsyncContextManager[Any]]
+Tasks = Callable[..., Path]
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def collect_to(output: Path, tasks: Path, **options: Any) -> RolloutCollectionConfig:
+    given = {"agent_name": "alpha", "input_jsonl_fpath": str(tasks), "output_jsonl_fpath": str(output)}
+    return RolloutCollectionConfig.model_validate({**given, **options})
+
+
+def scored(*_: Any) -> Any:
+    return {"reward": 1.0}
+
+
+BAD_OUTPUTS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "a folder": (lambda folder: folder / "results", "is a folder"),
+    "the working directory": (lambda _: Path(), "is a folder"),
+    "a pipe": (lambda folder: folder / "pipe", "not a file"),
+    "a device": (lambda _: Path("/dev/null"), "not a file"),
+    "a link to a folder": (lambda folder: folder / "link", "is a folder"),
+    "below a file": (lambda folder: folder / "tasks.jsonl" / "out.jsonl", "is a file"),
+    "the input": (lambda folder: folder / "tasks.jsonl", "is also the output"),
+    "a link to the input": (lambda folder: folder / "to_tasks.jsonl", "is also the output"),
+    "a hard link to the input": (lambda folder: folder / "hard.jsonl", "is also the output"),
+    "a folder where the failures go": (lambda folder: folder / "blocked.jsonl", "blocked_failures.jsonl"),
+    "the name of another run's file": (lambda folder: folder / "x_failures.jsonl", "failures file of another run"),
+    "another run but for the suffix": (lambda folder: folder / "same.txt", "same.jsonl"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_OUTPUTS)
+async def test_an_output_that_cannot_be_used_is_refused_and_nothing_is_touched(
+    what: str, agents_with: Agents, tasks_file: Tasks, tmp_path: Path
+) -> None:
+    tasks = tasks_file(2)
+    (tmp_path / "results" / "precious").mkdir(parents=True)
+    (tmp_path / "blocked_failures.jsonl").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "results")
+    (tmp_path / "to_tasks.jsonl").symlink_to(tasks)
+    (tmp_path / "hard.jsonl").hardlink_to(tasks)
+    (tmp_path / "same.jsonl").write_text('{"_ng_task_index":0,"reward":1.0,"_ng_rollout_index":0}\n')
+    make, told = BAD_OUTPUTS[what]
+    before = snapshot(tmp_path)
+    async with agents_with(scored) as agents:
+        with pytest.raises(OutputPathError) as caught:
+            await RolloutCollectionHelper().collect(collect_to(make(tmp_path), tasks), client=agents, lenient=True)
+    assert told in str(caught.value)
+    assert caught.value.hint
+    assert snapshot(tmp_path) == before
+    assert not agents.received
+
+
+async def test_a_plan_is_not_a_task_file_of_its_own_run(agents_with: Agents, tasks_file: Tasks, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    async with agents_with(scored) as agents:
+        await RolloutCollectionHelper().collect(collect_to(output, tasks_file(2)), client=agents)
+        with pytest.raises(OutputPathError, match="beside its output"):
+            await RolloutCollectionHelper().collect(collect_to(output, RunFiles.of(output).plan), client=agents)
+
+
+async def test_links_are_followed(agents_with: Agents, tasks_file: Tasks, tmp_path: Path) -> None:
+    store, link = tmp_path / "disk" / "real.jsonl", tmp_path / "out.jsonl"
+    store.parent.mkdir()
+    link.symlink_to(store)
+    async with agents_with(scored) as agents:
+        await RolloutCollectionHelper().collect(collect_to(link, tasks_file(3)), client=agents)
+        resumed = await RolloutCollectionHelper().collect(
+            collect_to(store, tasks_file(3), resume_from_cache=True), client=agents
+        )
+    assert link.is_symlink()
+    assert len(store.read_text().splitlines()) == 3
+    assert resumed.done_before == 3
+
+
+async def test_a_forgotten_resume_loses_nothing_however_often(
+    agents_with: Agents, tasks_file: Tasks, tmp_path: Path
+) -> None:
+    output, helper = tmp_path / "out.jsonl", RolloutCollectionHelper()
+    async with agents_with(scored) as agents:
+        await helper.collect(collect_to(output, tasks_file(4)), client=agents)
+        before = snapshot(tmp_path)
+        for _ in range(2):
+            with pytest.raises(OutputTakenError, match="already holds 4 rollouts of 4 planned") as caught:
+                await helper.collect(collect_to(output, tasks_file(4)), client=agents)
+            for way in ("+resume_from_cache=true", "+resume_mode=extend", "+overwrite=true", "out.jsonl.backup-1"):
+                assert way in (caught.value.hint or "")
+        assert snapshot(tmp_path) == before
+        assert len(agents.received) == 4
+
+
+async def test_overwrite_keeps_every_earlier_run_as_a_whole(
+    agents_with: Agents, tasks_file: Tasks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output, helper = tmp_path / "out.jsonl", RolloutCollectionHelper()
+    async with agents_with(scored) as agents:
+        for count in (3, 2, 1):
+            await helper.collect(collect_to(output, tasks_file(count), overwrite=True), client=agents)
+        kept = [tmp_path / f"out.jsonl.backup-{n}" / "out.jsonl" for n in (1, 2)]
+        assert [len(path.read_text().splitlines()) for path in (*kept, output)] == [3, 2, 1]
+        assert all(str(path.parent) in caplog.text for path in kept)
+        assert RunFiles.of(kept[0]).metrics.exists()
+        resumed = await helper.collect(collect_to(kept[0], tasks_file(3), resume_from_cache=True), client=agents)
+    assert (resumed.done_before, resumed.exit_code) == (3, 0)
+
+
+async def test_files_without_a_plan_are_not_overwritten_by_a_resumed_run_either(
+    agents_with: Agents, tasks_file: Tasks, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    output.write_text("my notes\n")
+    async with agents_with(scored) as agents:
+        with pytest.raises(OutputTakenError, match="1 lines that are not rollouts"):
+            await RolloutCollectionHelper().collect(
+                collect_to(output, tasks_file(1), resume_from_cache=True), client=agents
+            )
+    assert output.read_text() == "my notes\n"
+
+
+async def test_extending_with_an_agent_that_does_not_exist_leaves_the_old_plan(
+    agents_with: Agents, tasks_file: Tasks, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+
+    def wanted(*more: str, **options: Any) -> CollectionRun:
+        tasks = tasks_file(3)
+        extra = [{"agent_ref": {"name": agent}, "responses_create_params": {"input": "new"}} for agent in more]
+        tasks.write_text(tasks.read_text() + "".join(json.dumps(task) + "\n" for task in extra))
+        source = PlanSource(str(tasks), None, PlanSpec(agent="alpha"))
+        return CollectionRun(output=output, rows=source.rows, request=source.request, agents={"alpha"}, **options)
+
+    async with agents_with(scored) as agents:
+        attempt, control = AgentAttempt(agents), RunControl(limit=FixedLimit(4))
+        await run_collection(wanted(), attempt, control)
+        before = {name: text for name, text in snapshot(tmp_path).items() if name != "tasks.jsonl"}
+        extend = {"resume": True, "resume_mode": ResumeMode.EXTEND}
+        with pytest.raises(ConfigError, match="alhpa"):
+            await run_collection(wanted("alhpa", **extend), attempt, control)
+        assert {name: text for name, text in snapshot(tmp_path).items() if name != "tasks.jsonl"} == before
+        assert (await run_collection(wanted(resume=True), attempt, control)).exit_code == 0, "the old settings still do"
+        with_more = await run_collection(wanted("alpha", **extend), attempt, control)
+    assert (with_more.done_before, with_more.completed) == (3, 4)
+
+
+def test_every_file_of_a_run_is_known_by_its_name(tmp_path: Path) -> None:
+    files = RunFiles.of(tmp_path / "out.v1.jsonl")
+    assert role_of(files.rollouts) is None
+    assert {role_of(path) for path in files.beside if path != files.lock} == {
+        *("plan", "failures", "metrics", "details", "manifest", "profile"),
+        *("agent_metrics", "difficulty", "solve_rates", "index"),
+    }
+    assert check_output(files) is None
+    assert json.dumps(sorted(path.name for path in files.beside)).count("out.v1") == len(files.beside)

@@ -1,0 +1,210 @@
+"""Causes outside the rollouts: the run pauses, goes on by itself, or ends with everything owed."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.outage import MOST_TRIES, STREAK, OutageWatch
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.tally import Ending
+
+if TYPE_CHECKING:
+    from conftest import MockModel
+
+Make = Callable[..., PlannedRollout]
+Agents = Callable[..., AbstractAsyncContextManager[Any]]
+EXAMPLE = "resources_servers/example_single_tool_call"
+CONFIGS = f"{EXAMPLE}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+
+
+def unreachable(planned: PlannedRollout, kind: str = "connection") -> Failed:
+    return Failed(planned, b"", 0.0, Failure.of(kind, "nobody there"))
+
+
+def test_a_single_failure_pauses_nothing(planned: Make) -> None:
+    watch = OutageWatch(60)
+    for n in range(STREAK - 1):
+        watch.observe(unreachable(planned(n)), 0)
+    assert watch.room(0) is None
+    watch.observe(Completed(planned(9), b"", 0.0, 1.0), 0)
+    watch.observe(unreachable(planned(0)), 0)
+    assert not watch.is_on
+
+
+def test_one_rollout_that_always_fails_is_no_outage(planned: Make) -> None:
+    watch = OutageWatch(60)
+    for _ in range(3 * STREAK):
+        watch.observe(unreachable(planned(0)), 0)
+    assert not watch.is_on
+
+
+def test_during_an_outage_one_rollout_at_a_time_finds_out_whether_it_is_over(planned: Make) -> None:
+    watch = OutageWatch(60)
+    for n in range(STREAK):
+        watch.observe(unreachable(planned(n)), 0)
+    assert (watch.room(0), watch.next_change(0)) == (0, 1.0)
+    assert watch.room(1.0) == 1
+    watch.started()
+    assert (watch.room(1.5), watch.next_change(1.5)) == (0, 60.0)
+    watch.observe(unreachable(planned(0)), 2)
+    assert (watch.room(3.4), watch.room(3.5)) == (0, 1), "the next probe waits longer"
+    watch.observe(Completed(planned(0), b"", 0.0, 1.0), 5)
+    assert watch.room(5) is None
+
+
+def test_patience_begins_with_the_first_failure_and_ends(planned: Make) -> None:
+    watch = OutageWatch(10)
+    for n in range(STREAK):
+        watch.observe(unreachable(planned(n)), float(n))
+    assert not watch.is_over(9.9)
+    assert watch.is_over(10.0)
+
+
+def test_a_rollout_that_fails_while_others_get_through_is_left_for_the_next_run(planned: Make) -> None:
+    watch = OutageWatch(600)
+    tries = [watch.tries(unreachable(planned(0)), 0) for _ in range(MOST_TRIES)]
+    assert tries == [*range(1, MOST_TRIES), None]
+
+
+def config(tasks: Path, output: Path, **options: Any) -> RolloutCollectionConfig:
+    given = {"agent_name": "alpha", "input_jsonl_fpath": str(tasks), "output_jsonl_fpath": str(output)}
+    return RolloutCollectionConfig.model_validate({**given, **options})
+
+
+async def test_an_outage_costs_no_attempts_and_what_it_left_is_resumed(
+    agents_with: Agents, tasks_file: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output, down = tmp_path / "out.jsonl", True
+
+    def answer(*_: Any) -> Any:
+        return web.Response(status=503, text="down") if down else {"reward": 1.0}
+
+    async with agents_with(answer) as agents:
+        helper = RolloutCollectionHelper()
+        first = await helper.collect(config(tasks_file(20), output, patience_s=0.5), client=agents)
+        assert (first.tally.ending, first.exit_code, first.completed) == (Ending.OUTAGE, 3, 0)
+        assert "20 that are left, add: +resume_from_cache=true" in first.text()
+        assert caplog.text.count("Nothing gets through") == 1, "it is said once"
+        down = False
+        again = await helper.collect(config(tasks_file(20), output, resume_from_cache=True), client=agents)
+        assert (again.completed, again.exit_code) == (20, 0)
+
+
+async def test_a_run_goes_on_by_itself_when_the_outage_ends(
+    agents_with: Agents, tasks_file: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = 0
+
+    def answer(*_: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        return web.Response(status=429) if 5 < sent < 12 else {"reward": 1.0}
+
+    async with agents_with(answer) as agents:
+        wanted = config(tasks_file(20), tmp_path / "out.jsonl", num_samples_in_parallel=10)
+        summary = await RolloutCollectionHelper().collect(wanted, client=agents)
+    assert summary.exit_code == 0
+    assert summary.tally.failures["rate_limited"].attempts == 6
+    assert "goes on after a pause" in caplog.text
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nemo_gym.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+def test_the_advice_that_is_printed_works_when_it_is_typed(mock_model: "MockModel", tmp_path: Path) -> None:
+    output, model = tmp_path / "out.jsonl", "policy_model.responses_api_models.openai_model"
+    common = [
+        *("collect_rollouts", f"+config_paths=[{CONFIGS}]", "+policy_api_key=none", "+policy_model_name=mock"),
+        *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", f"+output_jsonl_fpath={output}", "+patience_s=1"),
+        *("+agent_name=example_single_tool_call_simple_agent", f"++{model}.max_retries=0"),
+    ]
+    down = run(*common, f"+policy_base_url=http://127.0.0.1:{free_port()}/v1")
+    assert down.returncode == 3, down.stderr
+    advice = re.search(r"^To run the 5 that are left, add: (.*)$", down.stderr, re.MULTILINE)
+    assert advice is not None, down.stderr
+    resumed = run(*common, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]))
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(output.read_text().splitlines()) == 5
+
+    # An error of the rollouts themselves does use up their attempts, and then the advice is another.
+    second = [argument.replace(str(output), str(tmp_path / "second.jsonl")) for argument in common]
+    mock_model.set(faults="malformed:1")
+    try:
+        once = {**os.environ, "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS": "1"}
+        broken = run(*second, f"+policy_base_url={mock_model.base_url}", env=once)
+    finally:
+        mock_model.set(faults="none:0")
+    advice = re.search(r"^To try the 5 again whose attempts are used up, add: (.*)$", broken.stderr, re.MULTILINE)
+    assert advice is not None, broken.stderr
+    mended = run(*second, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]), env=once)
+    assert mended.returncode == 0, mended.stderr
+
+
+def start_gym(mock_model: "MockModel", head: int) -> "subprocess.Popen[bytes]":
+    command = [
+        *(sys.executable, "-m", "nemo_gym.cli", "run", f"+config_paths=[{CONFIGS}]", "+policy_api_key=none"),
+        *(f"+policy_base_url={mock_model.base_url}", "+policy_model_name=mock"),
+        f"+head_server={{host: 127.0.0.1, port: {head}}}",
+    ]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_gym_that_is_killed_and_started_again_is_waited_for(mock_model: "MockModel", tmp_path: Path) -> None:
+    output, head = tmp_path / "out.jsonl", free_port()
+    mock_model.set(latency="20")
+    gym = start_gym(mock_model, head)
+    arguments = [
+        *("collect_rollouts", "+agent_name=example_single_tool_call_simple_agent", "+num_repeats=60"),
+        *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", f"+output_jsonl_fpath={output}"),
+        *(f"+head_server={{host: 127.0.0.1, port: {head}}}", "+num_samples_in_parallel=8", "+patience_s=100"),
+    ]
+    try:
+        wait_until(lambda: answers(head), "the Gym is there")
+        with subprocess.Popen(
+            [sys.executable, "-m", "nemo_gym.cli", *arguments], stderr=subprocess.PIPE, text=True
+        ) as collector:
+            wait_until(lambda: output.exists() and output.stat().st_size > 20_000, "something is saved")
+            os.killpg(gym.pid, signal.SIGKILL)
+            gym.wait()
+            gym = start_gym(mock_model, head)
+            _, told = collector.communicate(timeout=120)
+        assert collector.returncode == 0, told
+        assert told.count("Nothing gets through") == 1, told
+        assert len(output.read_text().splitlines()) == 300
+    finally:
+        os.killpg(gym.pid, signal.SIGKILL)
+        gym.wait()

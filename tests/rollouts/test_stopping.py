@@ -1,0 +1,45 @@
+"""Ctrl-C twice ends the process within seconds, whatever the code of an environment does."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HOST = Path(__file__).parent / "stuck_host.py"
+WAYS = ("blocks the loop", "spins", "matches for ever", "swallows cancellation", "hangs in a thread")
+GOOD = 3
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.02)
+
+
+def test_two_signals_always_end_the_process_and_what_was_saved_is_intact(tmp_path: Path) -> None:
+    outputs = {way: tmp_path / f"{way.replace(' ', '_')}.jsonl" for way in WAYS}
+    hosts = {
+        way: subprocess.Popen([sys.executable, str(HOST), way, str(outputs[way])], stderr=subprocess.PIPE, text=True)
+        for way in WAYS
+    }
+    try:
+        for way, output in outputs.items():
+            wait_until(lambda output=output: output.exists() and output.read_bytes().count(b"\n") == GOOD, way)  # type: ignore[misc]
+        time.sleep(0.5)  # by now all of them are stuck
+        for _ in range(2):
+            for host in hosts.values():
+                host.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        told = {way: host.communicate(timeout=60)[1] for way, host in hosts.items()}
+    finally:
+        for host in hosts.values():
+            host.kill()
+    for way, host in hosts.items():
+        # Code that never gives up the interpreter's lock leaves only the clock that needs none, which exits with 1.
+        assert host.returncode in ((1, 130) if way == "matches for ever" else (130,)), (way, told[way])
+        assert told[way].index("waiting for those that run") < told[way].index("stopping now")
+        assert [json.loads(line)["_ng_task_index"] for line in outputs[way].read_text().splitlines()] == [0, 1, 2]

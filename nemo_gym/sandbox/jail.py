@@ -24,6 +24,7 @@ from typing import IO, Any, Final
 from nemo_gym import PARENT_DIR
 from nemo_gym.sandbox.inside import system
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message, receive
+from nemo_gym.sandbox.inside.guarded import remove_folder
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
@@ -230,6 +231,7 @@ class _ForkServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._folder: str | None = None
 
     @property
     def running(self) -> bool:
@@ -260,7 +262,7 @@ class _ForkServer:
         return ours
 
     def _start(self) -> None:
-        folder = tempfile.mkdtemp(prefix="rollout-gym-sandbox-")
+        self._folder = tempfile.mkdtemp(prefix="rollout-gym-sandbox-")
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as log, theirs:
             self._process = subprocess.Popen(
@@ -274,17 +276,17 @@ class _ForkServer:
                 start_new_session=True,
             )
             self._control = ours
-            problem = self._introduce(ours, folder, log)
+            problem = self._introduce(ours, log)
         if problem is not None:
             self._stop()
             raise SandboxCreateError(f"isolation by {self._settings['level']} does not work here: {problem}")
 
-    def _introduce(self, control: socket.socket, folder: str, log: IO[bytes]) -> str | None:
+    def _introduce(self, control: socket.socket, log: IO[bytes]) -> str | None:
         """Tell the server what to do; what kept it from that, if anything did."""
         paths = {"readable": system.readable(self._extra), "hidden": system.hidden(self._extra)}
         control.settimeout(_START_TIMEOUT_S)
         try:
-            control.sendall(Message({**self._settings, **paths, "folder": folder}).encode())
+            control.sendall(Message({**self._settings, **paths, "folder": self._folder}).encode())
             answer = receive(control)
         except (BrokenMessageError, OSError) as error:
             log.seek(0)
@@ -301,6 +303,10 @@ class _ForkServer:
         if self._process is not None:
             self._process.wait()
             self._process = None
+        if self._folder is not None:
+            with contextlib.suppress(FileNotFoundError):  # the rule: its caretaker has removed it
+                remove_folder(self._folder)
+            self._folder = None
 
 
 def _result(answer: Message) -> Result:

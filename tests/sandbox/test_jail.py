@@ -257,7 +257,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_a_fork_server_that_dies_is_an_error_and_then_replaced(level: str) -> None:
+async def test_a_fork_server_that_dies_is_an_error_and_then_replaced(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     jail = Jail(level)
     await jail.start()
     running = asyncio.create_task(jail.run("import time; time.sleep(1000)", limits=SandboxLimits(wall_s=1000)))
@@ -276,6 +279,7 @@ async def test_a_fork_server_that_dies_is_an_error_and_then_replaced(level: str)
         except SandboxError:
             await asyncio.sleep(0.01)
     await jail.aclose()
+    assert os.listdir(tmp_path) == []
 
 
 async def test_modules_are_there_for_all_programs(level: str) -> None:

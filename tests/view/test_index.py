@@ -230,7 +230,7 @@ def test_an_index_goes_to_the_cache_when_it_cannot_lie_beside_the_file(write, re
     assert open_index(path, tmp_path / "cache") == cached
     cached_folder = tmp_path / "file"
     cached_folder.write_text("")
-    with pytest.raises(ConfigError, match="no place for its index"):
+    with pytest.raises(ConfigError, match="its index cannot be written"):
         open_index(path, cached_folder)
 
 

@@ -46,15 +46,35 @@ TEXTS = """(() => {
 })()"""
 
 
+REWARDS = """(() => {
+    for (let share = 0; share <= 1; share += 0.05) {
+        const one = document.createElement("span");
+        one.className = "reward";
+        one.style.setProperty("--share", share);
+        one.append(`share ${share.toFixed(2)}`);
+        document.body.append(one);
+    }
+})()"""
+PLACES = {
+    "view=overview": ".chart text",
+    "view=table": "a.row",
+    "view=groups": ".group .chip",
+    "view=groups&by=agent": ".group",
+    "rollout=0.0": ".transcript",
+    "rollout=0.f0": "main h1",
+}
+PLACES_OF_TWO = {"view=compare": ".run-task", "view=compare&a=0.0&b=0.1": ".pair.heads h1"}
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_stands_out(page: Any, two_runs: str, one_run: str, theme: str) -> None:
     page.theme(theme)
-    page.go(one_run)
-    for place in ("view=overview", "view=table", "view=groups", "view=groups&by=agent", "rollout=0.0", "rollout=0.f0"):
-        page.show(place)
-        weak = [text for contrast, text in page.evaluate(TEXTS) if contrast < LEAST]
-        assert weak == [], f"{theme} {place}"
-    page.go(two_runs)
-    for place in ("view=compare", "view=compare&a=0.0&b=0.1"):
-        page.show(place)
-        assert [text for contrast, text in page.evaluate(TEXTS) if contrast < LEAST] == [], f"{theme} {place}"
+    for address, places in ((one_run, PLACES), (two_runs, PLACES_OF_TWO)):
+        page.go(address)
+        for place, content in places.items():
+            page.show(place)
+            page.wait(f"document.querySelectorAll({content!r}).length > 0", place)
+            if place == "view=overview":
+                page.evaluate(REWARDS)
+            weak = [f"{contrast:.2f} {text}" for contrast, text in page.evaluate(TEXTS) if contrast < LEAST]
+            assert weak == [], f"{theme} {place}"

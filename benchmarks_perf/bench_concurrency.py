@@ -26,7 +26,7 @@ ENDPOINTS: dict[str, dict[str, str]] = {
     "knee": {"knee": "64"},
 }
 FIXED = (8, 16, 32, 64, 128, 256)
-ROLLOUTS = 100_000  # more than anybody can run in the time
+ROLLOUTS = 100_000  # more than can run in the time
 GOAL = 0.85
 NOTE_S = 0.05
 

@@ -1,10 +1,10 @@
-"""What the embedded model costs on top of its engine, and whether other servers are served meanwhile.
+"""What the embedded model costs on top of its engine, and whether other servers keep answering meanwhile.
 
     python benchmarks_perf/bench_local_model.py [--rounds 5] [--requests 16] [--tokens 48]
 
 The same requests go to ``xllamacpp`` directly, from threads, and through the servers of a Gym. Both sides have engines
-of the same settings and generate the same number of tokens from the same prompts, in turns; what is compared is CPU
-time, which other programs on the machine disturb least.
+with the same settings and generate the same number of tokens from the same prompts, in turns. CPU time is compared,
+because other programs on the machine disturb it least.
 """
 
 import argparse
@@ -23,13 +23,12 @@ from typing import Any
 from nemo_gym.config.parse import parse_config
 from nemo_gym.servers.gym import Gym, host_gym
 from responses_api_models.local_model import engine as engines
-from responses_api_models.local_model.cores import usable_cores
+from responses_api_models.local_model.grammar import answer_grammar
 from responses_api_models.local_model.prompting import plain_messages
-from responses_api_models.local_model.toolbox import answer_grammar
+from responses_api_models.local_model.tool_calls import Tool
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
-from responses_api_models.local_model.worked_examples import Tool
 
-SLOTS, CONTEXT = 4, 8192  # what the model server has, unless it is told otherwise
+SLOTS, CONTEXT = 4, 8192  # the defaults of the model server
 CONFIGS = (
     "resources_servers/calculator/configs/calculator.yaml,responses_api_models/local_model/configs/local_model.yaml"
 )
@@ -68,7 +67,7 @@ class Direct:
     def __init__(self, model: Path, tokens: int) -> None:
         xllamacpp = engines._import_xllamacpp()
         plans = engines.plan_engines(
-            model_bytes=model.stat().st_size, slots=SLOTS, context=CONTEXT, cores=usable_cores()
+            model_bytes=model.stat().st_size, slots=SLOTS, context=CONTEXT, cores=engines.usable_cores()
         )
         self._servers = [xllamacpp.Server(engines._parameters(xllamacpp, model, plan, "")) for plan in plans]
         self._tokens = tokens
@@ -81,7 +80,7 @@ class Direct:
         body: dict[str, Any] = {"max_tokens": self._tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
         body["messages"] = plain_messages([question(number)], [CALCULATOR] if tools else [])
         if tools:
-            body["grammar"] = answer_grammar([CALCULATOR], mode="required")
+            body["grammar"] = answer_grammar([CALCULATOR], mode="required").text
         answer = self._servers[number % len(self._servers)].handle_chat_completions(body)
         assert answer["usage"]["completion_tokens"] == self._tokens, answer
 
@@ -123,7 +122,7 @@ class Served:
 
 
 def memory_mb() -> float:
-    """What this process occupies; the weights, which every engine maps, are there once."""
+    """The memory of this process, counting the weights, which every engine maps, once."""
     others, path = 0, ""
     weights: dict[str, int] = {}
     for line in Path("/proc/self/smaps").read_text().splitlines():

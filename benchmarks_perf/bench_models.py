@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What model servers and converters cost, beside what nobody can do without.
+"""What model servers and converters cost, compared with the work that cannot be avoided.
 
     python benchmarks_perf/bench_models.py [--n 2000] [--rounds 5] [--parallel 32]
 
@@ -38,7 +38,7 @@ Call = Callable[[], Awaitable[object]]
 
 
 def conversation(items: int = 100) -> dict[str, Any]:
-    """A conversation as agents have it: thoughts, words, calls and results of ordinary length."""
+    """A typical conversation of an agent: reasoning, text, calls and results of ordinary length."""
     thought = 'The user wants "the weather".\nI have a tool for that: get_weather.\n' * 6
     said = "Let me look that up for you.\n- first the city\n- then the day\n" * 3
     result = json.dumps({"city": "San Francisco", "days": [{"day": day, "sky": "fog"} for day in range(12)]})

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How far it scales, beside the goals: many rollouts at once, many rows, many rollouts done, several processes.
+"""How far it scales, compared with the goals: concurrent rollouts, rows, finished rollouts, worker processes.
 
     python benchmarks_perf/bench_scale.py [--rows 1000000] [--in-flight 10000] [--only PART …] [--folder DIR]
 
 Parts: concurrent, plan, resume, workers. Throughput against the mock endpoint counts from the first call until the
 last rollout is saved, without start-up; the mock shares the cores with what is measured, and its CPU time is printed
-too. Planning and resuming have a process of their own each. Where the disk has no room for so many rows, there are
-fewer.
+too. Planning and resuming have a process of their own each. If the disk has no room for
+so many rows, fewer are used.
 """
 
 import argparse

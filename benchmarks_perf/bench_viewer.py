@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the viewer costs, beside its goals: first index, next start, and every kind of question it is asked.
+"""What the viewer costs, compared with its goals: first index, next start, and every kind of request.
 
     python benchmarks_perf/bench_viewer.py [--rollouts 100000] [--bytes 5000] [--large] [--keep FOLDER]
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes rollout files as a collector would, of any size, always the same for the same arguments.
+"""Writes rollout files of any size as a collector would; the same arguments give the same file.
 
     python benchmarks_perf/make_rollouts.py rollouts.jsonl [--rollouts 100000] [--bytes 5000] [--repeats 8]
                                             [--failures 0] [--plan] [--seed 0]
 
-Texts are words of a vocabulary that is used as unevenly as that of a language, with numbers, code and line breaks in
-between. So an index of them has about the size that it has for real rollouts. ``--failures`` adds the sidecar with
+Text consists of words used as unevenly as in natural language, with numbers, code and line breaks, so an index of it
+has about the size of an index of real rollouts. ``--failures`` adds the sidecar with
 failed attempts, ``--plan`` the plan.
 """
 

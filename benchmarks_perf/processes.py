@@ -1,4 +1,4 @@
-"""Running commands and reading what they cost: CPU time, resident memory, time until ready."""
+"""Runs commands and measures their cost: CPU time, resident memory, time until ready."""
 
 import os
 import resource
@@ -88,7 +88,7 @@ def memory_mb(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -11,7 +11,7 @@ TASKS, ROLLOUTS = "resources_servers/calculator/data/example.jsonl", "results/py
 
 
 async def main() -> None:
-    """Host the servers here, run every task through the agent, and say how it went."""
+    """Host the servers in this process, run every task through the agent, and print the result."""
     config = get_global_config_dict(GlobalConfigDictParserConfig(overrides=[f"+config_paths=[{FILES}]"]))
     what = {"agent_name": "calculator_simple_agent", "input_jsonl_fpath": TASKS, "output_jsonl_fpath": ROLLOUTS}
     how = {"temperature": 0.7, "max_output_tokens": 100}

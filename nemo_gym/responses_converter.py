@@ -53,7 +53,7 @@ class ResponsesConverter(BaseModel):
     """Converts requests to Chat Completions and answers back."""
 
     return_token_id_information: bool
-    # The endpoint returns reasoning beside the content instead of inside it.
+    # The endpoint returns reasoning beside the content. If not, <think> blocks stay inside it, unread.
     uses_reasoning_parser: bool = True
     past_reasoning: PastReasoning = "think"
     keep_strict: bool = False
@@ -119,7 +119,7 @@ class ResponsesConverter(BaseModel):
         """The items of one assistant message; the last one carries the tokens, if they are wanted and there."""
         if not self.uses_reasoning_parser and separate_reasoning(message):
             raise ReasoningParserError("the endpoint returns reasoning separately: set uses_reasoning_parser: true")
-        items = assistant_to_items(message, _new_id)
+        items = assistant_to_items(message, _new_id, parses_reasoning=self.uses_reasoning_parser)
         return with_tokens(items, message) if self.return_token_id_information else items
 
     def history_to_items(self, messages: Iterable[Mapping[str, Any]]) -> list[Item]:

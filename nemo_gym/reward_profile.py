@@ -1,9 +1,7 @@
-"""``RewardProfiler``: the profile functions under the names of the interface.
+"""Front door: aggregate metrics, pass@k and reward profiles, under the names that environments import.
 
 Where the interface speaks of a data frame, a mapping from field to values or a list of records is meant; an actual data
-frame is such a mapping too, but none is needed.
-
-Front door: aggregate metrics, pass@k and reward profiles, under the names that environments import.
+frame is such a mapping, but none is needed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +69,7 @@ class RewardProfiler:
         return rollout_infos(builder.table(), 0, 1)[0]
 
     def histogram(self, data: Iterable[Any], bins: int = 10) -> tuple[list[int], list[float]]:
-        """Counts and the edges between them; values that are no finite numbers are left out."""
+        """Counts and the edges between them; values that are not finite numbers are left out."""
         values = np.array([value for value in data if value is not None], dtype=np.float64)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=bins)
         return counts.tolist(), edges.tolist()
@@ -92,7 +90,7 @@ class RewardProfiler:
         return described
 
     def prepare_for_serialization(self, metrics: Iterable[Record]) -> list[Entry]:
-        """The entries without histograms, which are for pictures only."""
+        """The entries without histograms, which are for charts only."""
         return [
             {name: value for name, value in entry.items() if not name.startswith("histogram/")} for entry in metrics
         ]

@@ -2,10 +2,12 @@
 
     python scripts/demo.py [model configuration] [name=value …]
 
-It shows the command that it runs, runs it, and then what there is to see: the rewards of each task, one rollout as a
-person reads it, and what to type next. Another model's configuration, or more parameters, may follow the name.
+It shows the command, runs it, and then shows the rewards of each task, one rollout, and what to type next. Another
+model's configuration, or more parameters, may be given.
 """
 
+import contextlib
+import io
 import json
 import shlex
 import sys
@@ -23,7 +25,7 @@ OUTPUT: Final = Path("results/demo/rollouts.jsonl")
 WIDTH: Final = 100
 INTRODUCTION: Final = """\
 A small language model inside this process takes five arithmetic tasks, each four times; it can call
-a calculator. Every attempt is scored, 1 for the right number and 0 for all else, and saved."""
+a calculator. Every attempt is scored (1 for the right number, 0 for anything else) and saved."""
 NEXT: Final = """\
 source .venv/bin/activate
 
@@ -46,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the demonstration and return the exit code of the collection."""
     command = collection(*arguments)
     console.emit(f"{INTRODUCTION}\n\n{heading('This runs')}\n{shown(command)}\n")
-    code = run_command(command)
+    # The command writes its metrics twice: for people to stderr, and as JSON to stdout. People are enough here.
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = run_command(command)
     if code not in {Exit.OK, Exit.FAILURES}:
         return code
     records = [json.loads(line) for line in OUTPUT.read_text("utf-8").splitlines()]
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def collection(model: str = MODEL, *more: str) -> list[str]:
-    """The command line that collects the rollouts."""
+    """Build the command line that collects the rollouts."""
     return [
         "ng_collect_rollouts",
         f"+config_paths=[resources_servers/calculator/configs/calculator.yaml,{model}]",
@@ -73,12 +77,12 @@ def collection(model: str = MODEL, *more: str) -> list[str]:
 
 
 def shown(command: Sequence[str]) -> str:
-    """A command line as a person would type it, one argument a line."""
+    """Write a command line as a person would type it, one argument a line."""
     return " \\\n    ".join(shlex.quote(word) for word in command)
 
 
 def rewards_by_task(records: Iterable[Record]) -> str:
-    """A line for each task: what was asked, and the reward of each of its rollouts."""
+    """List the tasks, each with its question and the reward of each of its rollouts."""
     tasks: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda record: (record["_ng_task_index"], record["_ng_rollout_index"])):
         tasks.setdefault(record["_ng_task_index"], []).append(record)
@@ -90,12 +94,12 @@ def rewards_by_task(records: Iterable[Record]) -> str:
 
 
 def worth_reading(records: Sequence[Record]) -> Record:
-    """A rollout that was right and used the tool, if there is one."""
+    """Pick a rollout that was right and used the tool, if there is one."""
     return max(records, key=lambda record: (record["reward"] > 0, record["used_calculator"]))
 
 
 def heading(text: str) -> str:
-    """A line that stands out on a terminal and reads as a heading elsewhere."""
+    """Make a line that stands out on a terminal and reads as a heading elsewhere."""
     return console.paint(f"{text}:", "bold")
 
 

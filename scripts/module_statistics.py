@@ -2,6 +2,7 @@
 
 python scripts/module_statistics.py            the figures
 python scripts/module_statistics.py --touched  the modules that one collected rollout passes through
+python scripts/module_statistics.py --write    writes the list of modules in docs/architecture.md
 """
 
 import argparse
@@ -17,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nemo_gym"
 SHORT, LONG = 60, 400
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+MARKER = "<!-- The rest of this file is made by `python scripts/module_statistics.py --write`. -->\n"
 CONFIGS = (
     "resources_servers/example_single_tool_call/configs/example_single_tool_call.yaml,"
     "responses_api_models/openai_model/configs/openai_model.yaml"
@@ -126,11 +129,39 @@ def touched() -> list[str]:
         return sorted(str(path.relative_to(ROOT)) for path in called if path.is_relative_to(PACKAGE))
 
 
+def module_list() -> str:
+    """Every module once, by folder, with the first sentence of its contract; Markdown."""
+    folders: dict[str, list[Path]] = defaultdict(list)
+    for path in modules():
+        folders[path.parent.relative_to(ROOT).as_posix()].append(path)
+    sections = []
+    for folder in sorted(folders, key=lambda name: (name.count("/") > 0, name)):
+        rows = [f"| `{path.stem}` | {first_sentence(path)} |" for path in folders[folder]]
+        sections.append("\n".join([f"### `{folder}/`\n", "| module | |", "|---|---|", *rows, ""]))
+    return "\n".join(sections)
+
+
+def first_sentence(path: Path) -> str:
+    """What a module says of itself first, on one line."""
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n\n")[0].split())
+    return text.partition(". ")[0].rstrip(".:").removeprefix("Front door: ").replace("|", "\\|")
+
+
+def with_module_list(document: str) -> str:
+    """The document with its list of modules brought up to date."""
+    return document.partition(MARKER)[0] + MARKER + "\n" + module_list()
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--touched", action="store_true", help="trace one collected rollout; needs port 8000")
-    if parser.parse_args().touched:
+    parser.add_argument("--write", action="store_true", help="bring docs/architecture.md up to date")
+    asked = parser.parse_args()
+    if asked.write:
+        ARCHITECTURE.write_text(with_module_list(ARCHITECTURE.read_text("utf-8")), "utf-8")
+        return
+    if asked.touched:
         files = touched()
         print("\n".join(files))
         print(f"{len(files)} modules of ours are called on the way of one rollout")

@@ -15,7 +15,9 @@ USAGE = "usage: python scripts/print_aggregate_results.py +jsonl_fpath=FILE"
 
 
 def averages_of(path: Path) -> dict[str, AgentAverages]:
-    """The averages of a rollout file, by agent."""
+    """Average the numeric fields of a rollout file, by agent."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file", hint="check the path given with +jsonl_fpath=")
     return average_fields(line.record for line in read_records(path, "jsonl_fpath"))
 
 

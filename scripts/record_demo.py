@@ -2,9 +2,8 @@
 
     python scripts/record_demo.py [--output docs/images/demo.svg] [command …]
 
-The command (`make demo` unless given) runs on a pseudo-terminal; all that it shows is replayed on a screen of endless
-height and drawn as SVG. Of the demonstration, what repeats itself is folded into a mark that says how many lines it
-stands for, and the last part is left to the reader. Nothing but the standard library, and no network.
+The command (`make demo` by default) runs on a pseudo-terminal; its output is replayed on a screen of unlimited height
+and drawn as SVG, up to the part that says what to type next. Only the standard library is used, and no network.
 """
 
 import argparse
@@ -36,11 +35,11 @@ BACKGROUND, FOREGROUND, QUIET = "#16181d", "#d4d7dd", "#8a909c"
 COLOURS: Final = {"31": "#f07178", "32": "#8fce6f", "33": "#e5c07b", "2": QUIET, "1": "#ffffff"}
 DOTS: Final = ("#f0605a", "#e8b64a", "#62c354")
 PROMPT_STYLE: Final = ("32",)
-QUIET_STYLE: Final = ("2",)
+# On every text: browsers that show the file as an image ignore it on an element around the text.
+PRESERVE: Final = 'xml:space="preserve"'
 DEMO: Final = ("make", "demo")
-# Lines are named by how they begin.
+# How the first line that is left out begins.
 DEMO_ENDS: Final = "What to type next"
-DEMO_FOLDS: Final = (("Examples left", "Collecting rollouts"), ("Key metrics", "20 of 20"))
 
 # A control sequence with its parameters and its letter; a title; any other escape; or a character.
 TOKEN: Final = re.compile(r"\x1b\[([0-9;?]*)([@-~])|\x1b\][^\x07]*\x07|\x1b.|([\s\S])")
@@ -60,7 +59,7 @@ Lines = list[list[Cell]]
 
 @dataclass
 class Screen:
-    """A terminal of endless height: as much of one as progress bars and coloured text need."""
+    """A terminal of unlimited height; it knows what progress bars and coloured text need."""
 
     columns: int = COLUMNS
     lines: Lines = field(default_factory=lambda: [[]])
@@ -118,7 +117,7 @@ class Screen:
 
 
 def record(command: Sequence[str], screen: Screen) -> int:
-    """Run a command on a terminal, show on the screen what it writes, and return its exit code."""
+    """Run a command on a terminal, show its output on the screen, and return its exit code."""
     terminal, programs_end = pty.openpty()
     fcntl.ioctl(programs_end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, screen.columns, 0, 0))
     program = subprocess.Popen(
@@ -151,25 +150,15 @@ def _read_all(terminal: int) -> Iterator[bytes]:
 
 
 def until(lines: Lines, beginning: str) -> Lines:
-    """The lines before the first that begins like this, without blank ones at the end."""
+    """Return the lines before the first with this beginning, without blank ones at the end."""
     end = _find(lines, beginning)
     while end and not text_of(lines[end - 1]):
         end -= 1
     return lines[:end]
 
 
-def fold(lines: Lines, first: str, following: str) -> Lines:
-    """The lines with those from ``first`` up to ``following`` replaced by a mark, if there are any."""
-    start = _find(lines, first)
-    end = start + _find(lines[start:], following)
-    if start == end:
-        return lines
-    mark = [Cell(character, QUIET_STYLE) for character in f"… {end - start} lines"]
-    return [*lines[:start], mark, *lines[end:]]
-
-
 def text_of(line: Sequence[Cell]) -> str:
-    """A line without its styles."""
+    """Return a line without its styles."""
     return "".join(cell.character for cell in line).rstrip()
 
 
@@ -178,7 +167,7 @@ def _find(lines: Lines, beginning: str) -> int:
 
 
 def draw(lines: Lines, *, title: str, columns: int = COLUMNS) -> str:
-    """The lines as an SVG picture of a terminal window."""
+    """Draw the lines as an SVG picture of a terminal window."""
     width = 2 * MARGIN + columns * CELL_WIDTH
     height = TITLE_BAR + len(lines) * LINE_HEIGHT + MARGIN
     size = f'width="{width:g}" height="{height:g}"'
@@ -192,8 +181,8 @@ def draw(lines: Lines, *, title: str, columns: int = COLUMNS) -> str:
             f"<title>{escape(title)}</title>",
             f'<rect width="100%" height="100%" rx="9" fill="{BACKGROUND}"/>',
             *dots,
-            f'<g font-family="{FONTS}" font-size="{FONT_SIZE}" fill="{FOREGROUND}" xml:space="preserve">',
-            f'<text x="{width / 2:g}" y="21" text-anchor="middle" fill="{QUIET}">{escape(title)}</text>',
+            f'<g font-family="{FONTS}" font-size="{FONT_SIZE}" fill="{FOREGROUND}">',
+            f'<text {PRESERVE} x="{width / 2:g}" y="21" text-anchor="middle" fill="{QUIET}">{escape(title)}</text>',
             *rows,
             "</g>",
             "</svg>",
@@ -203,7 +192,7 @@ def draw(lines: Lines, *, title: str, columns: int = COLUMNS) -> str:
 
 
 def _runs(line: Sequence[Cell], *, y: float) -> Iterator[str]:
-    """One text element for each stretch of equal style; its length is given, so columns align in any font."""
+    """Write one text element for each stretch of equal style, with its length, so that columns align in any font."""
     column = 0
     for style, cells in groupby(line, key=lambda cell: cell.style):
         text = "".join(cell.character for cell in cells)
@@ -211,7 +200,8 @@ def _runs(line: Sequence[Cell], *, y: float) -> Iterator[str]:
         if shown:
             x = MARGIN + (column + len(text) - len(text.lstrip())) * CELL_WIDTH
             length = len(shown) * CELL_WIDTH
-            yield f'<text x="{x:.1f}" y="{y:g}" textLength="{length:.1f}"{_paint(style)}>{escape(shown)}</text>'
+            place = f'x="{x:.1f}" y="{y:g}" textLength="{length:.1f}"'
+            yield f"<text {PRESERVE} {place}{_paint(style)}>{escape(shown)}</text>"
         column += len(text)
 
 
@@ -234,8 +224,6 @@ def main() -> int:
         print(f"{prompt} ended with exit code {code}; no picture was made", file=sys.stderr)
         return code
     lines = until(screen.lines, DEMO_ENDS)
-    for first, following in DEMO_FOLDS:
-        lines = fold(lines, first, following)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(draw(lines, title=prompt), "utf-8")
     print(f"picture: {arguments.output}", file=sys.stderr)

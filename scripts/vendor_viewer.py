@@ -4,7 +4,7 @@
 
 Versions are pinned below. The files are copied out of the packages unchanged, with the licence of each; names,
 versions, licences and SHA-256 hashes go into ``VENDOR.json`` beside them. ``--check`` fetches everything again and only
-compares. npm is asked for packages by name, at whatever registry it is set up for; no script of a package runs.
+compares. npm fetches packages by name from its configured registry; no package scripts run.
 """
 
 import argparse
@@ -25,7 +25,7 @@ RECORD: Final = "VENDOR.json"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package of npm, pinned, and which of its files the page uses under which name."""
+    """A pinned npm package, and which of its files the page uses under which name."""
 
     name: str
     version: str
@@ -35,7 +35,7 @@ class Package:
 
     @property
     def licence_name(self) -> str:
-        """The name under which its licence is kept."""
+        """The file name of its licence."""
         return f"LICENSE-{self.name}.txt"
 
 
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def fetch_all() -> dict[str, bytes]:
-    """Every file of the folder by name, the record of them included."""
+    """Fetch every file of the folder, by name, including their record."""
     files: dict[str, bytes] = {}
     entries: list[dict[str, Any]] = []
     for package in PACKAGES:
@@ -83,7 +83,7 @@ def fetch_all() -> dict[str, bytes]:
 
 
 def fetch(package: Package) -> dict[str, bytes]:
-    """The files of a package that are kept, by the name they get."""
+    """Fetch the files of a package that we use, by their new names."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -94,15 +94,15 @@ def fetch(package: Package) -> dict[str, bytes]:
 
 
 def member(tar: tarfile.TarFile, path: str) -> bytes:
-    """The content of one file of a package."""
+    """Read one file of a package."""
     file = tar.extractfile(f"package/{path}")
     if file is None:
-        raise SystemExit(f"error: {path} is no file of the package")
+        raise SystemExit(f"error: {path} is not a file of the package")
     return file.read()
 
 
 def entry(package: Package, content: Mapping[str, bytes]) -> dict[str, Any]:
-    """What is recorded of a package."""
+    """Build the record of a package."""
     return {
         "name": package.name,
         "version": package.version,
@@ -117,7 +117,7 @@ def entry(package: Package, content: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def compare(wanted: Mapping[str, bytes]) -> int:
-    """Say which files differ; 1 if any does."""
+    """Report which files differ; return 1 if any does."""
     kept = {path.name: path.read_bytes() for path in VENDOR.iterdir()} if VENDOR.is_dir() else {}
     differing = sorted(name for name in {*kept, *wanted} if kept.get(name) != wanted.get(name))
     for name in differing:

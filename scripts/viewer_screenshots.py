@@ -1,9 +1,9 @@
-"""Makes the pictures of the viewer in ``docs/images``: sample rollouts, the real command, a headless Chromium.
+"""Takes the pictures of the viewer in ``docs/images`` with sample rollouts, the real command and headless Chromium.
 
     python scripts/viewer_screenshots.py [--output docs/images] [--all]
 
-The rollouts and the driver of the browser are those of the browser tests. ``--all`` takes every view at both widths and
-in both themes, for looking at them; otherwise only the pictures that the documents show are taken.
+The rollouts and the browser driver are those of the browser tests. ``--all`` takes every view at both widths and in
+both themes, for inspection; otherwise only the pictures used in the documentation are taken.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def take(browser: Any, shots: Sequence[Shot], output: Path, addresses: dict[str,
         page.theme(shot.theme)
         page.go(f"{addresses.get(shot.view, usual)}#{VIEWS[shot.view].format(rollout=rollout, other=other)}")
         page.wait(SETTLED, f"{shot.view} to settle")
-        # Charts are drawn once their panel has a size; two frames later all of it is there.
+        # Charts are drawn once their panel has a size; two frames later everything is there.
         page.evaluate("new Promise((done) => setTimeout(done, 400))")
         page.screenshot(output / shot.name)
         print(shot.name)
@@ -117,8 +117,8 @@ PAIR: Final = """async () => {
         return (await answer.json()).rows;
     };
     for (const row of await ask("reward < 1 and tool_calls >= 2 and failure is null")) {
-        if (row.task % 5) continue;
-        const others = await ask(`task == ${row.task} and reward == 1 and tool_calls >= 1`);
+        if (row.values.task % 5) continue;
+        const others = await ask(`task == ${row.values.task} and reward == 1 and tool_calls >= 1`);
         if (others.length) return [row.id, others[0].id];
     }
     return null;
@@ -127,7 +127,7 @@ PAIR: Final = """async () => {
 
 @contextmanager
 def served(*paths: Path) -> Iterator[str]:
-    """The address of a viewer that shows the files."""
+    """Serve the files in a viewer and return its address."""
     files = ",".join(f"'{path}'" for path in paths)
     command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath=[{files}]", "+server_port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as process:

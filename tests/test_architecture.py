@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "io",
     "schemas",
+    "sandbox",
     "conversion",
     "metrics",
     "config",
@@ -91,7 +92,13 @@ def test_a_module_opens_with_its_contract(path: Path) -> None:
 
 def test_names_occur_once_and_no_module_is_a_splinter() -> None:
     assert statistics.repeated_module_names() == []
+    assert statistics.repeated_class_names() == []
     assert statistics.splinters() == []
+
+
+def test_every_module_is_listed_once() -> None:
+    document = statistics.ARCHITECTURE.read_text("utf-8")
+    assert document == statistics.with_module_list(document), "run: python scripts/module_statistics.py --write"
 
 
 def test_only_the_console_prints() -> None:

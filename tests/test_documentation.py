@@ -54,7 +54,19 @@ RUN_TESTS = ("ng_test_all", "ng_dev_test")
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
 AGENT = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
 ROLLOUTS = [json.dumps({**AGENT, "_ng_task_index": n, "_ng_rollout_index": 0, "reward": 1.0}) + "\n" for n in range(2)]
-GENERATED = ("resources_servers/calculator", "resources_servers/format_following")  # their data can be made anew
+# Their data can be made anew.
+GENERATED = tuple(
+    f"resources_servers/{name}"
+    for name in (
+        "calculator",
+        "format_following",
+        "math_answers",
+        "multiple_choice",
+        "python_code",
+        "reasoning_gym",
+        "verifiable_instructions",
+    )
+)
 
 # Files that the reader of a document is supposed to have.
 ASSUMED = {

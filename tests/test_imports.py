@@ -63,6 +63,15 @@ def test_programs_that_collect_rollouts_do_not_pay_for_servers_or_metrics(tmp_pa
     assert not wanted & (HEAVY | {"aiohttp", "fastapi", "uvicorn", "hydra", "numpy"})
 
 
+def test_nobody_pays_for_the_sandbox_who_does_not_use_it(tmp_path: Path) -> None:
+    code = "import sys, nemo_gym, nemo_gym.rollout_collection; assert not [m for m in sys.modules if 'sandbox' in m]"
+    packages_wanted_by(code, tmp_path)
+    light = (
+        "import sys, nemo_gym.sandbox.inside.server; assert not {'asyncio', 'subprocess', 'logging'} & {*sys.modules}"
+    )
+    packages_wanted_by(light, tmp_path)
+
+
 def test_nothing_heavy_is_imported_to_collect_rollouts(project: Path) -> None:
     argv = [
         "ng_collect_rollouts",
@@ -138,6 +147,11 @@ NAMES = {
         VLLMConverter VLLMConverterResponsesToChatCompletionsState split_responses_input_output_items ResponsesConverter
     """,
     "nemo_gym.rollout_collection": "RolloutCollectionHelper",
+    "nemo_gym.sandbox": """
+        AsyncSandbox Sandbox SandboxSpec SandboxResources SandboxExecResult ExecResult SandboxHandle SandboxStatus
+        SandboxCreateError SandboxCreateVerificationError SandboxProvider register_provider get_provider_class
+        list_providers create_provider resolve_provider_config
+    """,
     "nemo_gym.skills": "stage_skills",
 }
 

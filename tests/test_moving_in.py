@@ -107,3 +107,15 @@ def test_foreign_folders_earn_the_same_rewards_everywhere(project: Path, more: l
 @pytest.mark.usefixtures("running_gym")
 def test_foreign_folders_earn_the_same_rewards_through_ng_run(project: Path) -> None:
     assert collect(project) == expected()
+
+
+def test_rollouts_that_cannot_be_scored_again_are_refused_unless_forced(project: Path) -> None:
+    configs = f"+config_paths=[config.yaml,{MODEL}]"
+    collect(project, configs)
+    command = [str(SCRIPTS / "ng_reverify"), configs, "+input=results/rollouts.jsonl", "+output=results/again.jsonl"]
+    options = {"cwd": project, "env": environment(project), "capture_output": True, "text": True}
+    refused = subprocess.run(command, timeout=PATIENCE_S, check=False, **options)
+    assert "cannot be scored again" in refused.stderr
+    forced = subprocess.run([*command, "+force=true"], timeout=PATIENCE_S, check=False, **options)
+    assert "cannot be scored again" not in forced.stderr
+    assert (project / "results" / "again.jsonl").exists()

@@ -1,36 +1,138 @@
-"""``ng_list_benchmarks``: what there is to run, here and in the installation."""
+"""What there is to run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …"""
 
 import difflib
 import json
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
 
-from nemo_gym.benchmarks import BenchmarkConfig, discover_benchmarks
+import yaml
+
+from nemo_gym.benchmarks import discover_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
-from nemo_gym.cli.parameters import ListBenchmarksConfig, read_parameters
+from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.parameters import ListConfig, read_parameters
+from nemo_gym.cli.testing import ServerFolder, find_servers
+from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
+from nemo_gym.errors import did_you_mean
+from nemo_gym.servers.venvs import read_requirements, unmet
 
 SIMILAR: Final = 0.7
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A server folder in a list."""
+
+    name: str
+    domain: str | None
+    licence: str | None
+    needs: str | None  # packages that are not installed here; the server gets an environment of its own
+    description: str | None
+    path: str
+
+
 def list_benchmarks(overrides: Sequence[str]) -> int:
     """Print the benchmarks as a table or JSON."""
-    config = read_parameters(ListBenchmarksConfig, overrides)
-    known = discover_benchmarks().values()
-    found = [benchmark for benchmark in known if not config.query or _matches(benchmark, config.query)]
+    config = read_parameters(ListConfig, overrides)
     names = ("name", "domain", "agent_name", "num_repeats")
+    rows = [{name: getattr(benchmark, name) for name in names} for benchmark in discover_benchmarks().values()]
+    return _show(rows, config, ("Benchmark name", "Domain", "Agent name", "Num repeats"), "benchmarks")
+
+
+def list_environments(overrides: Sequence[str]) -> int:
+    """Print the resources servers: what each is about, its licence, and what it needs."""
+    return _list_servers(RESOURCES_SERVERS, "environments", overrides)
+
+
+def list_agents(overrides: Sequence[str]) -> int:
+    """Print the agents."""
+    return _list_servers(RESPONSES_API_AGENTS, "agents", overrides)
+
+
+def list_models(overrides: Sequence[str]) -> int:
+    """Print the model servers."""
+    return _list_servers(RESPONSES_API_MODELS, "models", overrides)
+
+
+def search(overrides: Sequence[str]) -> int:
+    """Print every server folder and benchmark that a word leads to."""
+    config = read_parameters(ListConfig, overrides)
+    if not config.query:
+        raise UsageError("nothing to search for", hint="for example ng search math")
+    rows = [{"kind": folder.type, **asdict(_entry(folder))} for folder in find_servers()]
+    rows += [
+        {"kind": "benchmarks", "name": name, "domain": found.domain, "path": str(found.path)}
+        for name, found in discover_benchmarks().items()
+    ]
+    rows = [{name: row.get(name) for name in ("kind", "name", "domain", "description", "path")} for row in rows]
+    return _show(rows, config, ("Kind", "Name", "Domain", "Description", "Path"), "entries")
+
+
+def _list_servers(kind: str, what: str, overrides: Sequence[str]) -> int:
+    config = read_parameters(ListConfig, overrides)
+    rows = [asdict(_entry(folder)) for folder in find_servers() if folder.type == kind]
+    return _show(rows, config, tuple(field.name.capitalize() for field in fields(CatalogueEntry)), what)
+
+
+def _entry(folder: ServerFolder) -> CatalogueEntry:
+    settings = list(_settings(folder.path))
+    datasets = [dataset for block in settings for dataset in block.get("datasets") or () if isinstance(dataset, dict)]
+    own = next((block for block in settings if "domain" in block), {})
+    return CatalogueEntry(
+        name=folder.name,
+        domain=own.get("domain"),
+        licence=next((dataset["license"] for dataset in datasets if dataset.get("license")), None),
+        needs=", ".join(unmet(read_requirements(folder.path))) or None,
+        description=own.get("description") or _first_sentence(folder.path / "README.md"),
+        path=str(folder.path),
+    )
+
+
+def _settings(folder: Path) -> Iterator[dict[str, Any]]:
+    """The blocks of a folder's configurations that describe servers; files that are not YAML have none."""
+    for path in sorted(folder.glob("configs/*.yaml")):
+        try:
+            content = yaml.safe_load(path.read_text("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            continue
+        for block in content.values() if isinstance(content, dict) else ():
+            for implementations in block.values() if isinstance(block, dict) else ():
+                for settings in implementations.values() if isinstance(implementations, dict) else ():
+                    if isinstance(settings, dict):
+                        yield settings
+
+
+def _first_sentence(readme: Path) -> str | None:
+    """What a README begins with, below its title."""
+    lines = readme.read_text("utf-8").splitlines() if readme.is_file() else []
+    text = " ".join(line for line in lines if line and not line.startswith(("#", "|", "!", "<", "`")))
+    return text.partition(". ")[0][:100] or None
+
+
+def _show(rows: Sequence[dict[str, Any]], config: ListConfig, titles: Sequence[str], what: str) -> int:
+    found = [row for row in rows if not config.query or _matches(row, config.query)]
+    if config.name:
+        found = [row for row in rows if row["name"] == config.name]
+        if not found:
+            hint = did_you_mean(config.name, [row["name"] for row in rows], available="There are")
+            raise UsageError(f"no such entry among the {what}: {config.name}", hint=hint)
     if config.json_:
-        console.emit(json.dumps([{name: getattr(benchmark, name) for name in names} for benchmark in found], indent=2))
+        console.emit(json.dumps(found, indent=2))
+    elif config.name:
+        console.emit(console.columns([(name, str(value or "")) for name, value in found[0].items()]))
     elif found:
-        rows = [tuple(str(getattr(benchmark, name) or "") for name in names) for benchmark in found]
-        console.emit(console.table(("Benchmark name", "Domain", "Agent name", "Num repeats"), rows))
+        # Paths make a table too wide for a terminal; --name and --json have them.
+        cells = [tuple(str(cell or "") for name, cell in row.items() if name != "path") for row in found]
+        console.emit(console.table(tuple(title for title in titles if title != "Path"), cells))
     else:
-        console.note("no benchmarks found" + (f" for {config.query!r}" if config.query else ""))
+        console.note(f"no {what} found" + (f" for {config.query!r}" if config.query else ""))
     return Exit.OK
 
 
-def _matches(benchmark: BenchmarkConfig, query: str) -> bool:
-    """Whether the name or the domain contains the words or resembles them."""
+def _matches(row: dict[str, Any], query: str) -> bool:
+    """Whether a name, domain or description contains the words or resembles them."""
     words = query.lower()
-    texts = [text.lower() for text in (benchmark.name, benchmark.domain) if text]
+    texts = [str(row[name]).lower() for name in ("name", "domain", "description") if row.get(name)]
     return any(words in text or difflib.SequenceMatcher(a=words, b=text).ratio() >= SIMILAR for text in texts)

@@ -105,6 +105,7 @@ def _pick(folder: str, files: dict[str, Path], flavor: str, usual: str) -> Path:
 # What the override grammar reads as text without quotes, and what of that it would read as a number or a constant.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]+")
 _LITERAL: Final = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|null|nan|[-+]?inf", re.IGNORECASE)
+_PATH_SIGNS: Final = frozenset("./*?")  # by one of these, a bare word is recognised as a file or a pattern
 _LISTED: Final = "config_paths"
 _SEARCH_DIRECTORY: Final = "search_dir"
 
@@ -113,7 +114,8 @@ _SEARCH_DIRECTORY: Final = "search_dir"
 class Flag:
     """One flag and the parameter that it sets.
 
-    ``constant`` makes it a switch that takes no value; ``convert`` turns the value typed into that of the parameter.
+    ``constant`` makes it a switch that takes no value; ``convert`` turns the value typed into that of the parameter;
+    a flag with ``several`` may be given more than once, and its parameter is a list.
     """
 
     names: tuple[str, ...]
@@ -121,6 +123,7 @@ class Flag:
     constant: str | None = None
     convert: Callable[[str, Sequence[str]], str] | None = None
     verbatim: bool = False
+    several: bool = False
 
     @property
     def meaning(self) -> str:
@@ -132,9 +135,9 @@ class Flag:
         return f"+{self.parameter}={self.constant or '<value>'}" if self.parameter != _LISTED else f"adds to +{_LISTED}"
 
 
-def flag(*names: str, sets: str, constant: str | None = None) -> Flag:
+def flag(*names: str, sets: str, constant: str | None = None, several: bool = False) -> Flag:
     """Define a flag whose value is a text, or with ``constant`` a switch."""
-    return Flag(names, sets, constant=constant)
+    return Flag(names, sets, constant=constant, several=several)
 
 
 def number(*names: str, sets: str) -> Flag:
@@ -191,6 +194,32 @@ def quote(value: str) -> str:
     return f'"{escaped}"'
 
 
+def path_overrides(words: Sequence[str], parameter: str, *, as_list: bool) -> list[str]:
+    """Let the files of a command be typed as people type them: bare, separated by commas, or without the plus.
+
+    All of them together become one override of the parameter; other overrides stay as they are.
+    """
+    typed: list[str] = []
+    rest: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if Path(word).exists() or (not equals and _PATH_SIGNS.intersection(word)):
+            typed.append(word)
+        elif name.lstrip("+") == parameter and value and value[0] not in "[\"'$":
+            typed.append(value)
+        else:
+            rest.append(word)
+    if not typed:
+        return rest
+    if any(word.partition("=")[0].lstrip("+") == parameter for word in rest):
+        raise UsageError(
+            f"files are given in two ways: {' '.join(typed)} and +{parameter}",
+            hint=f"name them all in one: +{parameter}={','.join(typed)},<more>",
+        )
+    value = f"[{','.join(map(quote, typed))}]" if as_list and len(typed) > 1 else quote(",".join(typed))
+    return [*rest, f"+{parameter}={value}"]
+
+
 def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> _Typed:
     name, equals, value = word.partition("=")
     known = {name: flag for flag in flags for name in flag.names}
@@ -212,10 +241,13 @@ def _as_overrides(typed: Sequence[_Typed], overrides: Sequence[str]) -> list[str
     roots = [each.value for each in typed if each.flag.parameter == _SEARCH_DIRECTORY]
     listed: list[str] = []
     single: dict[str, str] = {}
+    several: dict[str, list[str]] = {}
     for each in typed:
         value = each.flag.convert(each.value, roots) if each.flag.convert else each.value
         if each.flag.parameter == _LISTED:
             listed.append(quote(value))
+        elif each.flag.several:
+            several.setdefault(each.flag.parameter, []).append(quote(value))
         elif each.flag.parameter != _SEARCH_DIRECTORY:
             single[each.flag.parameter] = value if each.flag.verbatim or each.flag.constant else quote(value)
     if listed and any(re.match(rf"\+*{_LISTED}=", override) for override in overrides):
@@ -224,6 +256,7 @@ def _as_overrides(typed: Sequence[_Typed], overrides: Sequence[str]) -> list[str
             hint="name them all in one way: --config a.yaml --config b.yaml, or '+config_paths=[a.yaml,b.yaml]'",
         )
     files = [f"+{_LISTED}=[{','.join(listed)}]"] if listed else []
+    files += [f"+{name}=[{','.join(values)}]" for name, values in several.items()]
     return files + [f"+{name}={value}" for name, value in single.items()]
 
 

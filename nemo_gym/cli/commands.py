@@ -264,7 +264,11 @@ COMMANDS: Final = (
             f"{_VIEW} +export_html=results/rollouts.html",
             f"{_VIEW} +export_html=all.html '+filter=\"reward > 0\"'",
         ),
-        flags=(VERBOSE, flag("--input", "-i", sets="jsonl_fpath"), flag("--tui", sets="tui", constant="true")),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="jsonl_fpath", several=True),
+            flag("--tui", sets="tui", constant="true"),
+        ),
     ),
     Command(
         name="prepare_data",
@@ -308,9 +312,34 @@ COMMANDS: Final = (
         name="list_benchmarks",
         path="list benchmarks",
         function="nemo_gym.cli.catalogue:list_benchmarks",
-        parameters="nemo_gym.cli.parameters:ListBenchmarksConfig",
+        parameters="nemo_gym.cli.parameters:ListConfig",
         summary="List the benchmarks in benchmarks/*/config.yaml.",
         examples=("ng_list_benchmarks", "ng_list_benchmarks +query=math", "ng list benchmarks --json"),
+        flags=(JSON, VERBOSE, flag("--query", sets="query")),
+    ),
+    *(
+        Command(
+            name=f"list_{what}",
+            path=f"list {what}",
+            function=f"nemo_gym.cli.catalogue:list_{what}",
+            parameters="nemo_gym.cli.parameters:ListConfig",
+            summary=summary,
+            examples=(f"ng_list_{what}", f"ng list {what} --json"),
+            flags=(JSON, VERBOSE, flag("--query", sets="query"), flag("--name", sets="name")),
+        )
+        for what, summary in (
+            ("environments", "List the environments: domain, licence, what each needs."),
+            ("agents", "List the agents."),
+            ("models", "List the model servers."),
+        )
+    ),
+    Command(
+        name="search",
+        path="list search",
+        function="nemo_gym.cli.catalogue:search",
+        parameters="nemo_gym.cli.parameters:ListConfig",
+        summary="Find environments, agents, model servers and benchmarks by a word.",
+        examples=("ng_search +query=math", "ng search --query math"),
         flags=(JSON, VERBOSE, flag("--query", sets="query")),
     ),
     Command(

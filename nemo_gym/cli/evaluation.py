@@ -1,14 +1,12 @@
-"""``ng_aggregate_rollouts``: the metrics of all rollouts of several files, each counted once.
+"""The commands that compute numbers from saved rollouts.
 
-The Gym that knows what the metrics mean is hosted here if the configuration describes it, else the running one is
-asked; if there is neither, the default metrics are computed, and that is said.
-
-``ng_compare``: two runs over the same tasks, and which of them is better.
-
-``ng_reward_profile``: how the rewards of a run are distributed over its tasks.
-
-It takes two sets of parameters. With the plan of a run it writes a profile per task and agent; with a task file it
-writes the tasks again, each with what is known of its rewards. Either way it says how hard the tasks are.
+``ng_aggregate_rollouts``  the metrics of all rollouts of several files, each counted once. The Gym that knows what the
+                           metrics mean is hosted here if the configuration describes it, else a running one is asked;
+                           if there is neither, the default metrics are computed, and that is said.
+``ng_compare``             two runs over the same tasks, and which of them is better.
+``ng_reward_profile``      how the rewards of a run are distributed over its tasks. With the plan of a run it writes a
+                           profile per task and agent; with a task file it writes the tasks again, each with what is
+                           known of its rewards. Either way it says how hard the tasks are.
 """
 
 import json
@@ -20,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, show_metrics
-from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.command import Exit, UsageError, path_overrides
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
@@ -28,10 +26,11 @@ from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.json import to_json
+from nemo_gym.metrics.compare import PairBy, Run, read_contents
 from nemo_gym.metrics.compare import compare as compare_tables
 from nemo_gym.metrics.coverage import coverage
-from nemo_gym.metrics.difficulty import SOLVED, solve_rates, write_difficulty
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.difficulty import solve_rates, write_difficulty
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.profile import ProfileReport, profile_files
 from nemo_gym.metrics.report import comparison_text, details_path, solve_rate_table
 from nemo_gym.metrics.table import RolloutTable
@@ -51,7 +50,7 @@ class AggregateRolloutsConfig(RolloutAggregationConfig):
 
 def aggregate_rollouts(overrides: Sequence[str]) -> int:
     """Merge rollout files and show the metrics of all of them together."""
-    config = read_configuration(AggregateRolloutsConfig, overrides)
+    config = read_configuration(AggregateRolloutsConfig, path_overrides(overrides, "input_glob", as_list=False))
     parameters = build(AggregateRolloutsConfig, config)
     with tracking(get_wandb_run) as trackers:
         done = run_async(_aggregate(config, parameters))
@@ -91,20 +90,30 @@ class CompareConfig(BaseModel):
     a: str = Field(description="Rollouts of the first run.")
     b: str = Field(description="Rollouts of the second run.")
     field: str = Field(default=REWARD, description="The metric to compare.")
-    pass_threshold: float = Field(default=SOLVED, description="Value from which on a rollout solves its task.")
+    pass_threshold: float = Field(
+        default=PASS_THRESHOLD, description="A rollout solves its task if its value is at least this."
+    )
+    pair_by: PairBy = Field(
+        default="content",
+        description="Which tasks belong together: those that ask the same, or `index` for those with the same number "
+        "(for runs with different prompts for the same tasks).",
+    )
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
 def compare(overrides: Sequence[str]) -> int:
     """Pair the tasks of two runs and say by how much they differ."""
     config = read_parameters(CompareConfig, overrides)
-    a, b = (_read(name, Path(path)) for name, path in (("a", config.a), ("b", config.b)))
+    by_content = config.pair_by == "content"
+    a, b = (_read(name, Path(path), by_content=by_content) for name, path in (("a", config.a), ("b", config.b)))
     found = compare_tables(a, b, field=config.field, threshold=config.pass_threshold)
     console.emit(json.dumps(json.loads(to_json(found.as_dict())), indent=4) if config.json_ else comparison_text(found))
+    if by_content and not found.tasks:
+        console.note("+pair_by=index compares tasks with the same number instead")
     return Exit.OK
 
 
-def _read(name: str, path: Path) -> RolloutTable:
+def _read(name: str, path: Path, *, by_content: bool) -> Run:
     if not path.is_file():
         raise ConfigPathNotFoundError(f"{path}: no such file", hint=f"correct +{name}=<rollout file>")
     table = Shards([path], strict=False).table()
@@ -113,7 +122,7 @@ def _read(name: str, path: Path) -> RolloutTable:
         coverage(planned.plan.keys(), table.key_columns(), planned.failures) if planned else f"{len(table)} rollouts"
     )
     console.note(f"{name}: {path}, {known}")
-    return table
+    return Run(table, read_contents(path) if by_content else None)
 
 
 class ProfileConfig(BaseModel):
@@ -123,9 +132,11 @@ class ProfileConfig(BaseModel):
     materialized_inputs_jsonl_fpath: str | None = Field(
         default=None, description="The plan of the run: *_materialized_inputs.jsonl."
     )
-    allow_partial_rollouts: bool = Field(default=False, description="Profile what there is, although rollouts miss.")
+    allow_partial_rollouts: bool = Field(
+        default=False, description="Profile what there is, although rollouts are missing."
+    )
     pass_threshold: float | None = Field(
-        default=None, description="Reward from which on a rollout solves its task; 1 unless given."
+        default=None, description="A rollout solves its task if its reward is at least this; 1 unless given."
     )
     input_jsonl_fpath: str | None = Field(default=None, description="In place of the plan: the task file …")
     output_jsonl_fpath: str | None = Field(
@@ -171,13 +182,13 @@ def profile_as_text(report: ProfileReport) -> str:
 
 def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -> str:
     """Write how hard the tasks are, and show it."""
-    threshold = SOLVED if pass_threshold is None else pass_threshold
+    threshold = PASS_THRESHOLD if pass_threshold is None else pass_threshold
     rates = solve_rates(table, threshold)
     files = write_difficulty(base, rates, threshold=threshold)
     return "\n".join(
         [
             f"Difficulty of each task: {files.tasks}",
-            f"Picture: {files.picture}",
+            f"Chart: {files.chart}",
             f"Tasks by how often they were solved (reward of at least {threshold:g}):",
             solve_rate_table(rates),
             f"Sometimes solved: {len(rates.mixed())}",

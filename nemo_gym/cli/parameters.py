@@ -274,11 +274,12 @@ class PrepareBenchmarkConfig(BaseModel):
     num_prepare_benchmark_processes: int = Field(default=1, ge=1, description="Benchmarks to prepare at once.")
 
 
-class ListBenchmarksConfig(BaseModel):
-    """Parameters of ``ng_list_benchmarks``."""
+class ListConfig(BaseModel):
+    """Parameters of the commands that list what there is."""
 
     json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of a table.")
-    query: str | None = Field(default=None, description="Only benchmarks whose name or domain is like this.")
+    query: str | None = Field(default=None, description="Only entries whose name, domain or description is like this.")
+    name: str | None = Field(default=None, description="All about one entry.")
 
 
 class VersionConfig(BaseModel):

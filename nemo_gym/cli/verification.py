@@ -36,6 +36,7 @@ from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.rollout_scope import wants_marks
+from nemo_gym.servers.server_client import GymClient
 
 MANY = 64
 
@@ -70,6 +71,7 @@ class ReverifyConfig(BaseModel):
     )
     disable_aggregation: bool = Field(default=False, description="Compute no metrics.")
     serve: bool | None = Field(default=None, description=SERVE)
+    force: bool = Field(default=False, description="Verify even if the environment says that this makes no sense.")
 
 
 def reverify_rollouts(overrides: Sequence[str]) -> int:
@@ -84,6 +86,18 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
     old, new = (Shards([path], strict=False).table() for path in (saved.path, summary.files.rollouts))
     console.emit(reward_changes(old, new).text())
     return code
+
+
+async def _refuse_unsupported(client: GymClient, verifiers: Collection[str]) -> None:
+    """Ask every verifier whether saved rollouts can be scored again; a server that does not know the question may."""
+    for name in sorted(verifiers):
+        reply = await client.get(server_name=name, url_path="/reverify_mode")
+        mode = (await reply.json()).get("reverify_mode") if reply.ok else None
+        if mode == "unsupported":
+            raise ConfigError(
+                f"{name} says that saved rollouts cannot be scored again, because the score depends on the run itself",
+                hint="collect the tasks again; +force=true verifies all the same",
+            )
 
 
 async def _reverify(
@@ -103,6 +117,8 @@ async def _reverify(
             tools=ToolReplay() if parameters.replay_tools else None,
             marks=wants_marks(client.global_config_dict),
         )
+        if not parameters.force:
+            await _refuse_unsupported(client, set(attempt.verifiers.values()))
         wanted = Reverification(
             saved=saved,
             output=Path(parameters.output),

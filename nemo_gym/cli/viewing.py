@@ -1,4 +1,4 @@
-"""``ng_viewer``: look at rollouts in a browser, in a terminal, or in a file to send to somebody."""
+"""``ng_viewer``: look at rollouts in a browser, in a terminal, or in a file to share."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,12 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import Exit, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters import parse_filter
+from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view.export_html import export_html
 from nemo_gym.view.inputs import split_patterns
 from nemo_gym.view.library import Library
@@ -29,7 +30,12 @@ class ViewerConfig(BaseModel):
     jsonl_fpath: str | list[str] = Field(
         description="Rollout file, pattern (`'results/*.jsonl'`), or several of them, separated by commas."
     )
-    server_host: str = Field(default="127.0.0.1", description="Address to listen on; beyond this machine with a token.")
+    pass_threshold: float = Field(
+        default=PASS_THRESHOLD, allow_inf_nan=False, description="Reward from which on a rollout passes; for pass@k."
+    )
+    server_host: str = Field(
+        default="127.0.0.1", description="Address to listen on; beyond this machine a token is required."
+    )
     server_port: int = Field(default=7860, ge=0, le=65535, description="Port; if it is taken, the next free one.")
     export_html: str | None = Field(default=None, description="Write one self-contained page there instead.")
     filter: str = Field(default="", description="What to export, or to show first: `reward < 0.5 and tool_calls > 3`.")
@@ -39,11 +45,12 @@ class ViewerConfig(BaseModel):
 
 def viewer(overrides: Sequence[str]) -> int:
     """Serve the page until Ctrl-C, write it to a file, or show the rollouts in the terminal."""
-    config = read_parameters(ViewerConfig, overrides)
-    parse_filter(config.filter)  # a slip is told before anything is read
+    config = read_parameters(ViewerConfig, path_overrides(overrides, "jsonl_fpath", as_list=True))
+    parse_filter(config.filter)  # a mistake is reported before anything is read
     if config.tui and find_spec("textual") is None:
         raise ConfigError("the terminal viewer needs Textual", hint="pip install 'rollout-gym[tui]'")
-    with Library(split_patterns(config.jsonl_fpath), cache=cache_folder()) as library:
+    serves = config.export_html is None and not config.tui
+    with Library(split_patterns(config.jsonl_fpath), cache=cache_folder(), waits=serves) as library:
         if config.export_html is not None:
             return _export(library, config)
         if config.tui:
@@ -52,7 +59,7 @@ def viewer(overrides: Sequence[str]) -> int:
 
 
 def cache_folder() -> Path:
-    """Where indexes go whose files lie in folders that cannot be written to."""
+    """Where the indexes of files in read-only folders go."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "rollout-gym" / "view"
 
@@ -61,10 +68,13 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
     task = asyncio.current_task()
     assert task is not None
     with library.following(), cancelled_by_signals(task, announcement="stopping"):
-        async with serving(library, config.server_host, config.server_port) as address:
+        threshold = config.pass_threshold
+        async with serving(library, config.server_host, config.server_port, pass_threshold=threshold) as address:
             console.emit(_link(address, config.filter))
+            for path in library.missing():
+                console.note(f"{path} is not there yet; it is shown as soon as it is")
             with contextlib.suppress(asyncio.CancelledError):
-                await _say_what_is_indexed(library)
+                await _announce_index(library)
                 await asyncio.Event().wait()
     return Exit.OK
 
@@ -75,8 +85,8 @@ def _link(address: ListenAddress, filter_text: str) -> str:
     return address.url + (f"{sign}{urlencode({'filter': filter_text})}" if filter_text else "")
 
 
-async def _say_what_is_indexed(library: Library) -> None:
-    """Tell the terminal when everything can be seen."""
+async def _announce_index(library: Library) -> None:
+    """Say on the terminal when everything is indexed."""
     await asyncio.to_thread(library.caught_up.wait)
     rollouts = sum(run.rollouts.state.rows for run in library.runs)
     failures = sum(run.failures.state.rows for run in library.runs if run.failures)
@@ -95,6 +105,7 @@ def _export(library: Library, config: ViewerConfig) -> int:
         title=library.title,
         limit_mb=config.max_export_mb,
         whole=not config.filter.strip(),
+        threshold=config.pass_threshold,
     )
     console.note(f"{written.rollouts} rollouts, {written.bytes / 1e6:.1f} MB")
     console.emit(config.export_html)

@@ -58,7 +58,8 @@ def check_references(
     for server in servers:
         root = f"{server.name}.{server.SERVER_TYPE}.{server.implementation}"
         for field, ref in find_references(server.get_inner_run_server_config_dict()):
-            if ref.name not in names.get(ref.type, []):
+            # Deeper down, a server may have keys of its own that merely look like a reference.
+            if "." not in field and ref.name not in names.get(ref.type, []):
                 problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
                 known = _advice(ref, names.get(ref.type, []), moved)
                 if ref.name in others and ref.name not in names.get(ref.type, []):
@@ -70,18 +71,16 @@ def check_references(
         )
 
 
-def find_references(settings: Mapping[str, Any]) -> Iterator[tuple[str, ServerRef]]:
-    """The references among a server's settings, each with its field.
-
-    Only fields themselves and lists of references count: deeper down, a server may have keys of its own that merely
-    look like a reference.
-    """
-    for field, value in settings.items():
-        if ref := is_server_ref(value):
-            yield field, ref
-        for index, entry in enumerate(value if isinstance(value, list) else ()):
-            if ref := is_server_ref(entry):
-                yield f"{field}[{index}]", ref
+def find_references(value: Any, field: str = "") -> Iterator[tuple[str, ServerRef]]:
+    """All references below a value, each with the dotted field in which it stands."""
+    if ref := is_server_ref(value):
+        yield field, ref
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield from find_references(child, f"{field}.{name}" if field else str(name))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from find_references(child, f"{field}[{index}]")
 
 
 def _advice(ref: ServerRef, known: list[str], moved: Mapping[str, list[str]]) -> str:

@@ -128,9 +128,13 @@ def gather(
     initial: Mapping[Any, Any] | DictConfig | None = None,
 ) -> Sources:
     """Read the command line, ``env.yaml`` and the caller's dict, then all files that they name."""
+    env = [load_source(env_path, label=_label(env_path))] if env_path else []
+    # Commands that need no model give it empty values; those fill gaps, they do not erase what env.yaml says.
+    known = {key for source in env for key, value in source.data.items() if value}
+    given = {key: value for key, value in _plain(initial or {}).items() if value != "" or key not in known}
     rest = [
-        *([load_source(env_path, label=_label(env_path))] if env_path else []),
-        *([ConfigSource(CALLER, _plain(initial))] if initial is not None else []),
+        *env,
+        *([ConfigSource(CALLER, given)] if initial is not None else []),
         ConfigSource(COMMAND_LINE, parse_overrides(overrides)),
     ]
     rest = [ConfigSource(source.label, lengthen(source.data), source.path) for source in rest]

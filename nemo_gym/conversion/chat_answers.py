@@ -40,11 +40,15 @@ Item = dict[str, Any]
 MakeId = Callable[[], str]
 
 
-def assistant_to_items(message: Mapping[str, Any], new_id: MakeId) -> list[Item]:
-    """An assistant message as reasoning, text and tool calls, in this order; at least one item."""
+def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_reasoning: bool = True) -> list[Item]:
+    """An assistant message as reasoning, text and tool calls, in this order; at least one item.
+
+    Without ``parses_reasoning`` the ``<think>`` blocks of the content stay where they are.
+    """
     get = message.get
     content = get("content")
-    thoughts, text = extract_reasoning(content if isinstance(content, str) else joined_text(content))
+    text = content if isinstance(content, str) else joined_text(content)
+    thoughts, text = extract_reasoning(text) if parses_reasoning else ([], text)
     if get("reasoning_content") or get("reasoning"):
         thoughts = [separate_reasoning(message), *thoughts]
     items: list[Item] = []

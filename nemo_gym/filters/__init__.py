@@ -5,7 +5,7 @@
     question contains "weather" or judge.score >= 0.8
 
 A filter is parsed, never evaluated as a program. It becomes a condition in SQL for an index, or a test of a record;
-both give the same answer. Errors carry the place and what was expected.
+both give the same answer (a property test compares them). Errors say where and what was expected.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ __all__ = ["Filter", "FilterError", "parse_filter"]
 
 @dataclass(frozen=True)
 class Filter:
-    """A filter that was understood. The empty one lets everything through."""
+    """A parsed filter. The empty one lets everything through."""
 
     text: str
     node: Node | None
@@ -49,12 +49,11 @@ class Filter:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it reads."""
         return [] if self.node is None else list(dict.fromkeys(column.name for column in columns_in(self.node)))
 
 
 def parse_filter(text: str, columns: Collection[str] | None = None) -> Filter:
-    """Read a filter. With ``columns``, a name that is none of them is an error that says which one was meant."""
+    """Read a filter. With ``columns``, an unknown name is an error that suggests the nearest one."""
     node = parse(text)
     for column in columns_in(node) if node is not None and columns is not None else ():
         if column.name not in (columns or ()):

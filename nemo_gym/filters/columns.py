@@ -1,10 +1,9 @@
-"""The texts of a rollout that stand for it in a list: how the question begins, and the answer.
+"""A rollout as the columns that people filter, sort and plot by.
 
-A rollout as the columns that people filter, sort and plot by.
-
-Some have fixed names and are there for every rollout. The rest are the record's own: numbers, booleans and short texts
-at the top level, and one level deep as ``object.field``. A field of the record that has a fixed name is called
-``record.<name>``. Numbers are those of SQL: 64-bit integers and floats; NaN is missing.
+Some columns have fixed names and exist for every rollout; two of them, question and answer, are previews of longer
+text. The rest are the record's own fields: numbers, booleans and short texts at the top level, and one level deep as
+``object.field``. A field of the record that has a fixed name is called ``record.<name>``. Numbers are those of SQL:
+64-bit integers and floats; NaN counts as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from nemo_gym.metrics.fields import (
     NEVER_METRICS,
     NO_INDEX,
     NO_TRANSCRIPT,
+    QUESTION_FIELDS,
     REWARD,
     TranscriptCounts,
     agent_of,
@@ -33,20 +33,20 @@ from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSES_CREATE_PARAMS_
 
 LONGEST_PREVIEW: Final = 200
 _LOOKED_AT: Final = 300  # characters: it may begin with blanks
-_QUESTION_FIELDS: Final = ("question", "prompt", "problem")
 
 
 def preview_question(record: Mapping[str, Any]) -> str | None:
-    """What the user asked first."""
-    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    given = params.get("input") if type(params) is dict else None
-    if isinstance(given, str):
-        return preview(given)
-    text = _said_by("user", given) if isinstance(given, list) else None
+    """What the task asks: the record's own question, else the last message of the user.
+
+    The first message may be an example that shows the model what an answer looks like.
+    """
+    text = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+    if text is None:
+        params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+        given = params.get("input") if type(params) is dict else None
+        text = given if isinstance(given, str) else _said_by("user", reversed(given) if type(given) is list else ())
     if text is None:
         text = _said_by("user", output_of(record) or ())
-    if text is None:
-        text = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
     return None if text is None else preview(text)
 
 
@@ -78,7 +78,7 @@ def _content(content: Any) -> str | None:
 
 
 def preview(text: str) -> str:
-    """The beginning of a text, on one line."""
+    """How a text begins, on one line."""
     return plain_text(text[:_LOOKED_AT].strip().replace("\n", " ").replace("\t", " ")[:LONGEST_PREVIEW])
 
 
@@ -90,7 +90,7 @@ def plain_text(text: str) -> str:
 
 
 LONGEST_TEXT: Final = 60
-MOST_NESTED: Final = 40  # fields of an object; one that has more is a table of its own
+MOST_NESTED: Final = 40  # fields of an object that become columns; larger objects are left out
 _DURATIONS: Final = ("_ng_duration_s", "duration_s", "duration")
 _INTEGERS: Final = 2**63
 NUMBERS: Final = (
@@ -112,7 +112,7 @@ FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE})
 
 
 def record_fields(record: Mapping[str, Any]) -> dict[str, Value]:
-    """All columns of a record. An index that is no whole number is a ``ValueError``."""
+    """All columns of a record. An index that is not a whole number is a ``ValueError``."""
     return fixed_fields(record) | own_fields(record) | preview_fields(record)
 
 
@@ -158,7 +158,7 @@ def _counts(record: Mapping[str, Any]) -> TranscriptCounts:
         return NO_TRANSCRIPT
     try:
         return _counts_of(tuple([(item.get("type"), item.get("role")) for item in output]))
-    except (AttributeError, TypeError):  # an item that is no object, or says something odd
+    except (AttributeError, TypeError):  # an item that is not an object, or whose type is not text
         return count_items(map(type_and_role, output))
 
 
@@ -168,12 +168,12 @@ def _counts_of(pattern: tuple[tuple[Any, Any], ...]) -> TranscriptCounts:
 
 
 def preview_fields(record: Mapping[str, Any]) -> dict[str, Value]:
-    """How the question begins, and the answer."""
+    """The previews of question and answer."""
     return {"question": preview_question(record), "answer": preview_answer(record)}
 
 
 def own_fields(record: Mapping[str, Any]) -> dict[str, Value]:
-    """The numbers and short texts of the record's own."""
+    """The record's own numbers, booleans and short texts."""
     fields: dict[str, Value] = {}
     for name, value in record.items():
         kind = type(value)
@@ -205,7 +205,7 @@ def scalar(value: object) -> Value:
 
 
 def number(value: object) -> float | int | None:
-    """The value as a number that SQL can hold; None if it is none, or NaN."""
+    """The value as a number that SQL can hold; None if it is not a number, or NaN."""
     if type(value) is float:
         return value if value == value else None  # noqa: PLR0124 - NaN is what differs from itself
     found = as_number(value)

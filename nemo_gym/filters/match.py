@@ -1,4 +1,4 @@
-"""A filter as a test of one rollout's fields. Agrees with the SQL of the same filter on every rollout."""
+"""A filter as a test of one rollout's fields. It gives the same answer as the SQL of the filter."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def equal(a: Value, b: Value) -> bool:
 
 
 def contains(text: Value, part: Value) -> bool:
-    """Whether a text has another one in it; a to z and A to Z are the same."""
+    """Whether one text contains another, ignoring the case of a to z."""
     if not isinstance(text, str) or not isinstance(part, str):
         return False
     return part.encode("utf-8", "replace").lower() in text.encode("utf-8", "replace").lower()

@@ -1,8 +1,6 @@
-"""Splits a filter into words, names, numbers, texts and signs.
+"""Reads a filter: text to tokens, and tokens to the tree of ``syntax`` by recursive descent.
 
-Reads a filter. Recursive descent over the tokens; the grammar is in ``filters_syntax``.
-
-Filters come from strangers by way of a URL: their length, their depth and the number of their terms are limited.
+Filters arrive in URLs that anybody may have written, so their length, depth and number of terms are limited.
 """
 
 import re
@@ -31,7 +29,7 @@ Kind = Literal["word", "name", "literal", "sign", "end"]
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:
-        (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])
+        (?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\w.])
       | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
       | `(?P<quoted>[^`]+)`
       | (?P<name>[^\W\d]\w*(?:\.\w+)*)
@@ -43,13 +41,13 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t"}
 _CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
 _LARGEST: Final = 2**63
-# What people type who know another language.
+# What people type who know another language, and what it is here.
 _FOREIGN: Final = {"=": "==", "&&": "and", "||": "or", "!": "not", "<>": "!=", "=~": "contains"}
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of a filter, with the place where it begins."""
+    """A token, with the character at which it begins."""
 
     kind: Kind
     text: str
@@ -61,7 +59,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """All pieces, the last of which is the end."""
+    """All tokens; the last one is the end."""
     found = []
     place, end = 0, len(text.rstrip())
     while place < end:
@@ -109,7 +107,7 @@ def _unreadable(text: str, place: int) -> FilterError:
         if text.startswith(foreign, place):
             return FilterError(f"'{foreign}' is not known here", position=place, hint=f"write {ours}")
     if text[place].isdigit():
-        return FilterError("a number that is none", position=place, hint="texts need quotes, odd names `backquotes`")
+        return FilterError("not a number", position=place, hint="texts need quotes, unusual names `backquotes`")
     known = " ".join(sorted(OPERATORS))
     return FilterError(f"unexpected '{text[place]}'", position=place, hint=f"comparisons are {known} contains in is")
 

@@ -78,7 +78,7 @@ def _ordered(left: Sql, sign: str, right: Sql) -> Sql:
 
 
 def _against_constant(column: Sql, sign: str, constant: Sql) -> Sql:
-    """The same with less work for each row: only one of the two directions can go wrong."""
+    """The same with less work per row: only one direction can mix numbers and texts."""
     is_text, grows = isinstance(constant.values[0], str), sign.startswith(">")
     if is_text == grows:
         return Sql(f"(coalesce({column.text} {sign} ?, 0))", column.values + constant.values)

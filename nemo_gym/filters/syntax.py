@@ -42,7 +42,7 @@ class ColumnRef:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that was written down."""
+    """A literal."""
 
     value: Value
 
@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A value that is one of several."""
+    """Whether a value is one of several."""
 
     value: Operand
     choices: tuple[Constant, ...]
@@ -69,21 +69,21 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite."""
+    """Negation."""
 
     term: "Node"
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """True if all terms are."""
+    """Conjunction."""
 
     terms: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """True if at least one term is."""
+    """Disjunction."""
 
     terms: tuple["Node", ...]
 

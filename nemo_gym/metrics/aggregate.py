@@ -1,11 +1,9 @@
-"""The entry of each task in ``group_level_metrics``: its statistics, counts and rollouts.
+"""The answer to ``/aggregate_metrics``: what an environment and its agent report about a set of scored rollouts.
 
-Entries are made one after the other, so that a file of any size can be written without holding them all.
+The default metrics never depend on a hook. A hook that raises, or returns something other than an object, loses only
+what it would have added: the error is logged and is reported in the metrics as ``errors/<hook>``.
 
-``/aggregate_metrics``: what an environment and its agent report about a set of scored rollouts.
-
-The default metrics never depend on a hook. A hook that raises or returns something else than an object loses only what
-it would have added: the error is logged and stands in the metrics as ``errors/<hook>``.
+The entries of tasks are made one after the other, so that a file of any size can be written without holding them all.
 """
 
 import logging
@@ -80,7 +78,7 @@ def entry_head(task: int, statistics: Mapping[str, float], sample: Any, counts: 
 
 
 def completion(done: int, expected: int) -> Entry:
-    """How much of a task there is."""
+    """How many of the planned rollouts of a task there are."""
     return {
         "num_rollouts": done,
         "expected_num_rollouts": expected,
@@ -123,7 +121,7 @@ def _beneath(top: Column | None, usage: Column) -> Column:
 
 
 def _with_reward(info: Entry, reward: Any) -> Entry:
-    """A reward that is no number is shown as it was, in its usual place."""
+    """Put a reward that is not a number in its usual place, as it was."""
     head = dict(list(info.items())[:3])
     return head | {REWARD: reward} | info
 

@@ -32,7 +32,7 @@ from nemo_gym.metrics.table import Column, ColumnBuffer, Ints, Keys, RolloutTabl
 Row = tuple[Any, ...]
 
 _PACK_AT: Final = 4096  # rows held as Python objects
-_RESHAPES: Final = 50  # a file whose fields keep changing is read the general way
+_RESHAPES: Final = 50  # a file whose fields keep changing is read in full
 
 
 class BadLine(NamedTuple):
@@ -43,7 +43,7 @@ class BadLine(NamedTuple):
 
 
 class MetricsBuilder:
-    """Collects the numbers of rollouts, then hands them out as tables."""
+    """Collects the numbers of rollouts and returns them as tables."""
 
     def __init__(self) -> None:
         self._top: dict[str, ColumnBuffer] = {}
@@ -85,7 +85,7 @@ class MetricsBuilder:
         self._extend([(task, rollout, agent_of(record), *numbers, *count_record(record))])
 
     def add_line(self, line: bytes) -> None:
-        """Add a line of JSON. A line that is no rollout is a ``ValueError`` and is not added."""
+        """Add a line of JSON. A line that is not a rollout is a ``ValueError`` and is not added."""
         rows = self._decode(line, 1)
         if rows is not None:
             self._extend(rows)
@@ -121,7 +121,7 @@ class MetricsBuilder:
         return bad
 
     def leave_out(self, rows: Sequence[int]) -> None:
-        """Count these rollouts no longer; rollouts are numbered in the order in which they came."""
+        """Stop counting these rollouts; rollouts are numbered in the order in which they came."""
         self._left_out = np.array(sorted(rows), np.int64)
 
     def renumber(self, rollout: Ints) -> None:
@@ -133,7 +133,6 @@ class MetricsBuilder:
 
     @property
     def agents(self) -> list[str]:
-        """The names of the agents seen, sorted."""
         self._pack()
         return sorted(name for name in self._agents if name is not None)
 

@@ -1,22 +1,30 @@
-"""How the rewards of the same rollouts changed from one file to another. Pure.
+"""Two runs over the same tasks: is one better, by how much, and on which tasks; and how rewards changed.
 
-Two runs over the same tasks: is one better, by how much, and on which tasks.
+``compare`` pairs tasks by what they ask, because the same index may be another task in another run. Of tasks that ask
+the same, the first is paired with the first, the second with the second. Only paired tasks are compared, each with the
+mean of its rollouts, so that neither the number of repeats nor a task that one run lacks favours a side. The interval
+is over pairs.
 
-Only tasks that both runs have are compared, each with the mean of its rollouts, so that neither the number of repeats
-nor a task that one run lacks favours a side. The interval is over tasks.
+``reward_changes`` is about the same rollouts scored twice, and pairs them by key.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from nemo_gym.metrics.difficulty import SOLVED
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.io.lines import parse_line, read_blocks
+from nemo_gym.metrics.fields import PASS_THRESHOLD, QUESTION_FIELDS, REWARD, task_content
 from nemo_gym.metrics.intervals import bootstrap_means
-from nemo_gym.metrics.statistics import describe
-from nemo_gym.metrics.table import Floats, Ints, RolloutTable
+from nemo_gym.metrics.statistics import describe, passing
+from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable
+from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME, TASK_INDEX_KEY_NAME
 
 SHOWN: Final = 10
 
@@ -40,7 +48,6 @@ class RewardChanges:
     changes: Sequence[Change]  # the most frequent first
 
     def as_dict(self) -> dict[str, Any]:
-        """For a report."""
         return {
             "rollouts": self.rollouts,
             "changed": self.changed,
@@ -50,7 +57,6 @@ class RewardChanges:
         }
 
     def text(self) -> str:
-        """A table for the eye."""
         if not self.rollouts:
             return "no rollout has a reward in both files"
         rows = [(f"{c.old:g}", f"{c.new:g}", str(c.rollouts)) for c in self.changes[:SHOWN]]
@@ -102,34 +108,53 @@ def _rewards(table: RolloutTable) -> Floats:
     return np.where(column.known[rows], column.values[rows], np.nan)
 
 
+# ---- two runs --------------------------------------------------------------------------------------------------------
+
+PairBy = Literal["content", "index"]
 _HALF: Final = 0.5
+_BY_INDEX: Final = -1  # stands for the content of a task that was not recorded
+_LABEL: Final = np.dtype([("content", np.int64), ("place", np.int64)])
+
+
+class Pairs(NamedTuple):
+    """The tasks that were paired, in the order of the first run, with the mean of each side."""
+
+    task_a: Ints
+    task_b: Ints
+    mean_a: Floats
+    mean_b: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """The difference b - a. The interval is None with fewer than two tasks in common."""
+    """The difference b - a. The interval is None with fewer than two pairs."""
 
     field: str
-    tasks: int
+    pairs: Pairs
     only_a: int
     only_b: int
     mean_a: float
     mean_b: float
     difference: float
     interval: tuple[float, float] | None
-    gained: list[int]  # tasks that b solves and a does not
+    gained: list[int]  # tasks (by their index in a) that b solves and a does not
     lost: list[int]  # the other way round
+    paired_by: PairBy
+
+    @property
+    def tasks(self) -> int:
+        return len(self.pairs.task_a)
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes no difference."""
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a report."""
+        """The summary as ``ng_compare`` prints it with ``+json=true``."""
         low, high = self.interval or (None, None)
         return {
             "field": self.field,
+            "paired_by": self.paired_by,
             "paired_tasks": self.tasks,
             "only_in_a": self.only_a,
             "only_in_b": self.only_b,
@@ -144,45 +169,95 @@ class RunComparison:
         }
 
 
-def compare(
-    a: RolloutTable, b: RolloutTable, *, field: str = REWARD, threshold: float = SOLVED, seed: int = 0
-) -> RunComparison:
+class Run(NamedTuple):
+    """A run to compare. ``contents``: what each task asks (``task_content``) by index; None pairs by index."""
+
+    table: RolloutTable
+    contents: Mapping[int, int | None] | None = None
+
+
+class _PerTask(NamedTuple):
+    task: Ints
+    label: NDArray[Any]
+    mean: Floats
+    solved: Mask
+
+
+def compare(a: Run, b: Run, *, field: str = REWARD, threshold: float = PASS_THRESHOLD, seed: int = 0) -> RunComparison:
     """Compare one field of two runs. A task counts as solved if at least half of its rollouts reach the threshold."""
-    tasks_a, means_a, solved_a = _per_task(a, field, threshold)
-    tasks_b, means_b, solved_b = _per_task(b, field, threshold)
-    both, in_a, in_b = np.intersect1d(tasks_a, tasks_b, assume_unique=True, return_indices=True)
-    first, second = means_a[in_a], means_b[in_b]
-    difference = second - first
-    low, high = bootstrap_means(difference[:, None], np.ones((len(both), 1)), seed=seed)[:, 0].tolist()
-    gained, lost = ~solved_a[in_a] & solved_b[in_b], solved_a[in_a] & ~solved_b[in_b]
+    one, other = _per_task(a, field, threshold), _per_task(b, field, threshold)
+    _, in_a, in_b = np.intersect1d(one.label, other.label, assume_unique=True, return_indices=True)
+    order = np.argsort(one.task[in_a], kind="stable")
+    in_a, in_b = in_a[order], in_b[order]
+    pairs = Pairs(one.task[in_a], other.task[in_b], one.mean[in_a], other.mean[in_b])
+    difference = pairs.mean_b - pairs.mean_a
+    low, high = bootstrap_means(difference[:, None], np.ones((len(difference), 1)), seed=seed)[:, 0].tolist()
+    before, after = one.solved[in_a], other.solved[in_b]
     return RunComparison(
         field=field,
-        tasks=len(both),
-        only_a=len(tasks_a) - len(both),
-        only_b=len(tasks_b) - len(both),
-        mean_a=_mean(first),
-        mean_b=_mean(second),
+        pairs=pairs,
+        only_a=len(one.task) - len(difference),
+        only_b=len(other.task) - len(difference),
+        mean_a=_mean(pairs.mean_a),
+        mean_b=_mean(pairs.mean_b),
         difference=_mean(difference),
         interval=(low, high) if np.isfinite([low, high]).all() else None,
-        gained=both[gained].tolist(),
-        lost=both[lost].tolist(),
+        gained=pairs.task_a[~before & after].tolist(),
+        lost=pairs.task_a[before & ~after].tolist(),
+        paired_by="index" if a.contents is None or b.contents is None else "content",
     )
 
 
-def _per_task(table: RolloutTable, field: str, threshold: float) -> tuple[Ints, Floats, Any]:
-    column = table.metrics().get(field)
-    starts = table.task_starts()
+def _per_task(run: Run, field: str, threshold: float) -> _PerTask:
+    column = run.table.metrics().get(field)
+    starts = run.table.task_starts()
     if column is None or not len(starts):
-        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
-    known = column.known
-    count = np.add.reduceat(known, starts, dtype=np.float64)
-    reached = np.add.reduceat(known & (np.where(known, column.values, 0.0) >= threshold), starts, dtype=np.float64)
-    kept = count > 0
-    return (
-        table.task[starts][kept],
-        describe(column, starts).mean[kept],
-        (reached / np.maximum(count, 1) >= _HALF)[kept],
-    )
+        return _PerTask(np.zeros(0, np.int64), np.zeros(0, _LABEL), np.zeros(0), np.zeros(0, np.bool_))
+    count, passed = passing(column, starts, threshold)
+    scored = count > 0
+    solved = passed >= _HALF * count
+    task = run.table.task[starts]
+    labels = _labels(task, run.contents)
+    return _PerTask(task[scored], labels[scored], describe(column, starts).mean[scored], solved[scored])
+
+
+def _labels(task: Ints, contents: Mapping[int, int | None] | None) -> NDArray[Any]:
+    """What tasks are paired by: their content and, of tasks with equal content, which of them it is."""
+    labels = np.empty(len(task), _LABEL)
+    seen: Counter[int] = Counter()
+    for row, index in enumerate(task.tolist()):
+        content = None if contents is None else contents.get(index)
+        labels[row] = (_BY_INDEX, index) if content is None else (content, seen[content])
+        if content is not None:
+            seen[content] += 1
+    return labels
+
+
+class _TaskLine(msgspec.Struct, gc=False):
+    """A line of a rollout file, as far as it says what the task was."""
+
+    task: int | None = msgspec.field(default=None, name=TASK_INDEX_KEY_NAME)
+    params: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name=RESPONSES_CREATE_PARAMS_KEY_NAME)
+    question: Any = None
+    problem: Any = None
+    prompt: Any = None
+
+    def content(self) -> int | None:
+        record = {name: getattr(self, name) for name in QUESTION_FIELDS}
+        return task_content({RESPONSES_CREATE_PARAMS_KEY_NAME: parse_line(bytes(self.params)), **record})
+
+
+def read_contents(path: Path) -> dict[int, int | None]:
+    """What each task of a rollout file asks, by index. Lines that cannot be read are skipped."""
+    contents: dict[int, int | None] = {}
+    decode = msgspec.json.Decoder(_TaskLine).decode
+    for block in read_blocks(path):
+        for line in bytes(block).split(b"\n"):
+            with suppress(msgspec.MsgspecError, ValueError):
+                found = decode(line)
+                if (found.task or 0) not in contents:
+                    contents[found.task or 0] = found.content()
+    return contents
 
 
 def _mean(values: Floats) -> float:

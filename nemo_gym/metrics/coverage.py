@@ -1,4 +1,4 @@
-"""How much of a plan the numbers speak about: planned, completed, failed and why. Printed beside every mean."""
+"""How much of a plan the numbers are about: planned, completed, failed and why. Printed beside every mean."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,16 +21,13 @@ class Coverage:
 
     @property
     def pending(self) -> int:
-        """Neither completed nor failed."""
         return max(0, self.planned - self.completed - sum(self.failed.values()))
 
     @property
     def percent(self) -> float:
-        """Completed rollouts in percent of the plan."""
         return 100.0 * self.completed / self.planned if self.planned else 100.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For a report."""
         return {
             "planned": self.planned,
             "completed": self.completed,
@@ -68,7 +65,7 @@ def _joined(a: Keys, b: Keys) -> Keys:
 
 
 def _has(keys: Keys, key: RolloutKey) -> bool:
-    """Whether a key is among these, which are in order."""
+    """Whether each key is among these, which are in order."""
     low, high = (int(np.searchsorted(keys.task, key.task, side)) for side in ("left", "right"))
     place = low + int(np.searchsorted(keys.rollout[low:high], key.rollout))
     return place < high and int(keys.rollout[place]) == key.rollout

@@ -1,18 +1,10 @@
-"""What the lines of a file have in common, learned from those that were read in full.
+"""Rollout lines to rows of numbers, without building a dictionary for each.
 
-The shape is all that the fast decoder knows: the fields and their types, and the kinds of items in transcripts. It only
-ever grows, so a file settles on one after a few lines.
-
-Transcripts at speed: the kinds of their items are told apart while decoding, without a string for each.
-
-Knows only the kinds it is given. An item of another kind, without one, or spoken by somebody unexpected is refused.
-
-Rollout lines to rows of numbers without building their dictionaries.
-
-Nearly all lines of a file have the same fields. Once those are known, a decoder made for exactly that shape reads the
-numbers and skips the rest, several times faster than a full parse. Whatever does not fit the shape (a new field, a text
-where a number was, a missing reward, broken JSON) is refused as a whole: the caller then reads it the general way, so
-speed never changes a result.
+Nearly all lines of a file have the same fields. ``ShapeLearner`` notes them from lines that were read in full: the
+fields with their types, and the kinds of items in transcripts. ``LineDecoder`` is then made for exactly that shape; it
+reads the numbers, counts the items of transcripts and skips the rest, several times faster than a full parse. A line
+that does not fit the shape (a new field, text where a number was, a missing reward, broken JSON) makes it refuse the
+whole block, which the caller then reads in full. So speed never changes a result.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -52,11 +44,11 @@ class Shape:
     other_top: Kinds
     other_usage: Kinds
     items: Collection[str]
-    other_roles: bool  # somebody else than the model speaks in a transcript
+    other_roles: bool  # someone other than the model speaks in a transcript
 
 
 class ShapeLearner:
-    """Remembers what it has seen."""
+    """Notes the fields and item kinds of the records that were read in full."""
 
     def __init__(self) -> None:
         self._top: dict[str, type | None] = {}
@@ -65,15 +57,15 @@ class ShapeLearner:
         self._other_roles = False
 
     def learn(self, record: Mapping[str, Any]) -> bool:
-        """Take note of a record; True if there was anything new."""
+        """Note the fields of a record; True if any of them is new."""
         news = [_note(self._top, record), _note(self._usage, usage_of(record)), self._note_items(record)]
         return any(news)
 
     def shape(self, top: Sequence[str], usage: Sequence[str]) -> Shape | None:
-        """The shape with these fields as numbers; None if nothing is known or the general way is the only right one."""
+        """The shape with these fields as numbers; None if nothing is known yet, or lines have to be read in full."""
         other_top = {name: kind for name, kind in self._top.items() if name not in top}
         other_usage = {name: kind for name, kind in self._usage.items() if name not in usage}
-        # A reward that is no number is reported as it is; a usage field that is none may hide one of the record.
+        # A reward that is not a number is reported as it is; such a usage field may hide one of the record.
         unclear = REWARD in other_top or any(name in top for name in other_usage)
         if not self._top or unclear or not all(map(_is_plain, {*self._top, *self._usage, *self._items})):
             return None
@@ -89,7 +81,7 @@ class ShapeLearner:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether the decoder can be told this name: it compares names as they are written, so without escapes."""
+    """Whether the decoder can use this name: it compares names as they are written, without escapes."""
     return name.isprintable() and '"' not in name and "\\" not in name
 
 
@@ -121,7 +113,6 @@ class ItemDecoder:
         self._counted: dict[tuple[Hashable, ...], TranscriptCounts] = {}
 
     def count(self, output: list[Any]) -> TranscriptCounts:
-        """Tool calls and turns of a decoded list."""
         pattern = tuple(map(self._pattern, output))
         counts = self._counted.get(pattern)
         if counts is None:
@@ -175,7 +166,7 @@ class LineDecoder:
         self._old_format = "output" in others
 
     def rows(self, block: Block, lines: int) -> list[Row] | None:
-        """The rows of so many whole lines, or None if any of them is not as expected."""
+        """The rows of so many whole lines, or None if any line does not fit the shape."""
         if not is_text(block):  # the decoder does not look into strings that it skips
             return None
         try:

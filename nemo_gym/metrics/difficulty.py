@@ -1,11 +1,8 @@
 """How hard tasks are: the share of their rollouts that solved them. For choosing what to train on.
 
 A rollout solves its task if its reward reaches the threshold. Tasks that are always or never solved carry no signal for
-training on differences between rollouts; the bands say how many there are of each.
-
-The distribution of solve rates as a picture that any browser shows: SVG, drawn here, no library needed.
-
-How hard each task is, as files: one line per task to filter a training set by, and a picture for the eye.
+training on differences between rollouts; the bands say how many there are of each. ``write_difficulty`` puts this
+beside the rollouts: one line per task to filter a training set by, and a chart as SVG.
 """
 
 from dataclasses import dataclass
@@ -17,11 +14,11 @@ import numpy as np
 
 from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
+from nemo_gym.metrics.statistics import passing
 from nemo_gym.metrics.table import Floats, Ints, RolloutTable
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
-SOLVED: Final = 1.0
 # Upper bounds; "never" and "always" are exact, the others split what lies between.
 _BANDS: Final = (("hard", 0.25), ("medium", 0.75), ("easy", 1.0))
 BANDS: Final = ("never", "hard", "medium", "easy", "always")
@@ -36,7 +33,6 @@ class SolveRates:
     rollouts: Ints
 
     def bands(self) -> list[str]:
-        """The band of each task."""
         return [band_of(rate) for rate in self.rate.tolist()]
 
     def counts(self) -> dict[str, int]:
@@ -49,19 +45,16 @@ class SolveRates:
         return list(self.task[(self.rate > 0) & (self.rate < 1)].tolist())
 
 
-def solve_rates(table: RolloutTable, threshold: float = SOLVED) -> SolveRates:
+def solve_rates(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> SolveRates:
     """The solve rate of every task with at least one reward."""
     reward = table.top.get(REWARD)
     starts = table.task_starts()
     if reward is None or not len(starts):
         none = np.zeros(0, np.int64)
         return SolveRates(none, np.zeros(0), none)
-    known = reward.known
-    count = np.add.reduceat(known, starts, dtype=np.int64)
-    solved = np.add.reduceat(known & (np.where(known, reward.values, 0.0) >= threshold), starts, dtype=np.int64)
-    solved[count == 0] = 0
-    kept = count > 0
-    return SolveRates(table.task[starts][kept], solved[kept] / count[kept], count[kept])
+    count, solved = passing(reward, starts, threshold)
+    scored = count > 0
+    return SolveRates(table.task[starts][scored], solved[scored] / count[scored], count[scored])
 
 
 def band_of(rate: float) -> str:
@@ -115,10 +108,10 @@ def solve_rate_counts(rates: SolveRates) -> list[int]:
 
 
 class DifficultyFiles(NamedTuple):
-    """Where they are."""
+    """The paths of the difficulty files of a run."""
 
     tasks: Path
-    picture: Path
+    chart: Path
 
     @classmethod
     def of(cls, rollouts: Path) -> "DifficultyFiles":
@@ -135,6 +128,6 @@ def write_difficulty(base: Path, rates: SolveRates, *, threshold: float) -> Diff
         for task, rate, rollouts, band in columns:
             entry = {TASK_INDEX_KEY_NAME: task, "solve_rate": rate, "num_rollouts": rollouts, "difficulty": band}
             file.write(to_json(entry | {"pass_threshold": threshold}) + b"\n")
-    with replacing(files.picture) as file:
+    with replacing(files.chart) as file:
         file.write(solve_rate_svg(rates).encode())
     return files

@@ -1,17 +1,18 @@
-"""Which fields of a scored rollout are numbers worth averaging.
+"""What the fields of a rollout mean: which are numbers worth averaging, which task it is, what its transcript counts.
 
-One rule for every reader of rollouts: a metric is a top-level bool, int or float, or one in ``response.usage``. What
+One rule for every reader of rollouts. A metric is a top-level bool, int or float, or one in ``response.usage``; what
 the program stamps itself (``_ng_*``, references, the request and the response) is never a metric, whatever its type.
 
-What a transcript says about itself: how many tools were called, how often the model spoke.
-
 A *tool call* is an output item whose type ends in ``_call``. A *turn* is a run of items that the model produced in one
-go (reasoning, assistant messages, tool calls); a tool's output or a message of somebody else ends it.
+go (reasoning, assistant messages, tool calls); the output of a tool or a message by someone else ends it.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
@@ -23,6 +24,7 @@ from nemo_gym.schemas.rows import (
 )
 
 REWARD: Final = "reward"
+PASS_THRESHOLD: Final = 1.0  # reward from which on a rollout passes, unless set otherwise
 USAGE: Final = "usage"
 BOOKKEEPING_PREFIX: Final = "_ng_"
 NEVER_METRICS: Final = frozenset(
@@ -33,7 +35,7 @@ NO_INDEX: Final = -(2**63)
 
 
 class RolloutFormatError(ValueError):
-    """A record that cannot be a rollout."""
+    """A record that cannot be a rollout, for example because its index is text."""
 
 
 def is_metric_name(name: str) -> bool:
@@ -56,17 +58,15 @@ def as_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def numeric_fields(record: Mapping[str, Any]) -> dict[str, int | float]:
-    """The numeric top-level fields, in the order of the record."""
+def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
+    """The numeric top-level fields, in the order of the record; booleans stay booleans."""
     return {
-        name: number
-        for name, value in record.items()
-        if (number := as_number(value)) is not None and is_metric_name(name)
+        name: value for name, value in record.items() if isinstance(value, bool | int | float) and is_metric_name(name)
     }
 
 
 def usage_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``response.usage``, or an empty mapping when the response or its usage is absent, null or no object."""
+    """``response.usage``, or an empty mapping when the response or its usage is absent, null or not an object."""
     response = record.get(RESPONSE_KEY_NAME)
     usage = response.get(USAGE) if isinstance(response, Mapping) else None
     return usage if isinstance(usage, Mapping) else {}
@@ -98,6 +98,29 @@ def _index(record: Mapping[str, Any], name: str, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not NO_INDEX < value < -NO_INDEX:
         raise RolloutFormatError(f"{name} must be a whole number, not {value!r}")
     return value
+
+
+QUESTION_FIELDS: Final = ("question", "problem", "prompt")
+
+
+def task_content(record: Mapping[str, Any]) -> int | None:
+    """A number of 53 bits that stands for what a task asks: instructions and input. None if the record does not say.
+
+    Sampling parameters, tools and the index do not matter, so two runs with other settings have the same contents.
+    """
+    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    asked: Any = None
+    if isinstance(params, Mapping) and params.get("input") is not None:
+        asked = [params.get("instructions"), params["input"]]
+    if asked is None:
+        asked = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+    if asked is None:
+        return None
+    try:
+        text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # nested very deeply, or text that is not valid Unicode
+        text = repr(asked).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 11
 
 
 TOOL_CALLS: Final = "tool_calls"
@@ -143,7 +166,7 @@ def output_of(record: Mapping[str, Any]) -> list[Any] | None:
 
 
 def type_and_role(item: object) -> tuple[str | None, str | None]:
-    """The type of an item and who speaks in it, None where it does not say."""
+    """The type and the role of an item; None where it has none."""
     if not isinstance(item, Mapping):
         return None, None
     kind, role = item.get("type"), item.get("role")

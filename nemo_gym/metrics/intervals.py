@@ -1,10 +1,10 @@
-"""How sure a mean is: 95 % confidence intervals that respect that rollouts of one task resemble each other.
+"""How certain a mean is: 95 % confidence intervals that respect that rollouts of one task resemble each other.
 
-Tasks are what varies independently, so they are resampled (bootstrap), not the rollouts; more than a thousand of them
-are first put into a thousand random groups, which vary as independently. A field of zeros and ones gets a Wilson
+Tasks are what varies independently, so tasks are resampled (bootstrap), not rollouts; more than a thousand of them are
+first put into a thousand random groups, which vary as independently. A field that is a share of successes gets a Wilson
 interval, which stays sensible when everything or nothing succeeded; its sample size is the number of independent
-rollouts that would be as informative. A single task says nothing about others: no interval, except Wilson's with a
-sample of one. The same table and seed always give the same interval.
+rollouts that would be as informative. A single task says nothing about others: it has no interval, except Wilson's
+with a sample of one. The same table and seed always give the same interval.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from nemo_gym.metrics.fields import REWARD
 from nemo_gym.metrics.table import Column, Floats, Ints
 
 LEVEL: Final = 0.95
@@ -36,11 +37,11 @@ def mean_intervals(
     fields: Mapping[str, Column],
     starts: Ints,
     *,
-    amounts: Collection[str] = (),
+    shares: Collection[str] = (),
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[str, Interval]:
-    """The interval of each mean over all rows, which are grouped by task. ``amounts`` are never taken for shares."""
+    """The interval of each mean over all rows, which are grouped by task. ``shares`` are fields of zeros and ones."""
     if not fields or not len(starts):
         return {}
     known = {name: column.known for name, column in fields.items()}
@@ -48,7 +49,7 @@ def mean_intervals(
     with np.errstate(all="ignore"):
         sums = np.column_stack([np.add.reduceat(values[name], starts) for name in fields])
     counts = np.column_stack([np.add.reduceat(known[name], starts, dtype=np.float64) for name in fields])
-    graded = [i for i, name in enumerate(fields) if name in amounts or not _is_binary(values[name])]
+    graded = [i for i, name in enumerate(fields) if name not in shares]
     bounds = bootstrap_means(sums[:, graded], counts[:, graded], seed=seed, resamples=resamples)
     intervals: dict[str, Interval] = {}
     for i, name in enumerate(fields):
@@ -129,5 +130,13 @@ def wilson(share: float, size: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _is_binary(values: Floats) -> bool:
-    return bool(((values == 0) | (values == 1)).all())
+def share_fields(fields: Mapping[str, Column]) -> set[str]:
+    """The fields whose mean is a share of successes: true or false by nature, and a reward that is always 0 or 1.
+
+    A count or a grade that merely happens to be 0 or 1 in this run is not one of them.
+    """
+    shares = {name for name, column in fields.items() if column.two_valued}
+    reward = fields.get(REWARD)
+    if reward is not None and np.isin(reward.values[reward.known], (0.0, 1.0)).all():
+        shares.add(REWARD)
+    return shares

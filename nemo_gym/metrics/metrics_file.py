@@ -1,7 +1,8 @@
 """The file ``*_aggregate_metrics.json``: one entry per agent, written as a stream.
 
 It holds a few numbers of every rollout, so it can be large; the default metrics go from columns to text without ever
-being objects. The text is JSON with an indent of two. Infinite and undefined numbers are ``null``: JSON has no others.
+being objects. The text is JSON with an indent of two. Infinite and undefined numbers become ``null``, because JSON has
+no way to write them.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,17 +1,74 @@
-"""pass@k, averages and majority votes over a matrix of scores: one row per task, one column per rollout.
+"""pass@k, reward@k, averages and majority votes over the repeats of tasks.
 
-A missing score is NaN. Everything is computed for all tasks at once and for k = 1, 2, … in turn. Results are per k, as
-fractions; None where no task contributes.
+Two families. ``attempts`` is what the viewer and the details file show: a threshold decides what passes, every k uses
+the same tasks, and both estimators are unbiased. The others are what environments ask for by the interface's names;
+they work on a matrix with one row per task and one column per rollout, NaN where a score is missing. Their results are
+fractions per k, None where no task contributes.
 """
 
+import math
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.metrics.table import Floats, Ints
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
+from nemo_gym.metrics.table import Floats, Ints, RolloutTable
 
 Scores = Floats  # tasks x rollouts
 PerK = list[float | None]
+MOST_K: Final = 256
+_MOST_TASKS: Final = 0.9
+
+
+class RepeatedTasks(NamedTuple):
+    """What k attempts at a task come to, for k = 1, 2, …; over the same tasks for every k."""
+
+    threshold: float
+    tasks: int
+    left_out: int  # tasks with rewards, but fewer than the largest k
+    pass_at_k: list[float]  # chance that at least one of k rollouts reaches the threshold
+    reward_at_k: list[float]  # expected best reward of k rollouts
+
+
+def attempts(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> RepeatedTasks:
+    """pass@k and reward@k up to the number of rewards that nine of ten tasks have.
+
+    Tasks with fewer rewards than the largest k count for no k: otherwise each k would be about other tasks, and the
+    curve could fall. The cut at nine of ten keeps a few unfinished tasks from shortening the curve of all others.
+    """
+    reward = table.top.get(REWARD)
+    known = reward.known if reward is not None else np.zeros(len(table), np.bool_)
+    if reward is None or not known.any():
+        return RepeatedTasks(threshold, 0, 0, [], [])
+    task, values = table.task[known], reward.values[known]
+    order = np.lexsort((values, task))
+    task, values = task[order], values[order]
+    _, sizes = np.unique(task, return_counts=True)
+    most = min(int(np.sort(sizes)[::-1][math.ceil(_MOST_TASKS * len(sizes)) - 1]), MOST_K)
+    long_enough = sizes >= most
+    rows, sizes = np.repeat(long_enough, sizes), sizes[long_enough]
+    best = best_of_k(np.stack([values[rows] >= threshold, values[rows]]).astype(np.float64), sizes, most)
+    return RepeatedTasks(threshold, len(sizes), int((~long_enough).sum()), best[:, 0].tolist(), best[:, 1].tolist())
+
+
+def best_of_k(values: Floats, sizes: Ints, most: int) -> Floats:
+    """The expected best of k values drawn without replacement, averaged over tasks: a row per k, a column per series.
+
+    ``values`` has a row per series; in each, the values of a task are neighbours and ascend. The i-th smallest of n is
+    the best of C(i - 1, k - 1) of the C(n, k) possible draws.
+    """
+    starts = np.r_[0, np.cumsum(sizes)[:-1]]
+    n = np.repeat(sizes, sizes)
+    place = np.arange(len(n)) - np.repeat(starts, sizes) + 1
+    weight = 1.0 / n
+    results = []
+    for k in range(1, most + 1):
+        if k > 1:
+            weight = weight * np.maximum(place - k + 1, 0) * k / ((k - 1) * (n - k + 1))
+        with np.errstate(all="ignore"):  # infinite rewards
+            results.append(np.where(weight > 0, weight * values, 0.0).sum(axis=1) / len(sizes))
+    return np.array(results)
 
 
 def pass_at_k(scores: Scores) -> PerK:

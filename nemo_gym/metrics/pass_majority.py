@@ -123,7 +123,7 @@ def _score_dicts(tasks: Tasks, score_fn: ScoreFn | None, answer_key: str | None)
 
 
 def _matrix(all_score_dicts: Sequence[Sequence[ScoreDict]], name: str, width: int) -> Scores:
-    """The scores of this name; NaN where there is none or it is no number. Booleans become 0 and 1 in the dicts too."""
+    """The scores of this name; NaN where it is missing or not a number. Booleans become 0 and 1 in the dicts too."""
     values: list[Any] = [scores.get(name) for task in all_score_dicts for scores in task]
     kinds = set(map(type, values))
     if bool in kinds:

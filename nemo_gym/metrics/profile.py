@@ -1,12 +1,11 @@
-"""Reward profiles: what was planned beside what came back, for each task and each agent. Pure.
+"""Reward profiles: what was planned beside what came back, for each task and each agent.
 
-A plan says which rollouts were owed; results are matched to it by key. A result nobody asked for is always an error, a
-missing one unless partial profiles are allowed: a mean over survivors misleads, so the gap has to be accepted by name.
+A plan says which rollouts were owed; results are matched to it by key. A result that was not planned is always an
+error. A missing one is an error unless partial profiles are allowed: a mean over survivors misleads, so a gap has to be
+accepted explicitly.
 
-Reward profiles from files to files.
-
-The rollouts are read once, as numbers; of the plan one row per task is kept, because the profile repeats it. Both
-output files are replaced as a whole.
+From files, the rollouts are read once, as numbers; of the plan one row per task is kept, because the profile repeats
+it. Both output files are replaced as a whole.
 """
 
 from collections import Counter
@@ -58,7 +57,7 @@ def align(rows: Iterable[Record], results: Iterable[Record], *, allow_partial: b
 
 
 def check_keys(planned: Iterable[RolloutKey], done: Iterable[RolloutKey], *, allow_partial: bool) -> None:
-    """Raise if there are results nobody planned, or too few of them."""
+    """Raise if there are results that were not planned, or too few of them."""
     planned, done = set(planned), set(done)
     if extra := sorted(done - planned):
         raise ProfileError(

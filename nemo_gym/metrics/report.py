@@ -1,10 +1,7 @@
-"""What we add to the interface's metrics: intervals, coverage, tool use and difficulty, in a file of its own.
+"""What we add to the interface's metrics for one agent: intervals, coverage, pass@k, tool use and difficulty.
 
-The metrics file keeps exactly the keys that its readers expect; this one lies beside it.
-
-Numbers as plain text for a terminal. Pure: values in, a string out, legible without colour and at any width.
-
-What is told about one agent's rollouts beyond the interface's metrics: for the details file and for a terminal.
+The metrics file keeps exactly the keys that its readers expect, so all of this goes into a details file beside it, and
+as plain text to the terminal: legible without colour and at any width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +15,10 @@ from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.coverage import Coverage
-from nemo_gym.metrics.difficulty import SOLVED, SolveRates, solve_rates
-from nemo_gym.metrics.fields import REWARD, TOOL_CALLS, TURNS
-from nemo_gym.metrics.intervals import LEVEL, RESAMPLES, Interval, mean_intervals
+from nemo_gym.metrics.difficulty import SolveRates, solve_rates
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD, TOOL_CALLS, TURNS
+from nemo_gym.metrics.intervals import LEVEL, RESAMPLES, Interval, mean_intervals, share_fields
+from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.table import Floats, RolloutTable
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, Prices
 
@@ -33,7 +31,7 @@ def details(
     coverage: Coverage | None = None,
     prices: Prices | None = None,
     usd: float | None = None,
-    threshold: float = SOLVED,
+    threshold: float = PASS_THRESHOLD,
     seed: int = 0,
 ) -> dict[str, Any]:
     """The details of one agent's rollouts, as written beside the metrics file.
@@ -41,10 +39,11 @@ def details(
     ``usd`` is what they cost, if that is known better than from the numbers of the table.
     """
     starts = table.task_starts()
-    fields = {f"mean/{name}": column for name, column in table.metrics().items()}
+    metrics = table.metrics()
+    fields = {f"mean/{name}": column for name, column in metrics.items()}
     fields |= {AVERAGE_NAMES[name]: column for name, column in table.transcript.items()}
-    amounts = {*AVERAGE_NAMES.values(), *(f"mean/{name}" for name in table.usage)}
-    intervals = mean_intervals(fields, starts, amounts=amounts, seed=seed)
+    shares = {f"mean/{name}" for name in share_fields(metrics)}
+    intervals = mean_intervals(fields, starts, shares=shares, seed=seed)
     averages = {name: intervals[name].mean for name in AVERAGE_NAMES.values() if name in intervals}
     return {
         "rollouts": len(table),
@@ -55,7 +54,18 @@ def details(
         **averages,
         **({"cost": cost(table, prices, usd)} if prices is not None else {}),
         "solve_threshold": threshold,
+        **_attempts(table, threshold),
         "tasks_by_difficulty": solve_rates(table, threshold).counts(),
+    }
+
+
+def _attempts(table: RolloutTable, threshold: float) -> dict[str, Any]:
+    found = attempts(table, threshold)
+    return {
+        "pass_at_k": {str(k): value for k, value in enumerate(found.pass_at_k, 1)},
+        "reward_at_k": {str(k): value for k, value in enumerate(found.reward_at_k, 1)},
+        "pass_at_k_tasks": found.tasks,
+        "pass_at_k_tasks_left_out": found.left_out,
     }
 
 
@@ -89,6 +99,7 @@ def _as_dict(interval: Interval) -> dict[str, Any]:
 
 _BAR: Final = "#"
 _FLIPPED_SHOWN: Final = 10
+_MATCHED: Final = {"content": ", matched by what they ask", "index": ", matched by index"}
 
 
 def histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
@@ -135,11 +146,11 @@ def comparison_text(comparison: RunComparison) -> str:
     """The outcome of a comparison in a few lines."""
     c = comparison
     if not c.tasks:
-        return f"no task has a {c.field} in both runs"
+        return f"no task has a {c.field} in both runs{_MATCHED[c.paired_by]}"
     interval = f"95 % interval [{c.interval[0]:+.4g}, {c.interval[1]:+.4g}]" if c.interval else "too few tasks to say"
     verdict = "significant" if c.significant else "could be chance"
     lines = [
-        f"{c.tasks} tasks in both runs ({c.only_a} only in a, {c.only_b} only in b)",
+        f"{c.tasks} tasks in both runs{_MATCHED[c.paired_by]} ({c.only_a} only in a, {c.only_b} only in b)",
         f"{c.field}: a {c.mean_a:.4g}, b {c.mean_b:.4g}, difference {c.difference:+.4g}, {interval}: {verdict}",
         f"newly solved: {len(c.gained)}{_some(c.gained)}",
         f"no longer solved: {len(c.lost)}{_some(c.lost)}",
@@ -191,7 +202,7 @@ class Report:
         if len(self.rewards):
             tasks = len(self.rates.task)
             parts += ["rewards:", histogram(self.rewards)]
-            parts += [f"tasks by share of rollouts with a reward of at least {SOLVED:g}, {tasks} in all:"]
+            parts += [f"tasks by share of rollouts with a reward of at least {PASS_THRESHOLD:g}, {tasks} in all:"]
             parts += [solve_rate_table(self.rates)]
         return "\n".join(parts)
 

@@ -1,12 +1,11 @@
-"""Mean, extremes, median and standard deviation of a column, for each of many groups at once.
+"""Mean, extremes, median and standard deviation of a column, for many groups of rows at once.
 
-Rows of a group are neighbours; a group is given by the row at which it starts. Values that are absent or NaN do not
+The rows of a group are neighbours; a group is given by the row at which it starts. Values that are absent or NaN do not
 count. A statistic that is undefined (no value, a single value for the deviation, infinities that cancel) is NaN here
 and is left out of every report.
 
-Plain averages of every numeric field per agent, as a quick look at a rollout file.
-
-Other than in the aggregate metrics, a rollout without the field counts as 0, so the average is over all rollouts.
+``average_fields`` is for a quick look at a file: unlike in the aggregate metrics, a rollout without the field counts
+as 0.
 """
 
 import math
@@ -55,6 +54,20 @@ def describe(column: Column, starts: Ints) -> Stats:
             _median(np.where(known, column.values, np.nan), group, starts, count),
             std,
         )
+
+
+class Passing(NamedTuple):
+    """For each group, how many rows have a value and how many of these reach a threshold."""
+
+    known: Ints
+    passed: Ints
+
+
+def passing(column: Column, starts: Ints, threshold: float) -> Passing:
+    """Count the values that are at least the threshold."""
+    known = column.known
+    reached = known & (np.where(known, column.values, 0.0) >= threshold)
+    return Passing(np.add.reduceat(known, starts, dtype=np.int64), np.add.reduceat(reached, starts, dtype=np.int64))
 
 
 def _median(values: Floats, group: Ints, starts: Ints, count: Ints) -> Floats:

@@ -1,16 +1,12 @@
 """Scored rollouts as columns: the form in which all statistics are computed.
 
-A table holds no record and no transcript, only numbers: about nine bytes per rollout and field. Its rows are sorted by
-task, then rollout, and each key occurs once.
-
-Columns that grow: rows of Python values in, compact arrays out.
-
-Values arrive as None (no number there), bool, int or float. They are kept as Python objects for a few thousand rows at
-most, then packed.
+A table holds numbers only, about nine bytes per rollout and field. Its rows are sorted by task, then rollout, and each
+key occurs once. While rollouts arrive, ``ColumnBuffer`` keeps a few thousand values as Python objects and packs them
+into arrays.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -36,6 +32,7 @@ class Column:
     integral: bool = False
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
     boolean: Mask | None = None  # where the record had true or false, if that is to be told
+    two_valued: bool = False  # every value was true or false
 
     @property
     def known(self) -> Mask:
@@ -48,7 +45,7 @@ class Column:
         if self.exact:
             exact = {new: self.exact[old] for new, old in enumerate(rows.tolist()) if old in self.exact}
         boolean = None if self.boolean is None else self.boolean[rows]
-        return Column(self.values[rows], self.present[rows], self.integral, exact, boolean)
+        return Column(self.values[rows], self.present[rows], self.integral, exact, boolean, self.two_valued)
 
     def plain(self, start: int, stop: int) -> list[Any]:
         """The values of a range of rows as Python numbers, integers where the field has only integers."""
@@ -80,7 +77,6 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, keys: Iterable[RolloutKey]) -> Self:
-        """Some keys as columns."""
         pairs = np.array([*keys], np.int64).reshape(-1, 2)
         return cls(pairs[:, 0], pairs[:, 1])
 
@@ -97,11 +93,10 @@ class RolloutTable:
     hidden: Mapping[str, frozenset[int]] = field(
         default_factory=dict
     )  # rows whose usage replaces a field by a non-number
-    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is no number, as it was
+    odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is not a number, as it was
 
     @classmethod
     def empty(cls) -> "RolloutTable":
-        """No rollouts."""
         none = np.zeros(0, np.int64)
         return cls(none, none, {}, {}, {})
 
@@ -109,7 +104,6 @@ class RolloutTable:
         return len(self.task)
 
     def key_columns(self) -> Keys:
-        """The keys as columns."""
         return Keys(self.task, self.rollout)
 
     def metrics(self) -> dict[str, Column]:
@@ -125,7 +119,7 @@ class RolloutTable:
             return column
         present = column.present.copy()
         present[list(rows)] = False
-        return Column(column.values, present, column.integral, column.exact)
+        return replace(column, present=present)
 
     def task_starts(self) -> Ints:
         """The row at which each task begins."""
@@ -134,7 +128,6 @@ class RolloutTable:
         return np.flatnonzero(np.r_[True, self.task[1:] != self.task[:-1]])
 
     def keys(self) -> Iterator[RolloutKey]:
-        """The keys in order."""
         return map(RolloutKey, self.task.tolist(), self.rollout.tolist())
 
 
@@ -157,12 +150,13 @@ def sort_order(task: Ints, rollout: Ints) -> Ints:
 
 
 Value = int | float | None
+_BOOLEAN: Final = frozenset({bool, type(None)})
 
 
 class ColumnBuffer:
     """One growing column. Rows that were packed before its first value count as absent."""
 
-    __slots__ = ("_booleans", "_chunks", "_exact", "_integral", "_keeps_booleans")
+    __slots__ = ("_booleans", "_chunks", "_exact", "_integral", "_keeps_booleans", "_two_valued")
 
     def __init__(self, *, keeps_booleans: bool = False) -> None:
         self._keeps_booleans = keeps_booleans
@@ -170,6 +164,7 @@ class ColumnBuffer:
         self._chunks: list[tuple[int, Floats, Mask]] = []
         self._exact: dict[int, int] = {}
         self._integral = True
+        self._two_valued = True
 
     def pack(self, start: int, values: Sequence[Value]) -> None:
         """Append the values of the rows from ``start`` on."""
@@ -177,10 +172,12 @@ class ColumnBuffer:
         present = ~np.isnan(packed)
         for row in np.flatnonzero(~present).tolist():
             present[row] = values[row] is not None  # a NaN that was given is present
-        if self._integral:
-            self._integral = float not in set(map(type, values))
-        if self._keeps_booleans and bool in set(map(type, values)):
-            self._booleans.append((start, np.array([type(value) is bool for value in values])))
+        if self._integral or self._keeps_booleans:
+            kinds = set(map(type, values))
+            self._integral = self._integral and float not in kinds
+            self._two_valued = self._two_valued and kinds <= _BOOLEAN
+            if self._keeps_booleans and bool in kinds:
+                self._booleans.append((start, np.array([type(value) is bool for value in values])))
         for row in np.flatnonzero(np.abs(packed) >= EXACT_INTEGERS).tolist():
             value = values[row]
             if isinstance(value, int):
@@ -193,7 +190,8 @@ class ColumnBuffer:
         for start, packed, mask in self._chunks:
             values[start : start + len(packed)] = packed
             present[start : start + len(packed)] = mask
-        return Column(values, present, self._integral, self._exact, self._boolean(rows))
+        two_valued = self._integral and self._two_valued
+        return Column(values, present, self._integral, self._exact, self._boolean(rows), two_valued)
 
     def _boolean(self, rows: int) -> Mask | None:
         if not self._booleans:

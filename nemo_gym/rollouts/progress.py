@@ -72,6 +72,8 @@ class Progress:
         self._total = plan.done + len(plan)
         self._done = self._before = plan.done
         self._milestones = Milestones(total=self._total, done=plan.done, left=plan.agents)
+        # The bar already tells what is left for a single agent; lines about it would only cut the bar in pieces.
+        self._tells_milestones = not stream.isatty() or len(plan.agents) > 1
         self._stream = stream
         self._clock = clock
         self._started = self._told = clock()
@@ -114,7 +116,7 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(self._note(), refresh=False)
             self._bar.update(ended.total())
-        if ended and (news := self._milestones.advance(ended)):
+        if ended and (news := self._milestones.advance(ended)) and self._tells_milestones:
             self._tell(news)
 
     def _note(self) -> str:

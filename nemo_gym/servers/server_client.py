@@ -16,12 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 
 from nemo_gym.config.addresses import base_url, server_settings
+from nemo_gym.config.keys import HEAD_SERVER
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import cookie_values, encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.http.client import as_aiohttp, total_seconds
 from nemo_gym.servers.http.client import request as http_request
-from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.lazy import request_errors
 from nemo_gym.servers.http.session import settings_of, use_http_settings
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
@@ -150,22 +151,29 @@ class GymClient(BaseModel):
         """The address of a server, from its settings."""
         return base_url(server_config)
 
-    async def poll_for_status(self, server_name: str) -> ServerStatus:
-        """Whether a server answers; any answer counts."""
-        address = base_url(server_settings(self.global_config_dict, server_name))
-        timeout = aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(address),
-            ):
-                return "success"
-        except TimeoutError:
-            return "timeout"
-        except aiohttp.ClientConnectionError:
-            return "connection_error"
-        except aiohttp.ClientError:
-            return "unknown_error"
+    def poll_for_status(self, server_name: str) -> ServerStatus:
+        """Whether a server answers; any answer counts. ``head_server`` is a name, too."""
+        settings = self.head_server_config
+        if server_name != HEAD_SERVER:
+            settings = server_settings(self.global_config_dict, server_name)
+        return answers(base_url(settings))
+
+
+def answers(address: str) -> ServerStatus:
+    """Whether anything answers at an address; any answer counts."""
+    try:
+        with build_opener(ProxyHandler({})).open(address, timeout=STATUS_TIMEOUT_S):
+            return "success"
+    except HTTPError:
+        return "success"
+    except TimeoutError:
+        return "timeout"
+    except URLError as error:
+        return "timeout" if isinstance(error.reason, TimeoutError) else "connection_error"
+    except ConnectionError:
+        return "connection_error"
+    except (OSError, HTTPException):
+        return "unknown_error"
 
 
 class HeadServerUnreachableError(ConfigError, ValueError):

@@ -4,6 +4,8 @@ Handlers are plain functions that run in threads: they wait for SQLite and the d
 """
 
 import hashlib
+import math
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,17 +22,20 @@ from starlette.types import ASGIApp
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters import FilterError
+from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view import groups as grouping
 from nemo_gym.view.guard import Guard
 from nemo_gym.view.library import Library, Snapshot
 from nemo_gym.view.listing import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
 from nemo_gym.view.overview import at_present, overview
-from nemo_gym.view.rollout import compare_rollouts, compare_runs, rollout
+from nemo_gym.view.rollout import compare_rollouts, compare_runs, rollout, rows_of_run
 from nemo_gym.view.selection import Query, Selection, Selections
 
 STATIC: Final = Path(__file__).parent / "static"
 MOST_ROWS: Final = 1_000  # in one answer
-_ATTEMPTS: Final = 3  # a file that is replaced while it is read
+_COMPARING: Final = (("sort", "change"), ("pair_by", "content"))
+_ATTEMPTS: Final = 20  # at a file that is replaced while it is read
+_PAUSE_S: Final = 0.1  # between them; the index follows the new file meanwhile
 
 Handler = Callable[[Snapshot, Request], Any]
 
@@ -38,13 +43,13 @@ Handler = Callable[[Snapshot, Request], Any]
 class Api:
     """The routes under ``/api``; each is a function of a snapshot and the request."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, pass_threshold: float = PASS_THRESHOLD) -> None:
         self._library = library
+        self._pass_threshold = pass_threshold
         self._selections = Selections()
-        self._overviews: dict[tuple[int, int, Query], dict[str, Any]] = {}
+        self._overviews: dict[tuple[int, int, Query, float], dict[str, Any]] = {}
 
     def routes(self) -> list[Route]:
-        """All of them."""
         handlers: dict[str, Handler] = {
             "/state": self.state,
             "/columns": self.columns,
@@ -72,6 +77,7 @@ class Api:
             try:
                 body = handler(self._library.snapshot(), request)
             except UNAVAILABLE:
+                time.sleep(_PAUSE_S)
                 continue
             return body if isinstance(body, Response) else _json(body)
         raise HTTPException(503, "the file is being replaced: try again")
@@ -81,31 +87,35 @@ class Api:
     def state(self, snapshot: Snapshot, request: Request) -> Response:
         """What files there are and how far they are indexed; 304 if that is what the reader knows."""
         files = [run.state() for run in snapshot.runs]
-        body = to_bytes({"version": snapshot.version, "files": files, "title": self._library.title})
+        body = to_bytes(
+            {
+                "version": snapshot.version,
+                "files": files,
+                "title": self._library.title,
+                "threshold": self._pass_threshold,
+            }
+        )
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
         return Response(body, media_type="application/json", headers={"ETag": tag})
 
     def columns(self, snapshot: Snapshot, _: Request) -> Any:
-        """What can be filtered and sorted by."""
         return {"columns": [fact.described() for fact in snapshot.columns.values()]}
 
     def rollouts(self, snapshot: Snapshot, request: Request) -> Any:
-        """A part of the table."""
         selection, (start, stop) = self._selected(snapshot, request), _window(request)
         columns = known_columns(snapshot, request.query_params.get("columns", ""))
         rows = table_rows(selection, start, stop, columns, request.query_params.get("search", ""))
         return {"version": snapshot.version, "total": len(selection), "offset": start, "rows": rows}
 
     def groups(self, snapshot: Snapshot, request: Request) -> Any:
-        """A part of the groups."""
         selection, (start, stop) = self._selected(snapshot, request, sort=""), _window(request)
         by, sort = request.query_params.get("by", "task"), request.query_params.get("sort") or "key"
-        return grouping.groups(selection, by=by, sort=sort, start=start, stop=stop)
+        threshold = self._threshold(request)
+        return grouping.groups(selection, by=by, sort=sort, start=start, stop=stop, threshold=threshold)
 
     def rollout(self, snapshot: Snapshot, request: Request) -> Any:
-        """One rollout."""
         return rollout(self._selected(snapshot, request), _code(snapshot, request.path_params["id"]))
 
     def raw(self, snapshot: Snapshot, request: Request) -> Response:
@@ -114,41 +124,52 @@ class Api:
         return Response(bytes(line), media_type="application/json")
 
     def overview(self, snapshot: Snapshot, request: Request) -> Any:
-        """The numbers of the first page."""
         query = _query(request)._replace(sort="")
         whole = not query.filter.strip() and not query.search.strip()
-        key = (snapshot.version, snapshot.searchable if query.search else 0, query)
+        threshold = self._threshold(request)
+        key = (snapshot.version, snapshot.searchable if query.search else 0, query, threshold)
         if key not in self._overviews:
-            found = overview(self._selections.get(snapshot, query), whole=whole)
+            found = overview(self._selections.get(snapshot, query), whole=whole, threshold=threshold)
             self._overviews = {**dict(list(self._overviews.items())[-8:]), key: found}
         numbers = self._overviews[key]
         return numbers | at_present(snapshot.runs, numbers, whole=whole)
 
     def scatter(self, snapshot: Snapshot, request: Request) -> Any:
-        """Two columns against each other."""
         names = (request.query_params.get(axis) or default for axis, default in (("x", "tokens"), ("y", "reward")))
         return scatter(self._selected(snapshot, request, sort=""), *names)
 
     def compare(self, snapshot: Snapshot, request: Request) -> Any:
-        """Two rollouts."""
         codes = [_code(snapshot, request.query_params.get(name, "")) for name in "ab"]
         return compare_rollouts(self._selected(snapshot, request), *codes)
 
     def compare_runs(self, snapshot: Snapshot, request: Request) -> Any:
-        """Two files."""
         (start, stop), numbers = _window(request), (_integer(request, name, default=-1) for name in "ab")
-        sort = request.query_params.get("sort") or "change"
-        return compare_runs(snapshot, *numbers, sort=sort, start=start, stop=stop)
+        sort, pair_by = (request.query_params.get(name) or usual for name, usual in _COMPARING)
+        runs = (rows_of_run(snapshot, number) for number in numbers)
+        return compare_runs(snapshot, *runs, sort=sort, start=start, stop=stop, pair_by=pair_by)
+
+    def _threshold(self, request: Request) -> float:
+        """The reward from which on a rollout passes: what the request says, or what the viewer was started with."""
+        text = request.query_params.get("threshold") or ""
+        try:
+            given = float(text) if text else self._pass_threshold
+        except ValueError:
+            given = math.nan
+        if not math.isfinite(given):
+            raise ConfigError("threshold must be a number", hint="threshold=0.5")
+        return given
 
     def _selected(self, snapshot: Snapshot, request: Request, sort: str | None = None) -> Selection:
         query = _query(request)
         return self._selections.get(snapshot, query if sort is None else query._replace(sort=sort))
 
 
-def build_app(library: Library, *, token: str | None, hosts: frozenset[str], static: Path = STATIC) -> ASGIApp:
+def build_app(
+    library: Library, *, token: str | None, hosts: frozenset[str], pass_threshold: float = PASS_THRESHOLD
+) -> ASGIApp:
     """The whole application. With a token every request needs it; requests must be for one of the hosts."""
-    page = StaticFiles(directory=static, html=True, check_dir=False)
-    routes = [Mount("/api", routes=Api(library).routes()), Mount("/", page)]
+    page = StaticFiles(directory=STATIC, html=True, check_dir=False)
+    routes = [Mount("/api", routes=Api(library, pass_threshold).routes()), Mount("/", page)]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
     return Guard(app, token=token, hosts=hosts)
 

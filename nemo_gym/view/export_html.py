@@ -9,6 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,10 +17,12 @@ import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import replacing
+from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view.app import STATIC
-from nemo_gym.view.listing import line_of, read_record, read_rows, to_bytes
+from nemo_gym.view.listing import id_of, line_of, read_record, read_values, to_bytes
 from nemo_gym.view.overview import at_present, overview
-from nemo_gym.view.rollout import as_saved, continuity
+from nemo_gym.view.rollout import as_saved, compare_runs, continuity
+from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Selection
 
 _SCRIPT: Final = re.compile(r'<script(?P<attributes>[^>]*?)\ssrc="(?P<file>[^"]+)"(?P<more>[^>]*)></script>')
@@ -27,6 +30,7 @@ _STYLE: Final = re.compile(r'<link\s[^>]*?rel="stylesheet"[^>]*?href="(?P<file>[
 _IMPORT: Final = re.compile(r'^import .*?from "\./(?P<file>[\w./-]+)";$', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 _ROWS: Final = 500  # read at a time
+_MOST_COMPARED: Final = 6  # files
 
 
 class Written(NamedTuple):
@@ -37,10 +41,17 @@ class Written(NamedTuple):
 
 
 def export_html(
-    selection: Selection, path: Path, *, title: str, limit_mb: float, whole: bool, static: Path = STATIC
+    selection: Selection,
+    path: Path,
+    *,
+    title: str,
+    limit_mb: float,
+    whole: bool,
+    threshold: float = PASS_THRESHOLD,
+    static: Path = STATIC,
 ) -> Written:
     """Write the rollouts of a selection. More than the limit is an error, and nothing is written."""
-    data = embedded_data(selection, title=title, limit=int(limit_mb * 1e6), whole=whole)
+    data = embedded_data(selection, title=title, limit=int(limit_mb * 1e6), whole=whole, threshold=threshold)
     page = build_page(static, data)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: no such folder", hint="correct +export_html=<file to write>")
@@ -52,47 +63,83 @@ def export_html(
     return Written(len(selection), len(page))
 
 
-def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool) -> bytes:
-    """What the page would ask the server for, as JSON."""
+def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool, threshold: float) -> bytes:
+    """What the page would ask the server for, as JSON.
+
+    Whatever takes more than arithmetic is decided here: which task a row belongs to, whether it counts, the intervals
+    of the whole selection, and how its files compare.
+    """
     snapshot = selection.snapshot
-    columns = [fact.described() for fact in snapshot.columns.values()]
+    state = {"version": snapshot.version, "files": [run.state() | {"live": False} for run in snapshot.runs]}
+    numbers = overview(selection, whole=whole, threshold=threshold)
+    return to_bytes(
+        {
+            "state": state | {"title": title, "threshold": threshold},
+            "columns": [fact.described() for fact in snapshot.columns.values()],
+            "rollouts": [orjson.Fragment(row) for row in _rows(selection, limit)],
+            "overview": numbers | at_present(snapshot.runs, numbers, whole=whole) | {"progress": None},
+            "comparisons": _comparisons(selection),
+            "apart": snapshot.tasks.apart,
+        }
+    )
+
+
+def _rows(selection: Selection, limit: int) -> list[bytes]:
+    snapshot, keys = selection.snapshot, selection.snapshot.tasks
     rows: list[bytes] = []
     used = 0
     for start in range(0, len(selection), _ROWS):
-        codes = selection.rows[start : start + _ROWS].tolist()
-        for code, row in zip(codes, read_rows(snapshot, codes, list(snapshot.columns)), strict=True):
-            rows.append(to_bytes(row | _whole_record(selection, code)))
+        some = Selection(snapshot, selection.rows[start : start + _ROWS])
+        codes, places = some.rows.tolist(), keys.places(some.rows)
+        values = read_values(snapshot, codes, list(snapshot.columns))
+        known = zip(
+            codes,
+            values,
+            keys.task[places].tolist(),
+            keys.counts[places].tolist(),
+            is_failure(some).tolist(),
+            strict=True,
+        )
+        for code, row, task, counts, failed in known:
+            own = {"id": id_of(snapshot, code), "values": row, "task": task, "counted": counts, "failed": failed}
+            rows.append(to_bytes(own | _whole_record(selection, code)))
             used += len(rows[-1])
             if used > limit:
                 raise _too_large(limit, len(rows), len(selection))
-    state = {"version": snapshot.version, "files": [run.state() | {"live": False} for run in snapshot.runs]}
-    numbers = overview(selection, whole=whole)
-    present = at_present(snapshot.runs, numbers, whole=whole)
-    return to_bytes(
-        {
-            "state": state | {"title": title},
-            "columns": columns,
-            "rollouts": [orjson.Fragment(row) for row in rows],
-            "overview": numbers | present | {"progress": None},
-        }
-    )
+    return rows
 
 
 def _whole_record(selection: Selection, code: int) -> dict[str, Any]:
     part, number, line = line_of(selection.snapshot, code)
     record = read_record(line)
     return {
-        "file": selection.snapshot.runs[part.source.run].name,
+        "run": part.source.run,
         "line": number,
         "record": as_saved(line, record),
         "continuity": continuity(record),
     }
 
 
+def _comparisons(selection: Selection) -> dict[str, Any]:
+    """Every two files of the selection compared, both ways; none if there are too many."""
+    snapshot = selection.snapshot
+    if len(snapshot.runs) > _MOST_COMPARED:
+        return {}
+    owner = snapshot.tasks.run[snapshot.tasks.places(selection.rows)]
+    chosen = [Selection(snapshot, selection.rows[owner == run.number]) for run in snapshot.runs]
+    return {
+        f"{a}:{b}:{pair_by}": compare_runs(
+            snapshot, chosen[a], chosen[b], sort="change", start=0, stop=len(selection), pair_by=pair_by
+        )
+        for a, b in permutations(range(len(chosen)), 2)
+        for pair_by in ("content", "index")
+    }
+
+
 def _too_large(limit: int, fit: int, total: int) -> ConfigError:
     return ConfigError(
         f"the page would be larger than {limit / 1e6:g} MB: only {fit - 1} of {total} rollouts fit",
-        hint="select fewer with +filter='reward < 0.5', or allow more with +max_export_mb=<number>",
+        hint="select fewer with '+filter=\"reward < 0.5\"', or allow more with +max_export_mb=<number>",
     )
 
 

@@ -1,8 +1,8 @@
-"""What stands between the viewer and a hostile network: host names, a token, and headers that keep a page in its place.
+"""What stands between the viewer and a hostile network: host names, a token, and security headers.
 
-Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So requests
-must name a host that is ours (a stranger's name that resolves to this machine does not count), a viewer that listens
-beyond this machine wants a token, and every answer forbids the browser all but our own files.
+Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So a request
+must name a host that is ours (a foreign name that resolves to this machine does not count), a viewer that listens
+beyond this machine requires a token, and every answer forbids the browser everything but our own files.
 """
 
 import hmac
@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY: Final = (
@@ -29,11 +29,15 @@ HEADERS: Final = {
 }
 ANY_ADDRESS: Final = "<address>"  # in hosts: whatever is an IP address, which no name server can point elsewhere
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    "<title>Rollout Gym</title><h1>{error}</h1><p>{hint}</p></html>"
+)
 COOKIE: Final = "rollout_gym_viewer"
 
 
 class Guard:
-    """Lets through what is allowed, and puts the headers on every answer."""
+    """Refuses requests that are not allowed, and puts the security headers on every answer."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
         self._app = app
@@ -41,7 +45,6 @@ class Guard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             return
 
@@ -60,7 +63,7 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not is_allowed(host, self._hosts):
-            return _refused(421, f"this viewer does not answer to the name {host!r}", "open the address it printed")
+            return _refused(421, f"this viewer does not answer for the host {host!r}", "open the address it printed")
         return self._token_refusal(scope, headers) if self._token else None
 
     def _token_refusal(self, scope: Scope, headers: Headers) -> Response | None:
@@ -69,12 +72,21 @@ class Guard:
         given = dict(query).get("token")
         if given is not None and _same(given, self._token):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
-            answer.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="strict", path="/")
+            # One slash in front: to a browser, two would begin the name of another host.
+            path = "/" + scope["path"].lstrip("/\\")
+            answer = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
+            # Lax, not strict: otherwise a link opened from a chat would lose the cookie on this very redirect.
+            answer.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="lax", path="/")
             return answer
         if _same(_cookie(headers, _cookie_name(scope)), self._token):
             return None
-        return _refused(401, "this viewer wants its token", "open the whole address that it printed, ?token=… included")
+        error, hint = (
+            "This viewer needs its token.",
+            "Open the whole address that it printed, with ?token=… at the end.",
+        )
+        if "text/html" in headers.get("accept", ""):
+            return HTMLResponse(_PAGE.format(error=error, hint=hint), status_code=401)
+        return _refused(401, error, hint)
 
 
 def is_allowed(host: str, hosts: frozenset[str]) -> bool:
@@ -103,7 +115,7 @@ def _is_address(name: str) -> bool:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Cookies know no ports, and there may be several viewers on a machine."""
+    """The cookie of this port: cookies ignore ports, and a machine may run several viewers."""
     return f"{COOKIE}_{scope['server'][1]}"
 
 

@@ -1,4 +1,4 @@
-"""Which files a viewer shows: paths and patterns in, rollout files out, with everything wrong said before it starts."""
+"""Which files a viewer shows: paths and patterns in, rollout files out; mistakes are reported before it starts."""
 
 import glob
 import os
@@ -10,10 +10,11 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.lines import parse_line
 
-_SIDECARS: Final = ("_failures", "_materialized_inputs")
+# Files of a run that are JSON lines, but not of rollouts.
+_SIDECARS: Final = ("_failures", "_materialized_inputs", "_difficulty", "_reward_profiling")
 _MAGIC: Final = frozenset("*?[")
 _MOST_FILES: Final = 200  # each is kept open, with its index
-_LOOKED_AT: Final = 10  # lines, before a file is said to be none of ours
+_LOOKED_AT: Final = 10  # lines, before a file is refused
 _LONGEST: Final = 64 << 20  # bytes of a line that is looked at
 
 
@@ -25,10 +26,10 @@ def split_patterns(text: str | Sequence[str]) -> list[str]:
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
-    """The files that paths and patterns name, each once; a pattern does not mean the files beside rollouts."""
+    """The files that paths and patterns name, each once. A pattern leaves out the other files of a run."""
     found: dict[Path, None] = {}
     for pattern in patterns:
-        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is no path
+        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
         if Path(expanded).exists() or not _MAGIC & set(pattern):
             found[Path(expanded)] = None
         else:
@@ -37,10 +38,15 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def check_files(patterns: Sequence[str]) -> list[Path]:
-    """The same, where every problem that a user can do something about is an error."""
+def check_files(patterns: Sequence[str], *, waits: bool = False) -> list[Path]:
+    """The same, where every problem that a user can do something about is an error.
+
+    With ``waits``, files that do not exist yet, or hold nothing yet, are left for later.
+    """
     paths = find_files(patterns)
-    if not paths:
+    if waits and patterns:
+        paths = [path for path in paths if path.exists()]
+    elif not paths:
         raise ConfigPathNotFoundError(
             f"no file matches {', '.join(patterns) or 'nothing'}", hint="+jsonl_fpath=<rollout file or pattern>"
         )
@@ -50,11 +56,11 @@ def check_files(patterns: Sequence[str]) -> list[Path]:
             hint="merge them first with ng_aggregate_rollouts, or show fewer",
         )
     for path in paths:
-        _check(path)
+        _check(path, waits=waits)
     return paths
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, *, waits: bool) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint=f"+jsonl_fpath='{path}/*.jsonl' takes all files in it")
     if not path.exists():
@@ -65,7 +71,8 @@ def _check(path: Path) -> None:
     except PermissionError:
         raise ConfigError(f"{path}: no permission to read it", hint="ask its owner, or copy it") from None
     if not b"".join(heads).strip():
-        _check_empty(path)
+        if not waits:
+            _check_empty(path)
         return
     whole = [line for line in heads if line.strip() and line.endswith(b"\n")]
     reasons = [_reason(line) for line in whole]
@@ -83,7 +90,7 @@ def _check_empty(path: Path) -> None:
 
 
 def _reason(line: bytes) -> str | None:
-    """Why a line is no record; None if it is one, or too long to tell."""
+    """Why a line is not a record; None if it is one, or is too long to check."""
     if len(line) >= _LONGEST:
         return None
     try:

@@ -1,8 +1,8 @@
 """The rollout files that a viewer shows, kept up to date while they grow.
 
 A library has runs; a run is a rollout file with the files beside it, which are found by themselves: failures are rows
-as well, the plan says how many rollouts there will be. One thread follows all of them; readers take a ``Snapshot``,
-which does not change under their hands (but for what can be searched).
+as well, and the plan says how many rollouts there will be. One thread follows all of them; readers take a ``Snapshot``,
+which does not change while they use it, except for how much of it can be searched.
 """
 
 import itertools
@@ -30,12 +30,13 @@ from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.tables import ColumnFacts
 from nemo_gym.view.inputs import check_files, display_names, find_files
 from nemo_gym.view.source import Part, RolloutFile
+from nemo_gym.view.task_keys import TaskKeys, task_keys
 
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
 _LOOK_S: Final = 5.0  # for files that were not there before
-_ASKED_FOR: Final = ("task", "rollout", "reward", "failure", "agent")  # columns of overview, groups and neighbours
+_COMMON_COLUMNS: Final = ("task", "rollout", "reward", "failure", "agent")  # of overview, groups and neighbours
 _LIVE_S: Final = 10.0  # a file that grew within this time is being written
 
 
@@ -55,18 +56,17 @@ class ViewedRun:
 
     @property
     def sources(self) -> list[RolloutFile]:
-        """The files with rows."""
         return [self.rollouts, self.failures] if self.failures else [self.rollouts]
 
     def find_failures(self) -> None:
-        """Failures may come later than rollouts."""
+        """Open the failures file once it exists; it may appear later than the rollouts."""
         path = self.files.failures
         if self.failures is None and path.is_file() and path.stat().st_size:
             self.failures = RolloutFile(path, run=self.number, kind="failures", cache=self._cache)
 
     @property
     def live(self) -> bool:
-        """Whether somebody is writing it: a collector says so, of other programs only the result is seen."""
+        """Whether it is being written: a collector holds a lock; other programs are recognised by recent changes."""
         try:
             recent = time.time() - self.path.stat().st_mtime < _LIVE_S
         except OSError:
@@ -74,7 +74,6 @@ class ViewedRun:
         return recent or is_held(self.files.lock)
 
     def state(self) -> dict[str, Any]:
-        """For the page."""
         rollouts, failures = self.rollouts, self.failures
         return {
             "id": self.number,
@@ -93,7 +92,7 @@ class ViewedRun:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that is indexed at one moment."""
+    """Everything that was indexed at one moment."""
 
     version: int
     runs: tuple[ViewedRun, ...]
@@ -115,13 +114,17 @@ class Snapshot:
         merged["file"].distinct = [run.name for run in self.runs] if len(self.runs) <= 20 else None
         return merged
 
+    @cached_property
+    def tasks(self) -> TaskKeys:
+        """Which task each row belongs to, and which rows enter statistics."""
+        return task_keys(self.parts)
+
     @property
     def searchable(self) -> int:
-        """How many rows can be searched by now: the one thing that grows under the reader's hands."""
+        """How many rows can be searched so far: the one thing in a snapshot that changes."""
         return sum(part.source.state.text_rows for part in self.parts)
 
     def part(self, run: int, kind: str) -> tuple[int, Part] | None:
-        """The part of a run, with its number."""
         wanted = (run, kind)
         found = (i for i, part in enumerate(self.parts) if (part.source.run, part.source.kind) == wanted)
         place = next(found, None)
@@ -131,17 +134,17 @@ class Snapshot:
 class Library:
     """Opens the files and keeps their indexes up to date."""
 
-    def __init__(self, patterns: Sequence[str], *, cache: Path) -> None:
+    def __init__(self, patterns: Sequence[str], *, cache: Path, waits: bool = False) -> None:
         self._patterns = list(patterns)
         self._cache = cache
         self._versions = itertools.count(int(time.time()))
         self._stop = threading.Event()
-        self.caught_up = threading.Event()  # all columns there are can be seen, or nobody follows any more
+        self.caught_up = threading.Event()  # set once all columns are indexed, or when following ends
         self._text_grew = False
-        self._complaints: set[str] = set()
+        self._warned: set[str] = set()
         self.runs: list[ViewedRun] = []
-        self._add(check_files(self._patterns))
-        self._snapshot = self._taken()
+        self._add(check_files(self._patterns, waits=waits))
+        self._snapshot = self._take_snapshot()
 
     def __enter__(self) -> Self:
         return self
@@ -150,18 +153,22 @@ class Library:
         self.close()
 
     def close(self) -> None:
-        """Close all indexes."""
         for source in self._sources():
             source.close()
 
     @property
     def title(self) -> str:
-        """What is shown."""
+        """The name of the first file, and how many more there are."""
+        if not self.runs:
+            return ", ".join(self._patterns)
         first = self.runs[0].name
         return first if len(self.runs) == 1 else f"{first} and {len(self.runs) - 1} more"
 
+    def missing(self) -> list[Path]:
+        """The files that were named but are not there yet."""
+        return [path for path in find_files(self._patterns) if not path.is_file()]
+
     def snapshot(self) -> Snapshot:
-        """What there is now."""
         return self._snapshot
 
     # ---- keeping up ----------------------------------------------------------------------------------------------
@@ -171,21 +178,21 @@ class Library:
         for run in self.runs:
             run.find_failures()
         if self._step():
-            self._snapshot = self._taken()
+            self._snapshot = self._take_snapshot()
             return True
         if not self.caught_up.is_set():
             self.caught_up.set()
             self._warm_up()
         planned = [run.plan.refresh() for run in self.runs]
         texts = [source.refresh(text=True) for source in self._sources()]
-        # Rows stay the same while they become searchable, so that is told only once all of them are.
+        # Rows stay the same while they become searchable, so a new snapshot is taken only once all of them are.
         if any(planned) or (self._text_grew and not any(texts)):
-            self._snapshot = self._taken()
+            self._snapshot = self._take_snapshot()
         self._text_grew = any(texts)
         return any(planned) or any(texts)
 
     def _step(self) -> bool:
-        """Index more columns: of every file what was added, but one large file after the other."""
+        """Index more columns: of every file what was appended, large files one after the other."""
         moved = False
         for source in self._sources():
             if source.refresh():
@@ -195,14 +202,12 @@ class Library:
         return moved
 
     def index_columns(self) -> None:
-        """Index the columns of everything there is, now."""
         for source in self._sources():
             while source.refresh():
                 pass
-        self._snapshot = self._taken()
+        self._snapshot = self._take_snapshot()
 
     def index_all(self) -> None:
-        """Index everything there is, now."""
         while self.refresh():
             pass
 
@@ -228,8 +233,8 @@ class Library:
                 busy = True
             except (OSError, sqlite3.Error, ConfigError) as error:  # a full disk, a file system that went away
                 busy = False
-                self._complain(f"the index is not up to date: {error}")
-            if time.monotonic() - looked > _LOOK_S:
+                self._warn_once(f"the index is not up to date: {error}")
+            if not self.runs or time.monotonic() - looked > _LOOK_S:
                 self.look_for_files()
                 looked = time.monotonic()
             if not busy:
@@ -237,20 +242,19 @@ class Library:
                 self._stop.wait(poll_s)
 
     def _warm_up(self) -> None:
-        """Load the columns that nearly every question needs before somebody asks."""
+        """Load the columns that nearly every view needs before one asks for them."""
         with suppress(StaleIndexError, sqlite3.Error):
             for part in self._snapshot.parts:
-                for name in _ASKED_FOR:
+                for name in _COMMON_COLUMNS:
                     part.values(name)
 
-    def _complain(self, trouble: str) -> None:
-        """Say it once: it is met again at every look."""
-        if trouble not in self._complaints:
-            self._complaints.add(trouble)
-            logger.warning("%s", trouble)
+    def _warn_once(self, problem: str) -> None:
+        """Log a problem once, although every poll meets it again."""
+        if problem not in self._warned:
+            self._warned.add(problem)
+            logger.warning("%s", problem)
 
     def look_for_files(self) -> None:
-        """Add files that match by now."""
         self._add(find_files(self._patterns))
 
     def _add(self, paths: Sequence[Path]) -> None:
@@ -262,14 +266,14 @@ class Library:
             except (OSError, ConfigError) as error:
                 if not self.runs:
                     raise
-                self._complain(f"{path} is not shown: {error}")
+                self._warn_once(f"{path} is not shown: {error}")
         for run, name in zip(self.runs, display_names([run.path for run in self.runs]), strict=True):
             run.name = name
 
     def _sources(self) -> list[RolloutFile]:
         return [source for run in self.runs for source in run.sources]
 
-    def _taken(self) -> Snapshot:
+    def _take_snapshot(self) -> Snapshot:
         return Snapshot(next(self._versions), tuple(self.runs), tuple(source.part() for source in self._sources()))
 
 
@@ -303,12 +307,12 @@ class Plan:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether the process that a lock file names is there, as far as one can tell. Locks nothing itself."""
+    """Whether the process that a lock file names seems to be alive. Takes no lock."""
     try:
         holder = json.loads(lock.read_text("utf-8"))
         if holder["host"] == socket.gethostname():
             os.kill(int(holder["pid"]), 0)
-    except PermissionError:  # it is there, and somebody else's
+    except PermissionError:  # it exists, and belongs to another user
         return True
     except (OSError, ValueError, KeyError, TypeError):
         return False

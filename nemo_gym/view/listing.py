@@ -1,4 +1,4 @@
-"""Rows as the page gets them: of the table, of a scatter plot, of a group."""
+"""Rows as the page gets them, for the table and the scatter plot, and how rows are named in addresses."""
 
 import sqlite3
 from collections import defaultdict
@@ -14,8 +14,8 @@ from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.search import snippet
-from nemo_gym.view.selection import Selection, decode, encode
-from nemo_gym.view.source import Part
+from nemo_gym.view.selection import Selection
+from nemo_gym.view.source import Part, decode, encode
 
 ALWAYS: Final = ("task", "rollout", "agent", "failure", "reward", "question", "answer")
 MOST_POINTS: Final = 5_000
@@ -57,10 +57,13 @@ def known_columns(snapshot: Snapshot, text: str) -> list[str]:
 def table_rows(
     selection: Selection, start: int, stop: int, columns: Sequence[str], search: str
 ) -> list[dict[str, Any]]:
-    """A range of the selection."""
+    """A range of the selection. Values have a level of their own: a field of a record may be called ``id``, too."""
     snapshot, codes = selection.snapshot, selection.rows[start:stop].tolist()
     names = list(dict.fromkeys((*ALWAYS, *columns)))
-    found = read_rows(snapshot, codes, names)
+    values = read_values(snapshot, codes, names)
+    found: list[dict[str, Any]] = [
+        {"id": id_of(snapshot, code), "values": row} for code, row in zip(codes, values, strict=True)
+    ]
     if search:
         budget = _SNIPPET_BYTES
         for code, row in zip(codes, found, strict=True):
@@ -70,6 +73,12 @@ def table_rows(
 
 
 def read_rows(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Some of the fixed columns of some rows, each with its ``id``."""
+    values = read_values(snapshot, codes, names)
+    return [{"id": id_of(snapshot, code), **row} for code, row in zip(codes, values, strict=True)]
+
+
+def read_values(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
     """Some columns of some rows, in the order given."""
     wanted: defaultdict[int, list[int]] = defaultdict(list)
     for code in codes:
@@ -80,7 +89,7 @@ def read_rows(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) ->
     rows = []
     for code in codes:
         number, row = decode(code)
-        values = {"id": id_of(snapshot, code), **found[number][row]}
+        values = dict(found[number][row])
         if "file" in names:
             values["file"] = snapshot.runs[snapshot.parts[number].source.run].name
         rows.append(values)
@@ -125,7 +134,7 @@ def scatter(selection: Selection, x: str, y: str) -> dict[str, Any]:
     both: Ints = np.flatnonzero(np.isfinite(first) & np.isfinite(second))
     sampled = len(both) > MOST_POINTS
     if sampled:
-        both = np.sort(np.random.default_rng(0).choice(both, MOST_POINTS, replace=False))
+        both = both[np.arange(MOST_POINTS) * len(both) // MOST_POINTS]
     return {
         "x": first[both].tolist(),
         "y": second[both].tolist(),

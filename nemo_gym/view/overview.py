@@ -12,27 +12,27 @@ import orjson
 
 from nemo_gym.metrics.coverage import Coverage, coverage, distinct
 from nemo_gym.metrics.difficulty import solve_rates
-from nemo_gym.metrics.fields import REWARD
-from nemo_gym.metrics.intervals import mean_intervals
-from nemo_gym.metrics.pass_at_k import pass_at_k
+from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
+from nemo_gym.metrics.intervals import mean_intervals, share_fields
+from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Floats, Keys, RolloutTable
 from nemo_gym.schemas.rows import RolloutKey
-from nemo_gym.view.groups import Scored, is_failure, scored
 from nemo_gym.view.library import ViewedRun
+from nemo_gym.view.scored import Scored, is_failure, scored
 from nemo_gym.view.selection import Selection
 
 _BINS: Final = 20
 _RATE_BINS: Final = 10
-_MOST_REPEATS: Final = 1024  # of a task; beyond, pass@k says nothing
+_DIGITS: Final = 10  # of the edges of a histogram
 _MOST_AGENTS: Final = 50
 _LARGEST_METRICS: Final = 64 << 20  # bytes of a metrics file
 
 
-def overview(selection: Selection, *, whole: bool) -> dict[str, Any]:
+def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
     """What depends on the rollouts alone. ``whole``: nothing was filtered, so that the plan applies."""
     found = scored(selection)
-    table = found.table()
+    table = found.table
     runs = selection.snapshot.runs
     known = _coverage(runs, selection, found) if whole else None
     return {
@@ -45,14 +45,14 @@ def overview(selection: Selection, *, whole: bool) -> dict[str, Any]:
         "coverage": known.percent / 100 if known else None,
         **_mean(table),
         "histogram": _histogram(found.rewards),
-        "pass_at_k": _pass_at_k(found),
-        "solve_rates": _binned(solve_rates(table).rate, _RATE_BINS, (0.0, 1.0)),
+        **_attempts(table, threshold),
+        "solve_rates": _binned(solve_rates(table, threshold).rate, _RATE_BINS, (0.0, 1.0)),
         "agents": _agents(found),
     }
 
 
 def at_present(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """What changes while the rollouts stay the same: the pace, and what the metrics file says."""
+    """What can change although the rollouts do not: progress, and what the metrics file says."""
     if not whole:
         return {"progress": None, "metrics": None}
     return {"progress": _progress(runs, numbers["completed_of_plan"], numbers["planned"]), "metrics": _metrics(runs)}
@@ -60,22 +60,22 @@ def at_present(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole
 
 def _mean(table: RolloutTable) -> dict[str, Any]:
     mean = overall(table).get(f"mean/{REWARD}")
-    intervals = mean_intervals(table.metrics(), table.task_starts())
-    interval = intervals.get(REWARD)
+    fields = table.metrics()
+    interval = mean_intervals(fields, table.task_starts(), shares=share_fields(fields)).get(REWARD)
     return {"mean_reward": mean, "interval": [interval.low, interval.high] if interval else None}
 
 
 def _agents(found: Scored) -> list[dict[str, Any]]:
     codes, names = found.agents.codes, found.agents.vocabulary
     if codes is None:
-        return [{"agent": None, "rollouts": len(found), **_mean(found.table())}] if len(found) else []
+        return [{"agent": None, "rollouts": len(found), **_mean(found.table)}] if len(found) else []
     counted = np.bincount(codes + 1, minlength=len(names) + 1)
     entries = []
     for code in np.argsort(-counted, kind="stable")[:_MOST_AGENTS].tolist():
         if counted[code]:
             mine = found.take(codes == code - 1)
             name = names[code - 1] if code else None
-            entries.append({"agent": name, "rollouts": int(counted[code]), **_mean(mine.table())})
+            entries.append({"agent": name, "rollouts": int(counted[code]), **_mean(mine.table)})
     return sorted(entries, key=lambda entry: (entry["agent"] is None, entry["agent"]))
 
 
@@ -84,25 +84,36 @@ def _histogram(rewards: Floats) -> dict[str, Any]:
     if not len(finite):
         return {"edges": [], "counts": []}
     low, high = float(finite.min()), float(finite.max())
-    return _binned(finite, _BINS, (0.0, 1.0) if low >= 0 and high <= 1 else (low, high))
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    elif low == high:
+        low, high = low - 0.5, high + 0.5
+    return _binned(finite, _BINS, (low, high))
 
 
 def _binned(values: Floats, bins: int, limits: tuple[float, float]) -> dict[str, Any]:
-    counts, edges = np.histogram(values, bins=bins, range=limits)
+    """Counts between edges that a filter can name: short numbers, the outer ones exact."""
+    low, high = limits
+    edges = np.array([low, *(round(low + (high - low) * i / bins, _DIGITS) for i in range(1, bins)), high])
+    if not (np.diff(edges) > 0).all():  # values that differ less than the digits show
+        edges = np.array([low + (high - low) * i / bins for i in range(bins + 1)])
+    counts, _ = np.histogram(values, bins=edges)
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
-def _pass_at_k(found: Scored) -> list[dict[str, Any]]:
-    starts = found.table().task_starts()
-    sizes = np.diff(np.r_[starts, len(found)])
-    widest = int(sizes.max(initial=0))
-    if not widest or widest > _MOST_REPEATS:
-        return []
-    scores = np.full((len(starts), widest), np.nan)
-    task = np.repeat(np.arange(len(starts)), sizes)
-    scores[task, np.arange(len(found)) - np.repeat(starts, sizes)] = found.rewards
-    values = enumerate(pass_at_k(scores), 1)
-    return [{"k": k, "value": value} for k, value in values if value is not None and math.isfinite(value)]
+def _attempts(table: RolloutTable, threshold: float) -> dict[str, Any]:
+    found = attempts(table, threshold)
+    return {
+        "pass_threshold": found.threshold,
+        "pass_tasks": found.tasks,
+        "pass_tasks_left_out": found.left_out,
+        "pass_at_k": _points(found.pass_at_k),
+        "reward_at_k": _points(found.reward_at_k),
+    }
+
+
+def _points(values: list[float]) -> list[dict[str, Any]]:
+    return [{"k": k, "value": value} for k, value in enumerate(values, 1) if math.isfinite(value)]
 
 
 # ---- plan and progress -----------------------------------------------------------------------------------------------
@@ -115,13 +126,13 @@ def _failures(selection: Selection) -> dict[str, int]:
 
 
 def _coverage(runs: tuple[ViewedRun, ...], selection: Selection, found: Scored) -> Coverage | None:
-    """How much of the plans is done; None if a run has no plan."""
+    """How much of the plans is done; None if any run has no plan."""
     total = Coverage(0, 0, {})
     for run in runs:
         if run.plan.keys is None:
             return None
         mine = found.run == run.number
-        done = distinct(Keys(found.task[mine], found.rollout[mine]))
+        done = distinct(Keys(found.index[mine], found.rollout[mine]))
         part = coverage(run.plan.keys, done, _failed_keys(selection, run))
         failed = Counter(total.failed) + Counter(part.failed)
         total = Coverage(total.planned + part.planned, total.completed + part.completed, dict(sorted(failed.items())))
@@ -166,7 +177,7 @@ def _metrics(runs: tuple[ViewedRun, ...]) -> Any:
 
 @lru_cache(maxsize=4)
 def _read_metrics(path: Path, _changed: int, size: int) -> Any:
-    """Read once for each time that it is written."""
+    """Cached by the time and size of the file."""
     try:
         entries = orjson.loads(path.read_bytes()) if size <= _LARGEST_METRICS else None
     except (OSError, ValueError):

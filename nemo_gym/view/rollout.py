@@ -1,9 +1,9 @@
-"""One rollout as the page gets it: the record as saved, its neighbours, its group, and whether its tokens are whole.
+"""One rollout as the page gets it, two rollouts side by side, and two runs paired by task."""
 
-Two rollouts side by side, and two runs paired by task.
-"""
-
+import math
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,20 +11,31 @@ import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.compare import compare
+from nemo_gym.metrics.compare import Pairs, Run, compare
 from nemo_gym.metrics.continuity import check_continuity
-from nemo_gym.metrics.fields import REWARD, output_of
-from nemo_gym.metrics.statistics import describe
-from nemo_gym.metrics.table import Column, Floats, Ints
-from nemo_gym.view.groups import Scored, is_failure, members, scored
+from nemo_gym.metrics.fields import output_of
+from nemo_gym.metrics.table import Ints, RolloutTable
+from nemo_gym.view.groups import members
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.listing import id_of, ids_of, line_of, read_record, read_rows
-from nemo_gym.view.selection import Selection, encode
+from nemo_gym.view.scored import Scored, is_failure, scored
+from nemo_gym.view.selection import Selection
+from nemo_gym.view.source import TASK_CONTENT, decode, encode
 
 _MOST_IN_GROUP: Final = 256
-# What differs between two equal steps.
+# What may differ between two equal steps.
 _INCIDENTAL: Final = frozenset(
-    {"id", "call_id", "status", "logprobs", "prompt_token_ids", "generation_token_ids", "generation_log_probs"}
+    {
+        "call_id",
+        "generation_log_probs",
+        "generation_token_ids",
+        "id",
+        "logprobs",
+        "prompt_token_ids",
+        "routed_experts",
+        "status",
+        "tool_call_id",
+    }
 )
 
 
@@ -45,11 +56,13 @@ def rollout(selection: Selection, code: int) -> dict[str, Any]:
 
 
 def as_saved(line: bytes, record: Mapping[str, Any]) -> orjson.Fragment:
-    """The record for an answer in JSON: its own bytes, unless they have what JSON does not (NaN)."""
+    """The record for a JSON answer: its own bytes, unless they are not valid JSON (NaN)."""
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:
-        return orjson.Fragment(to_json(record))
+        with suppress(RecursionError):
+            return orjson.Fragment(to_json(record))
+        return orjson.Fragment(b'{"error_message": "this record is nested too deeply to be shown"}')
     return orjson.Fragment(line)
 
 
@@ -91,8 +104,8 @@ def _nearest(places: Ints, which: int) -> int | None:
 
 def _group(snapshot: Snapshot, code: int) -> Ints:
     """All attempts at the same task in the same run, by rollout."""
-    number = code >> 40
-    run, row = snapshot.parts[number].source.run, code & ((1 << 40) - 1)
+    number, row = decode(code)
+    run = snapshot.parts[number].source.run
     task = snapshot.parts[number].values("task").numbers[row - 1]
     codes, repeats = [], []
     for place, part in enumerate(snapshot.parts):
@@ -106,21 +119,34 @@ def _group(snapshot: Snapshot, code: int) -> Ints:
 
 def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> int | None:
     """The index of the first output item in which two rollouts differ; None if they do not."""
-    one, other = (list(map(_essence, output_of(record) or ())) for record in (a, b))
+    one, other = (output_of(record) or [] for record in (a, b))
     for place, (first, second) in enumerate(zip(one, other, strict=False)):
-        if first != second:
+        if not _is_same_step(first, second):
             return place
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def _essence(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _essence(inner) for name, inner in value.items() if name not in _INCIDENTAL}
-    return [_essence(inner) for inner in value] if isinstance(value, list) else value
+def _is_same_step(a: Any, b: Any) -> bool:
+    """Whether two items are equal but for what is incidental. Not recursive: items may be nested very deeply."""
+    pairs = [(a, b)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            names = one.keys() - _INCIDENTAL
+            if names != other.keys() - _INCIDENTAL:
+                return False
+            pairs += [(one[name], other[name]) for name in names]
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif one != other:
+            return False
+    return True
 
 
 def compare_rollouts(selection: Selection, a: int, b: int) -> dict[str, Any]:
-    """Both, and where they part."""
+    """Both rollouts, and the first item in which they differ."""
     records = [read_record(line_of(selection.snapshot, code)[2]) for code in (a, b)]
     return {
         "a": rollout(selection, a),
@@ -129,26 +155,21 @@ def compare_rollouts(selection: Selection, a: int, b: int) -> dict[str, Any]:
     }
 
 
-def compare_runs(snapshot: Snapshot, a: int, b: int, *, sort: str, start: int, stop: int) -> dict[str, Any]:
-    """Two files over the same tasks, and the tasks in the order of their change."""
+def compare_runs(
+    snapshot: Snapshot, a: Selection, b: Selection, *, sort: str, start: int, stop: int, pair_by: str = "content"
+) -> dict[str, Any]:
+    """Two runs, paired by task; the tasks in the order of their change."""
     if sort not in {"change", "-change"}:
         raise ConfigError(f"can't sort by '{sort}'", hint="sort=change or sort=-change")
-    first, second = (scored(_run(snapshot, number)) for number in (a, b))
-    found = compare(first.table(), second.table(), field=REWARD)
-    tasks_a, means_a, tasks_b, means_b = *_means(first), *_means(second)
-    both, in_a, in_b = np.intersect1d(tasks_a, tasks_b, assume_unique=True, return_indices=True)
-    change = means_b[in_b] - means_a[in_a]
-    order = np.argsort(-change if sort.startswith("-") else change, kind="stable")
-    shown = [
-        _pair(snapshot, first, second, int(both[place]))
-        | {
-            "a_mean": float(means_a[in_a[place]]),
-            "b_mean": float(means_b[in_b[place]]),
-            "change": float(change[place]),
-        }
-        for place in order[start:stop].tolist()
-    ]
+    if pair_by not in {"content", "index"}:
+        raise ConfigError(f"can't pair by '{pair_by}'", hint="pair_by=content or pair_by=index")
+    first, second = scored(a), scored(b)
+    found = compare(*(Run(_by_index(side), _contents(side, snapshot, pair_by)) for side in (first, second)))
+    pairs = found.pairs
+    change = pairs.mean_b - pairs.mean_a
+    order = np.argsort(-change if sort.startswith("-") else change, kind="stable")[start:stop].tolist()
     return {
+        "paired_by": found.paired_by,
         "difference": found.difference,
         "interval": list(found.interval) if found.interval else None,
         "better": int((change > 0).sum()),
@@ -158,34 +179,52 @@ def compare_runs(snapshot: Snapshot, a: int, b: int, *, sort: str, start: int, s
         "mean_b": found.mean_b,
         "only_a": found.only_a,
         "only_b": found.only_b,
-        "total": len(both),
-        "tasks": shown,
+        "total": len(change),
+        "tasks": [_pair(snapshot, first, second, pairs, place) for place in order],
     }
 
 
-def _run(snapshot: Snapshot, number: int) -> Selection:
+def rows_of_run(snapshot: Snapshot, number: int) -> Selection:
+    """All rollouts of one file."""
     place = snapshot.part(number, "rollouts")
     if place is None:
         raise ConfigError(f"no file {number}", hint=f"files are numbered from 0 to {len(snapshot.runs) - 1}")
     return Selection(snapshot, np.arange(len(place[1])) + encode(place[0], 1))
 
 
-def _means(found: Scored) -> tuple[Ints, Floats]:
-    """The tasks with a reward, and the mean of each."""
-    starts = found.table().task_starts()
-    if not len(starts):
-        return np.zeros(0, np.int64), np.zeros(0)
-    means = describe(Column(found.rewards, ~np.isnan(found.rewards)), starts).mean
-    kept = ~np.isnan(means)
-    return found.task[starts][kept], means[kept]
+def _by_index(found: Scored) -> RolloutTable:
+    """The table of one file, with the task indices of the records."""
+    return replace(found.table, task=found.index)
 
 
-def _pair(snapshot: Snapshot, a: Scored, b: Scored, task: int) -> dict[str, Any]:
-    codes = [_codes_of(each, task) for each in (a, b)]
-    question = read_rows(snapshot, codes[0][:1], ["question"])[0]["question"]
-    return {"key": task, "question": question, "a": ids_of(snapshot, codes[0]), "b": ids_of(snapshot, codes[1])}
+def _contents(found: Scored, snapshot: Snapshot, pair_by: str) -> dict[int, int | None] | None:
+    """What each task asks, by index."""
+    if pair_by == "index":
+        return None
+    starts = found.table.task_starts()
+    numbers = Selection(snapshot, found.codes[starts]).values(TASK_CONTENT).numbers
+    return {
+        int(index): None if math.isnan(number) else int(number)
+        for index, number in zip(found.index[starts].tolist(), numbers.tolist(), strict=True)
+    }
 
 
-def _codes_of(found: Scored, task: int) -> list[int]:
-    low, high = (int(np.searchsorted(found.task, task, side)) for side in ("left", "right"))
+def _pair(snapshot: Snapshot, a: Scored, b: Scored, pairs: Pairs, place: int) -> dict[str, Any]:
+    before, after = float(pairs.mean_a[place]), float(pairs.mean_b[place])
+    tasks = int(pairs.task_a[place]), int(pairs.task_b[place])
+    codes = [_codes_of(side, task) for side, task in zip((a, b), tasks, strict=True)]
+    return {
+        "key": tasks[0],
+        "key_b": tasks[1],
+        "question": read_rows(snapshot, codes[0][:1], ["question"])[0]["question"],
+        "a": ids_of(snapshot, codes[0]),
+        "b": ids_of(snapshot, codes[1]),
+        "a_mean": before,
+        "b_mean": after,
+        "change": after - before,
+    }
+
+
+def _codes_of(found: Scored, index: int) -> list[int]:
+    low, high = (int(np.searchsorted(found.index, index, side)) for side in ("left", "right"))
     return list(map(int, found.codes[low:high]))

@@ -1,46 +1,98 @@
-"""Full-text search: what of a rollout can be found, how a query is read, and what is shown of a hit.
+"""Full-text search: what of a rollout can be found, how a query is read, and what is shown of a match.
 
 A query is words, all of which must occur; each may be the beginning of a longer word. Words in quotation marks must
-follow each other. Everything else of the database's query language is plain text here.
+follow each other. A word is a run of letters and digits; case and accents do not matter.
+
+The exported page has no database and searches by itself (``static/search.js``). Both follow the same three rules,
+which are kept this simple for that reason: which strings of a record are text (``searchable_text``), what a letter is
+compared as (``fold``), and how a query is read (``parse_search``). A test compares them.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from nemo_gym.filters.columns import plain_text
-from nemo_gym.view.transcript import answer_entries, prompt_entries
+from nemo_gym.metrics.fields import output_of
+from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 LONGEST_TEXT: Final = 2_000_000  # characters of one rollout
+# Values under these names are not written for people: identifiers, kinds, and data in an encoding of its own.
+NOT_TEXT: Final = frozenset(
+    {
+        "call_id",
+        "encrypted_content",
+        "file_data",
+        "id",
+        "image_url",
+        "logprobs",
+        "role",
+        "status",
+        "tool_call_id",
+        "type",
+    }
+)
 _AROUND: Final = 60  # characters of context on each side
-_QUERY: Final = re.compile(r'"([^"]*)"?|(\S+)')
-_WORD: Final = re.compile(r"\w+")
-_MOST_WORDS: Final = 20
+_QUERY: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
+_WORD: Final = re.compile(r"[^\W_]+")
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+_ACCENTS: Final = re.compile("[\u0300-\u036f]")
+_SEPARATORS: Final = re.compile(r"[^\w\x00-\x7f]+")
+_FINAL_SIGMA: Final = "\N{GREEK SMALL LETTER FINAL SIGMA}"
+_MOST_PHRASES: Final = 20
 
 
 def searchable_text(record: Mapping[str, Any]) -> str:
     """Prompts, answers, reasoning, tool calls and their output; the reason of a failure."""
-    return plain_text("\n".join(_texts(record))[:LONGEST_TEXT])
+    return plain_text("\n".join(_strings(record))[:LONGEST_TEXT])
 
 
-def _texts(record: Mapping[str, Any]) -> Iterator[str]:
-    for entry in prompt_entries(record):
-        yield entry.text
-    for entry in answer_entries(record):
-        yield entry.text
-    for name in ("error_message", "_ng_http_body"):
-        if isinstance(record.get(name), str):
-            yield record[name]
+def _strings(record: Mapping[str, Any]) -> Iterator[str]:
+    """All text in order. Nesting has no limit here, as it has none in a rollout."""
+    params, response = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME), record.get("response")
+    given = [params.get("instructions"), params.get("input")] if isinstance(params, Mapping) else []
+    details = response.get("incomplete_details") if isinstance(response, Mapping) else None
+    waiting = [*given, output_of(record), details, record.get("error_message"), record.get("_ng_http_body")][::-1]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            waiting += value[::-1]
+        elif isinstance(value, Mapping):
+            waiting += [inner for name, inner in value.items() if name not in NOT_TEXT][::-1]
+
+
+def fold(text: str) -> str:
+    """The text as it is compared: in lower case, without accents, and with blanks for signs beyond ASCII.
+
+    ASCII letters keep their case: the index ignores it, and lower() is slow for text that has anything else in it.
+    """
+    return text if text.isascii() else _BEYOND_ASCII.sub(_folded, text)
+
+
+def _folded(match: re.Match[str]) -> str:
+    return _fold_run(match[0])
+
+
+@lru_cache(maxsize=8192)  # most of what is beyond ASCII is a few dashes, quotation marks and letters
+def _fold_run(text: str) -> str:
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    # The final sigma depends on its surroundings, which are cut off here.
+    lower = unicodedata.normalize("NFC", plain).lower().replace(_FINAL_SIGMA, "\N{GREEK SMALL LETTER SIGMA}")
+    return _SEPARATORS.sub(" ", lower)
 
 
 def parse_search(text: str) -> list[list[str]]:
     """The phrases that all must occur, each a list of words; the last word of an unquoted one may go on."""
     phrases: list[list[str]] = []
     for match in _QUERY.finditer(text):
-        words = _WORD.findall(match[1] if match[1] is not None else match[2])
+        words = _WORD.findall(fold(match[1] if match[1] is not None else match[2]).lower())
         if words:
             phrases.append([*words, ""] if match[1] is not None else words)  # the empty word: ends as it is
-    return phrases[:_MOST_WORDS]
+    return phrases[:_MOST_PHRASES]
 
 
 def to_match(text: str) -> str | None:
@@ -54,10 +106,10 @@ def to_match(text: str) -> str | None:
 
 
 def snippet(record: Mapping[str, Any], search: str) -> str | None:
-    """The surroundings of the first hit, on one line."""
+    """The surroundings of the first match, on one line; None if accents hide it."""
     text = searchable_text(record)
     for phrase in parse_search(search):
-        pattern = r"\b" + r"\W+".join(map(re.escape, filter(None, phrase)))
+        pattern = r"(?<![^\W_])" + r"[\W_]+".join(map(re.escape, filter(None, phrase)))
         match = re.search(pattern, text, re.IGNORECASE)
         if match:
             start, stop = max(0, match.start() - _AROUND), min(len(text), match.end() + _AROUND)

@@ -1,7 +1,4 @@
-"""Which rollouts, in which order: a filter, a search and a sort become row numbers.
-
-A row of a snapshot is one number: the part in the upper bits, the row within it in the lower ones.
-"""
+"""Which rollouts, in which order: a filter, a search and a sort become an array of rows of a snapshot."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -17,10 +14,9 @@ from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.view.index.reader import ColumnValues
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.search import to_match
-from nemo_gym.view.source import Part
+from nemo_gym.view.source import ROW_BITS, Part
 
-_SHIFT: Final = 40
-_KEPT: Final = 16
+_CACHED: Final = 16
 
 
 class Query(NamedTuple):
@@ -42,19 +38,17 @@ class Selection:
         return len(self.rows)
 
     def values(self, name: str) -> ColumnValues:
-        """A column of these rows, in their order."""
         return gather(self.snapshot, self.rows, name)
 
 
 class Selections:
-    """Answers queries, and remembers the last answers: a reader who scrolls asks the same one again."""
+    """Answers queries and caches the last answers: scrolling repeats the same query."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int, Query], Selection] = OrderedDict()
         self._lock = Lock()
 
     def get(self, snapshot: Snapshot, query: Query) -> Selection:
-        """The rows that a query asks for."""
         key = (snapshot.version, snapshot.searchable if query.search else 0, query)
         with self._lock:
             if key in self._known:
@@ -63,13 +57,13 @@ class Selections:
         selection = select(snapshot, query)
         with self._lock:
             self._known[key] = selection
-            while len(self._known) > _KEPT:
+            while len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         return selection
 
 
 def select(snapshot: Snapshot, query: Query) -> Selection:
-    """Look for the rows."""
+    """The rows that pass filter and search, in the order asked for."""
     wanted = parse_filter(query.filter, snapshot.columns)
     keys = parse_sort(query.sort, snapshot)
     match = to_match(query.search)
@@ -90,24 +84,14 @@ def _rows(snapshot: Snapshot, part: Part, wanted: Filter, match: str | None) -> 
 
 
 def _encoded(part: int, rows: Ints) -> Ints:
-    return rows | (part << _SHIFT)
-
-
-def encode(part: int, row: int) -> int:
-    """A row of a part as a row of the snapshot."""
-    return part << _SHIFT | row
-
-
-def decode(code: int) -> tuple[int, int]:
-    """The part, and the row in it."""
-    return code >> _SHIFT, code & ((1 << _SHIFT) - 1)
+    return rows | (part << ROW_BITS)
 
 
 def gather(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
     """A column of some rows of several parts."""
     if len(snapshot.parts) == 1 and name != "file":
         return snapshot.parts[0].values(name).take(rows - 1)
-    owner = rows >> _SHIFT
+    owner = rows >> ROW_BITS
     numbers, codes = np.full(len(rows), np.nan), np.full(len(rows), -1, np.int32)
     vocabulary: dict[str, int] = {}
     for number, part in enumerate(snapshot.parts):
@@ -118,7 +102,7 @@ def gather(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
             values = ColumnValues.constant(len(part), snapshot.runs[part.source.run].name)
         else:
             values = part.values(name)
-        values = values.take((rows[mine] & ((1 << _SHIFT) - 1)) - 1)
+        values = values.take((rows[mine] & ((1 << ROW_BITS) - 1)) - 1)
         numbers[mine] = values.numbers
         if values.codes is not None:
             shared = [vocabulary.setdefault(text, len(vocabulary)) for text in values.vocabulary]

@@ -12,12 +12,24 @@ from nemo_gym.filters.columns import FIXED, PREVIEWS
 from nemo_gym.filters.sql import Columns, Sql
 from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import ColumnCache, ColumnValues, IndexReader, RolloutPlace, StaleIndexError
-from nemo_gym.view.index.tables import ColumnFacts, State, open_index
+from nemo_gym.view.index.tables import CONTENT, ColumnFacts, State, open_index
 from nemo_gym.view.index.writer import IndexWriter
 
 Kind = Literal["rollouts", "failures"]
+ROW_BITS: Final = 40  # of a row of a snapshot; the part is in the bits above
+TASK_CONTENT: Final = "\0content"  # the names of fields never hold a NUL
 _SORTED_BY: Final = 60  # characters of a preview
 _RECENT_S: Final = 60.0
+
+
+def encode(part: int, row: int) -> int:
+    """A row of a part as a row of the snapshot: one number, so that a selection is an array."""
+    return part << ROW_BITS | row
+
+
+def decode(code: int) -> tuple[int, int]:
+    """The part, and the row in it, counted from 1."""
+    return code >> ROW_BITS, code & ((1 << ROW_BITS) - 1)
 
 
 class RolloutFile:
@@ -36,12 +48,11 @@ class RolloutFile:
         self.bytes = self.state.position
 
     def close(self) -> None:
-        """Close the index."""
         self._writer.close()
         self.reader.close()
 
     def refresh(self, *, text: bool = False) -> bool:
-        """Index a little more, columns or text; True if there was anything to do."""
+        """Index a little more, columns or text; False if there was nothing to do."""
         moved = self._writer.step_text() if text else self._writer.step()
         self.bytes = self._writer.size
         self.state = self._writer.state
@@ -50,7 +61,7 @@ class RolloutFile:
         return moved
 
     def _note_growth(self) -> None:
-        """Remember when how many rows were there; what was there when the viewer started is no growth."""
+        """Note how many rows there are now; rows from before the viewer started do not count as growth."""
         if self._growth and self._growth[-1][1] > self.state.rows:
             self._growth.clear()
         self._growth.append((time.monotonic(), self.state.rows))
@@ -59,14 +70,12 @@ class RolloutFile:
 
     @property
     def rate(self) -> float:
-        """Rows per second lately."""
         if len(self._growth) < 2:
             return 0.0
         first, rows = self._growth[0]
         return (self.state.rows - rows) / (time.monotonic() - first)
 
     def part(self) -> "Part":
-        """What is indexed now."""
         state = self.state
         cache = self._caches.get(state.generation)
         if cache is None:
@@ -81,7 +90,7 @@ class RolloutFile:
 
 @dataclass(frozen=True)
 class Part:
-    """A source at one moment."""
+    """A file as it was indexed at one moment."""
 
     source: RolloutFile
     state: State
@@ -92,18 +101,17 @@ class Part:
     def __post_init__(self) -> None:
         fields = {name: name for name in FIXED if name not in {"file", "bytes"}}
         fields |= {fact.name: fact.field for fact in self.facts}
+        fields[TASK_CONTENT] = CONTENT
         object.__setattr__(self, "fields", fields)
 
     def __len__(self) -> int:
         return self.state.rows
 
     def values(self, name: str) -> ColumnValues:
-        """A column over all rows."""
         column = self.fields.get(name)
         return ColumnValues.missing(len(self)) if column is None else self.cache.get(column, len(self))
 
     def sql_columns(self, file: str, names: list[str]) -> Columns:
-        """What these columns are in the database."""
         return {name: self._sql(name, file) for name in names}
 
     def _sql(self, name: str, file: str) -> Sql:
@@ -114,11 +122,9 @@ class Part:
         return Sql(self.fields.get(name, "NULL"))
 
     def matching(self, condition: Sql) -> Ints:
-        """The rows that meet a condition."""
         return self.source.reader.matching(self.state.generation, len(self), condition)
 
     def containing(self, match: str) -> Ints:
-        """The rows that have these words."""
         return self.source.reader.containing(self.state.generation, len(self), match)
 
     def rows(self, rows: list[int], names: list[str]) -> dict[int, dict[str, Any]]:
@@ -136,11 +142,9 @@ class Part:
         }
 
     def place(self, row: int) -> RolloutPlace | None:
-        """Where a row is in the file."""
         return self.source.reader.place(self.state.generation, row) if 0 < row <= len(self) else None
 
     def line(self, place: RolloutPlace) -> bytes:
-        """The bytes of a row."""
         try:
             with self.source.path.open("rb") as file:
                 data = os.pread(file.fileno(), place.length, place.offset)

@@ -1,8 +1,8 @@
 """A rollout as a person reads it: who said what, which tools were called, what came back, how it was scored.
 
-Pure: a record as it stands in a rollout file goes in, text comes out. Whatever the record holds gets a line, so an item
-of an unknown kind is shown as JSON rather than left out. Models write what they like; control characters, with which a
-text could take over the terminal, are replaced.
+Pure: a record as saved goes in, text comes out. Everything in the record gets a line; an item of an unknown kind is
+shown as JSON rather than left out. Control characters, with which model output could take over a terminal, are
+replaced.
 """
 
 import json
@@ -87,7 +87,7 @@ def answer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
 
 def _entries(items: Any) -> Iterator[Entry]:
     for item in items if isinstance(items, list) else []:
-        yield from _entry(item) if isinstance(item, Mapping) else [Entry("?", json.dumps(item))]
+        yield from _entry(item) if isinstance(item, Mapping) else [Entry("?", _json(item))]
 
 
 def _entry(item: Mapping[str, Any]) -> Iterator[Entry]:
@@ -135,10 +135,10 @@ def _part(part: Any) -> str:
 
 
 def _arguments(arguments: Any) -> str:
-    """``name=value`` pairs; text that is no JSON object is shown as the model wrote it."""
+    """``name=value`` pairs; text that is not a JSON object is shown as the model wrote it."""
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return str(arguments)
     if not isinstance(values, dict):
         return str(arguments)
@@ -172,7 +172,10 @@ def _scalar(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "[nested too deeply to be shown]"
 
 
 def _clean(text: str) -> str:

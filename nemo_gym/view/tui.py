@@ -1,7 +1,7 @@
 """Rollouts in a terminal: a table, a filter, the transcript. Needs Textual, an extra, so it is imported only when used.
 
-Only the rows that were scrolled to are loaded. New rows do not move the table under the reader's hands: the last line
-says how many there are, and ``r`` shows them.
+Only rows that were scrolled to are loaded. New rows do not move the table while somebody reads it: the last line says
+how many there are, and ``r`` shows them.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,11 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.view.groups import is_failure
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Library
 from nemo_gym.view.listing import id_of, line_of, read_record, read_rows
+from nemo_gym.view.overview import overview
+from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Query, Selection, select
 from nemo_gym.view.transcript import render_transcript
 
@@ -45,21 +46,17 @@ class TranscriptScreen(Screen[None]):
         self._show = show
 
     def compose(self) -> ComposeResult:
-        """Lay out."""
         with VerticalScroll():
             yield Static(id="transcript", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show the rollout that was chosen."""
         self._update(0)
 
     def action_move(self, step: int) -> None:
-        """Go to a neighbour."""
         self._update(step)
 
     def action_next_failure(self) -> None:
-        """Go to the next one that went wrong."""
         self._update(None)
 
     def _update(self, step: int | None) -> None:
@@ -92,18 +89,17 @@ class ViewerApp(App[None]):
         super().__init__()
         self._library = library
         self._query = Query(filter=filter_text)
-        self._selection: Selection = select(library.snapshot(), self._query)  # a wrong filter ends the command here
+        self._selection: Selection = select(library.snapshot(), self._query)  # an invalid filter ends the command here
+        self._numbers = ""
         self._loaded = 0
 
     def compose(self) -> ComposeResult:
-        """Lay out."""
         yield Input(value=self._query.filter, placeholder="filter: reward < 0.5 and tool_calls > 3", id="filter")
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Static(id="status", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show the first rows."""
         self._table.add_columns(*COLUMNS)
         self._fill()
         self._table.focus()
@@ -116,7 +112,7 @@ class ViewerApp(App[None]):
     # ---- rows ----------------------------------------------------------------------------------------------------
 
     def _select(self, query: Query) -> None:
-        """Show what a query asks for; a mistake is told and changes nothing."""
+        """Show what a query asks for; a mistake is reported and changes nothing."""
         try:
             self._selection = select(self._library.snapshot(), query)
         except ConfigError as error:
@@ -130,9 +126,10 @@ class ViewerApp(App[None]):
 
     def _fill(self) -> None:
         self._table.clear()
+        self._numbers = _numbers(self._selection)
         self._loaded = 0
         self._load_more()
-        self._tell()
+        self._show_status()
 
     def _load_more(self) -> None:
         codes = self._selection.rows[self._loaded : self._loaded + _WINDOW].tolist()
@@ -187,34 +184,27 @@ class ViewerApp(App[None]):
         return int(later[0]) if len(later) else None
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self.query_one("#filter", Input).focus()
 
     def action_table(self) -> None:
-        """Back to the rows."""
         self._table.focus()
 
     def action_down(self) -> None:
-        """One row on."""
         self._table.action_cursor_down()
 
     def action_up(self) -> None:
-        """One row back."""
         self._table.action_cursor_up()
 
     def action_next_failure(self) -> None:
-        """To the next row that went wrong."""
         place = self._next_failure()
         if place is not None:
             self._go_to(place)
 
     def action_sort(self) -> None:
-        """Sort by the next of a few columns."""
         following = SORTS[(SORTS.index(self._query.sort) + 1) % len(SORTS)]
         self._select(self._query._replace(sort=following))
 
     def action_reload(self) -> None:
-        """Show what was added since."""
         place = self._table.cursor_row
         self._select(self._query)
         self._go_to(min(place, len(self._selection) - 1))
@@ -224,20 +214,32 @@ class ViewerApp(App[None]):
     def _look(self) -> None:
         status = self.screen_stack[0].query("#status") if self.screen_stack else ()
         if any(not line.has_class("error") for line in status):  # a mistake stays until it is corrected
-            self._tell()
+            self._show_status()
 
-    def _tell(self) -> None:
+    def _show_status(self) -> None:
         """Say what is shown, and whether there is more by now."""
         snapshot = self._library.snapshot()
         new = sum(map(len, snapshot.parts)) - sum(map(len, self._selection.snapshot.parts))
         order = f" by {self._query.sort}" if self._query.sort else ""
         more = f" · {new} new, r shows them" if new else ""
-        self._say(f"{self._library.title}: {len(self._selection)} rows{order}{more}")
+        self._say(f"{self._library.title}: {len(self._selection)} rows{order}{self._numbers}{more}")
 
     def _say(self, text: str, *, error: bool = False) -> None:
         status = self.screen_stack[0].query_one("#status", Static)
         status.update(Text(text))
         status.set_class(error, "error")
+
+
+def _numbers(selection: Selection) -> str:
+    """The mean reward of the rows and the share that passes, as on the page's overview."""
+    try:
+        found = overview(selection, whole=False)
+    except StaleIndexError:
+        return ""
+    if found["mean_reward"] is None:
+        return ""
+    passing = f", pass@1 {found['pass_at_k'][0]['value']:.3f}" if found["pass_at_k"] else ""
+    return f" · mean reward {found['mean_reward']:.3f}{passing}"
 
 
 def _cell(value: Any) -> Text:

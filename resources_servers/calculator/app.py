@@ -13,34 +13,34 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-from resources_servers.calculator.evaluate import ExpressionError, evaluate, format_number
-from resources_servers.calculator.extract import extract_number, parse_number
+from resources_servers.calculator.answers import extract_number, parse_number
+from resources_servers.calculator.expressions import ExpressionError, evaluate, format_number
 
 
 class CalculatorConfig(BaseResourcesServerConfig):
-    """No settings of its own."""
+    """The environment has no settings of its own."""
 
 
 class CalculatorRequest(BaseModel):
-    """Arguments of the tool."""
+    """Arguments of ``calculator``."""
 
     expression: str
 
 
 class CalculatorResult(BaseModel):
-    """The value of the expression, in plain decimal notation."""
+    """The value of an expression in plain decimal notation."""
 
     result: str
 
 
 class CalculatorError(BaseModel):
-    """Why there is no value; the model may try again."""
+    """Why an expression has no value, for the model to try again."""
 
     error: str
 
 
 class CalculatorVerifyRequest(BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     expected_answer: str
     question: str | None = None
@@ -49,7 +49,7 @@ class CalculatorVerifyRequest(BaseVerifyRequest):
 
 
 class CalculatorVerifyResponse(CalculatorVerifyRequest, BaseVerifyResponse):
-    """The score and what it is based on."""
+    """The row with its reward and what that is based on."""
 
     accuracy: float
     tool_calls: int
@@ -69,7 +69,7 @@ class CalculatorServer(SimpleResourcesServer):
         return app
 
     async def calculator(self, body: CalculatorRequest) -> CalculatorResult | CalculatorError:
-        """Evaluate an expression; what can't be evaluated is explained, not raised."""
+        """Evaluate an expression. A failure is explained to the model rather than raised."""
         try:
             return CalculatorResult(result=format_number(evaluate(body.expression)))
         except ExpressionError as error:
@@ -78,7 +78,7 @@ class CalculatorServer(SimpleResourcesServer):
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: CalculatorVerifyRequest
     ) -> CalculatorVerifyResponse:
-        """Reward the exact number, however it is written."""
+        """Reward exactly the right number, however it is written."""
         expected = parse_number(body.expected_answer)
         if expected is None:
             raise ValueError(f"the row's expected_answer is not a number: {body.expected_answer!r}")
@@ -99,7 +99,7 @@ class CalculatorServer(SimpleResourcesServer):
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        """The means, and pass@k and majority@k at the highest k."""
+        """Choose the means, and pass@k and majority@k at the highest k."""
         return {
             **super().get_key_metrics(agent_metrics),
             **highest_k_metrics(agent_metrics, "pass@{k}", score_names=["accuracy"]),
@@ -108,7 +108,7 @@ class CalculatorServer(SimpleResourcesServer):
 
 
 def final_text(response: NeMoGymResponse) -> str:
-    """The text of the last message; earlier ones are thoughts between tool calls."""
+    """Return the text of the last message; earlier ones are thoughts between tool calls."""
     messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
     content = messages[-1].content if messages else []
     return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))

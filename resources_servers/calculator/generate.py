@@ -1,7 +1,7 @@
 """Writes calculator tasks: ``python -m resources_servers.calculator.generate --n 100 --seed 0 --output tasks.jsonl``.
 
-The same arguments always give the same bytes. No question occurs twice, nor any that an ``--exclude`` file holds, so
-training and validation data can be kept apart.
+The same arguments always give the same bytes. No question occurs twice, and none from an ``--exclude`` file is used, so
+that training and validation data stay apart.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
-from resources_servers.calculator.evaluate import evaluate, format_number
+from resources_servers.calculator.expressions import evaluate, format_number
 from resources_servers.calculator.templates import GOODS, LEVELS, NAMES, TEMPLATES, THINGS, Template
 
 MAX_TRIES: Final = 10_000
@@ -58,9 +58,9 @@ class Problem:
 
 
 def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = frozenset()) -> list[Problem]:
-    """``n`` different problems of one difficulty, the kinds in equal parts."""
+    """Make ``n`` different problems of one difficulty, with equal shares of each kind."""
     if n < 0:
-        raise ConfigError(f"can't generate {n} tasks", hint="ask for at least one")
+        raise ConfigError(f"cannot generate {n} tasks", hint="ask for at least one")
     if difficulty not in LEVELS:
         raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {', '.join(map(str, LEVELS))}")
     rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
@@ -68,7 +68,7 @@ def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = fr
 
 
 def task_row(problem: Problem, *, shots: int = DEFAULT_SHOTS) -> dict[str, Any]:
-    """The problem as a line of a task file."""
+    """Make a line of a task file from a problem."""
     return {
         "responses_create_params": {
             "input": [
@@ -113,14 +113,14 @@ def _draw(rng: Random, template: Template) -> Problem | None:
     value = evaluate(expression)
     numbers = [blanks[name] for name in template.blanks]
     if value <= 0 or (100 * value).denominator != 1 or len(set(numbers)) < len(numbers):
-        # Nobody gets negative change, an answer is a number one can write down, and 46 is no average of 46 and 46.
+        # No negative change, only answers that can be written down exactly, and no average of 46 and 46.
         return None
     question = template.question.format_map(blanks)
     return Problem(template.kind, template.level, question, expression, format_number(value))
 
 
 def _demonstrations(kind: str, shots: int) -> list[tuple[str, str]]:
-    """As many as asked for; the one of the task's own kind comes last, where it helps most."""
+    """Choose this many examples; the one of the task's own kind comes last, where it helps most."""
     kinds = list(DEMONSTRATIONS)
     start = kinds.index(kind) + 1
     ordered = kinds[start:] + kinds[:start]
@@ -148,7 +148,7 @@ def _questions(path: Path) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m resources_servers.calculator.generate", description=__doc__)
     parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")

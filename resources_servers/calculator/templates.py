@@ -1,6 +1,6 @@
 """Arithmetic word problems as data: a sentence, the expression that solves it, and what its blanks may hold.
 
-The expected answer is never written down; it is the value of the expression, so question and answer can't disagree.
+The expected answer is not written down: it is the value of the expression, so question and answer cannot disagree.
 Level 1 takes one operation on small whole numbers, level 2 two operations, level 3 three, with prices to the cent.
 """
 

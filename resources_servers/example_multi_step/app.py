@@ -1,10 +1,9 @@
-"""Several dependent tool calls: look up a value for each synonym, then hand in all values in the order given.
+"""Several dependent tool calls: look up a value for each synonym, then submit all values in the order given.
 
-Two mistakes are told apart from plain failure: looking up the word itself in place of its synonyms (the minefield),
-and handing in the right values in the wrong order.
+Two mistakes are told apart from plain failure: looking up the word itself instead of its synonyms (the minefield), and
+submitting the right values in the wrong order.
 """
 
-import json
 from collections.abc import Sequence
 
 from fastapi import FastAPI
@@ -19,37 +18,36 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.openai_utils import NeMoGymResponse
 
+LOOK_UP = "get_synonym_value"
+SUBMIT = "extract_synonym_values"
 
-class ExampleMultiStepConfig(BaseResourcesServerConfig):
-    """No settings of its own."""
 
-
-class GetSynonymValueRequest(BaseModel):
+class Lookup(BaseModel):
     """Arguments of ``get_synonym_value``."""
 
     synonym: str
 
 
-class GetSynonymValueResponse(BaseModel):
-    """The value of one word."""
+class WordValue(BaseModel):
+    """Result of ``get_synonym_value``."""
 
     synonym_value: int
 
 
-class ExtractSynonymValuesRequest(BaseModel):
-    """Arguments of ``extract_synonym_values``: the answer."""
+class Submission(BaseModel):
+    """Arguments of ``extract_synonym_values``."""
 
     synonym_values: list[int]
 
 
-class ExtractSynonymValuesResponse(BaseModel):
-    """Says that the answer was taken, not that it is right."""
+class Receipt(BaseModel):
+    """Result of ``extract_synonym_values``: the submission arrived, whether or not it is right."""
 
-    success: bool
+    success: bool = True
 
 
-class ExampleMultiStepRunRequest(BaseRunRequest):
-    """The fields of a row."""
+class SynonymTask(BaseRunRequest):
+    """A row of the dataset."""
 
     id: int | str
     expected_synonym_values: list[int]
@@ -58,12 +56,12 @@ class ExampleMultiStepRunRequest(BaseRunRequest):
     minefield_label_value: int
 
 
-class ExampleMultiStepVerifyRequest(ExampleMultiStepRunRequest, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+class SynonymRollout(SynonymTask, BaseVerifyRequest):
+    """A row with the agent's response."""
 
 
-class ExampleMultiStepVerifyResponse(ExampleMultiStepVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+class ScoredSynonyms(SynonymRollout, BaseVerifyResponse):
+    """The row with its reward and the reasons for it."""
 
     parsed_synonym_values: list[int]
     accuracy: bool
@@ -72,34 +70,34 @@ class ExampleMultiStepVerifyResponse(ExampleMultiStepVerifyRequest, BaseVerifyRe
     order_instruction_following_failure: bool
 
 
-class ExampleMultiStepServer(SimpleResourcesServer):
-    """Gives words their values and collects the answer."""
+class SynonymEnvironment(SimpleResourcesServer):
+    """Gives every word a value and scores the last submission."""
 
-    config: ExampleMultiStepConfig
+    config: BaseResourcesServerConfig
 
     def setup_webserver(self) -> FastAPI:
-        """Add both tools to the standard routes."""
+        """Serve both tools."""
         app = super().setup_webserver()
-        app.post("/get_synonym_value")(self.get_synonym_value)
-        app.post("/extract_synonym_values")(self.extract_synonym_values)
+        app.add_api_route(f"/{LOOK_UP}", self.look_up, methods=["POST"])
+        app.add_api_route(f"/{SUBMIT}", self.submit, methods=["POST"])
         return app
 
-    async def get_synonym_value(self, body: GetSynonymValueRequest) -> GetSynonymValueResponse:
-        """The value of a word: the sum of its code points."""
-        return GetSynonymValueResponse(synonym_value=word_value(body.synonym))
+    async def look_up(self, lookup: Lookup) -> WordValue:
+        """Answer one call of ``get_synonym_value``."""
+        return WordValue(synonym_value=word_value(lookup.synonym))
 
-    async def extract_synonym_values(self, body: ExtractSynonymValuesRequest) -> ExtractSynonymValuesResponse:
-        """Take the answer; it is scored later, from the call itself."""
-        del body
-        return ExtractSynonymValuesResponse(success=True)
+    async def submit(self, submission: Submission) -> Receipt:
+        """Confirm a submission. ``verify`` reads it from the call in the response, so nothing is stored."""
+        del submission
+        return Receipt()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: ExampleMultiStepVerifyRequest
-    ) -> ExampleMultiStepVerifyResponse:
+        self, body: SynonymRollout
+    ) -> ScoredSynonyms:
         """Reward exactly the expected values in the expected order."""
-        values, expected = submitted_values(body.response), body.expected_synonym_values
+        values, expected = last_submission(body.response), body.expected_synonym_values
         correct = values == expected
-        return ExampleMultiStepVerifyResponse(
+        return ScoredSynonyms(
             **dict(body),
             reward=float(correct),
             parsed_synonym_values=values,
@@ -111,26 +109,26 @@ class ExampleMultiStepServer(SimpleResourcesServer):
 
 
 def word_value(word: str) -> int:
-    """The sum of the word's code points."""
+    """Sum the code points of a word."""
     return sum(map(ord, word))
 
 
-def submitted_values(response: NeMoGymResponse) -> list[int]:
-    """The values of the last ``extract_synonym_values`` call; none if there is no such call or it is malformed."""
-    calls = [item for item in response.output if item.type == "function_call" and item.name == "extract_synonym_values"]
-    if not calls:
-        return []
-    try:
-        return ExtractSynonymValuesRequest.model_validate(json.loads(calls[-1].arguments)).synonym_values
-    except (ValidationError, json.JSONDecodeError):
-        return []
+def last_submission(response: NeMoGymResponse) -> list[int]:
+    """Read the values that were submitted last; a missing or malformed submission counts as empty."""
+    for item in reversed(response.output):
+        if item.type == "function_call" and item.name == SUBMIT:
+            try:
+                return Submission.model_validate_json(item.arguments).synonym_values
+            except ValidationError:
+                break
+    return []
 
 
 def set_overlap(values: Sequence[int], expected: Sequence[int]) -> float:
-    """The share of the expected values that were handed in, in whatever order."""
+    """Compute the share of the expected values that were submitted, in whatever order."""
     wanted = set(expected)
     return len(wanted & set(values)) / len(wanted) if wanted else 1.0
 
 
 if __name__ == "__main__":
-    ExampleMultiStepServer.run_webserver()
+    SynonymEnvironment.run_webserver()

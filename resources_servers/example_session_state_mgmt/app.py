@@ -1,7 +1,9 @@
-"""State that lives as long as a rollout: every session has a counter, which no other rollout can see."""
+"""State that belongs to one rollout: each session has a counter that no other rollout can see."""
+
+from collections import Counter
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, PrivateAttr
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -14,82 +16,83 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.server_utils import SESSION_ID_KEY
 
 
-class ExampleSessionStateMgmtConfig(BaseResourcesServerConfig):
-    """No settings of its own."""
-
-
-class CounterSeedSessionRequest(BaseSeedSessionRequest):
-    """Where the rollout's counter starts."""
+class Start(BaseSeedSessionRequest):
+    """The part of a row that sets the counter."""
 
     initial_count: int
 
 
-class IncrementCounterRequest(BaseModel):
-    """Arguments of ``increment_counter``."""
+class Step(BaseModel):
+    """Arguments of ``increment_counter``; a negative count goes down."""
 
     count: int
 
 
-class IncrementCounterResponse(BaseModel):
-    """Says that the counter was changed."""
+class Done(BaseModel):
+    """Result of ``increment_counter``."""
 
-    success: bool
+    success: bool = True
 
 
-class GetCounterValueResponse(BaseModel):
-    """The value of the rollout's counter."""
+class Reading(BaseModel):
+    """Result of ``get_counter_value``."""
 
     count: int
 
 
-class CounterVerifyRequest(BaseVerifyRequest):
-    """A row and what the agent made of it."""
+class CountedRollout(BaseVerifyRequest):
+    """A row with the agent's response."""
 
     initial_count: int
     expected_count: int
 
 
-class CounterVerifyResponse(CounterVerifyRequest, BaseVerifyResponse):
-    """The score."""
+class ScoredCount(CountedRollout, BaseVerifyResponse):
+    """The row with its reward."""
 
 
-class ExampleSessionStateMgmtServer(SimpleResourcesServer):
-    """Counts, separately for every session."""
+class CounterEnvironment(SimpleResourcesServer):
+    """Keeps one number for each session."""
 
-    config: ExampleSessionStateMgmtConfig
-    counters: dict[str, int] = Field(default_factory=dict)
+    config: BaseResourcesServerConfig
+
+    _counts: Counter[str] = PrivateAttr(default_factory=Counter)
 
     def setup_webserver(self) -> FastAPI:
-        """Add both tools to the standard routes."""
+        """Serve both tools."""
         app = super().setup_webserver()
-        app.post("/increment_counter")(self.increment_counter)
-        app.post("/get_counter_value")(self.get_counter_value)
+        for name, tool in (("increment_counter", self.step), ("get_counter_value", self.read)):
+            app.add_api_route(f"/{name}", tool, methods=["POST"])
         return app
 
     async def seed_session(  # type: ignore[override]  # the route takes its parameters from this signature
-        self, request: Request, body: CounterSeedSessionRequest
+        self, request: Request, start: Start
     ) -> BaseSeedSessionResponse:
-        """Start the counter; a repeated call does not reset it."""
-        self.counters.setdefault(request.session[SESSION_ID_KEY], body.initial_count)
+        """Set the counter. Seeding a session twice does not reset it."""
+        self._counts.setdefault(session_of(request), start.initial_count)
         return BaseSeedSessionResponse()
 
-    async def increment_counter(self, request: Request, body: IncrementCounterRequest) -> IncrementCounterResponse:
-        """Add to the rollout's counter."""
-        session_id = request.session[SESSION_ID_KEY]
-        self.counters[session_id] = self.counters.get(session_id, 0) + body.count
-        return IncrementCounterResponse(success=True)
+    async def step(self, request: Request, step: Step) -> Done:
+        """Move the session's counter."""
+        self._counts[session_of(request)] += step.count
+        return Done()
 
-    async def get_counter_value(self, request: Request) -> GetCounterValueResponse:
-        """Read the rollout's counter."""
-        return GetCounterValueResponse(count=self.counters.get(request.session[SESSION_ID_KEY], 0))
+    async def read(self, request: Request) -> Reading:
+        """Read the session's counter, which is 0 if the session was never seeded."""
+        return Reading(count=self._counts[session_of(request)])
 
     async def verify(  # type: ignore[override]  # the route takes its parameters from this signature
-        self, request: Request, body: CounterVerifyRequest
-    ) -> CounterVerifyResponse:
-        """Reward a counter that ended where the row says."""
-        count = self.counters.get(request.session[SESSION_ID_KEY], 0)
-        return CounterVerifyResponse(**dict(body), reward=float(count == body.expected_count))
+        self, request: Request, body: CountedRollout
+    ) -> ScoredCount:
+        """Reward a counter that ended where the row wants it."""
+        reached = self._counts[session_of(request)] == body.expected_count
+        return ScoredCount(**dict(body), reward=float(reached))
+
+
+def session_of(request: Request) -> str:
+    """Identify the rollout that a request belongs to."""
+    return str(request.session[SESSION_ID_KEY])
 
 
 if __name__ == "__main__":
-    ExampleSessionStateMgmtServer.run_webserver()
+    CounterEnvironment.run_webserver()

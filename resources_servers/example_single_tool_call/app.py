@@ -1,4 +1,4 @@
-"""The smallest environment: one tool, and a reward for whoever finishes."""
+"""The smallest environment: one tool, and a reward for every rollout that finishes."""
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -11,37 +11,33 @@ from nemo_gym.base_resources_server import (
 )
 
 
-class ExampleSingleToolCallConfig(BaseResourcesServerConfig):
-    """No settings of its own."""
-
-
-class GetWeatherRequest(BaseModel):
-    """Arguments of the tool."""
+class WeatherQuestion(BaseModel):
+    """Arguments of ``get_weather``."""
 
     city: str
 
 
-class GetWeatherResponse(BaseModel):
-    """What the model gets back."""
+class WeatherReport(BaseModel):
+    """What the model reads as the tool's result."""
 
     city: str
     weather_description: str
 
 
-class ExampleSingleToolCallServer(SimpleResourcesServer):
-    """Tells the weather, which is cold everywhere."""
+class WeatherEnvironment(SimpleResourcesServer):
+    """Reports cold weather for every city."""
 
-    config: ExampleSingleToolCallConfig
+    config: BaseResourcesServerConfig
 
     def setup_webserver(self) -> FastAPI:
-        """Add the tool to the standard routes. A tool is a route of the same name."""
+        """Serve the tool under its own name, which is how agents find it."""
         app = super().setup_webserver()
-        app.post("/get_weather")(self.get_weather)
+        app.add_api_route("/get_weather", self.report, methods=["POST"])
         return app
 
-    async def get_weather(self, body: GetWeatherRequest) -> GetWeatherResponse:
-        """Describe the weather in a city."""
-        return GetWeatherResponse(city=body.city, weather_description=f"The weather in {body.city} is cold.")
+    async def report(self, question: WeatherQuestion) -> WeatherReport:
+        """Answer one call of ``get_weather``."""
+        return WeatherReport(city=question.city, weather_description=f"The weather in {question.city} is cold.")
 
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
         """Reward every rollout that got this far."""
@@ -49,4 +45,4 @@ class ExampleSingleToolCallServer(SimpleResourcesServer):
 
 
 if __name__ == "__main__":
-    ExampleSingleToolCallServer.run_webserver()
+    WeatherEnvironment.run_webserver()

@@ -1,4 +1,4 @@
-"""Instructions about the form of an answer, each verified by a check that looks at nothing but the text."""
+"""Instructions about the form of an answer, each verified by a check that looks only at the text."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from resources_servers.format_following.checkers import Checks, judge
+from resources_servers.format_following.checks import Checks, judge
 
 
 class FormatFollowingConfig(BaseResourcesServerConfig):
@@ -20,13 +20,13 @@ class FormatFollowingConfig(BaseResourcesServerConfig):
 
 
 class FormatFollowingSeedSessionRequest(BaseSeedSessionRequest):
-    """The row's checks: a row that can't be verified is refused before it costs a model call."""
+    """The row's checks, so that a row that cannot be verified is refused before it costs a model call."""
 
     checks: Checks
 
 
 class FormatFollowingVerifyRequest(BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     checks: Checks
     prompt: str | None = None
@@ -34,7 +34,7 @@ class FormatFollowingVerifyRequest(BaseVerifyRequest):
 
 
 class FormatFollowingVerifyResponse(FormatFollowingVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+    """The row with its reward and the reasons for it."""
 
     accuracy: float
     fraction_passed: float
@@ -50,14 +50,14 @@ class FormatFollowingServer(SimpleResourcesServer):
     async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: FormatFollowingSeedSessionRequest
     ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the body is valid is all there is to find out."""
+        """Validate the body; there is no state to prepare."""
         del body
         return BaseSeedSessionResponse()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: FormatFollowingVerifyRequest
     ) -> FormatFollowingVerifyResponse:
-        """Put every check of the row to the answer."""
+        """Apply every check of the row to the answer."""
         verdict = judge(body.response.output_text, body.checks)
         fraction = len(verdict.passed) / len(body.checks)
         accuracy = float(not verdict.failed)

@@ -1,7 +1,7 @@
 """Writes tasks: ``python -m resources_servers.format_following.generate --n 100 --seed 0 --output tasks.jsonl``.
 
-The same arguments always give the same bytes. No prompt occurs twice, nor any that an ``--exclude`` file holds, so
-training and validation data can be kept apart. The difficulty is the number of demands on one answer.
+The same arguments always give the same bytes. No prompt occurs twice, and none from an ``--exclude`` file is used, so
+that training and validation data stay apart. The difficulty is the number of demands on one answer.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
-from resources_servers.format_following.checkers import parse_checks
+from resources_servers.format_following.checks import parse_checks
 from resources_servers.format_following.tasks import DEMONSTRATIONS, GOALS, Demand, Goal, Option
 
 LEVELS: Final = (1, 2, 3)
@@ -37,9 +37,9 @@ class Task:
 
 
 def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = frozenset()) -> list[Task]:
-    """``n`` different tasks of one difficulty, the first demand of each kind in equal parts."""
+    """Make ``n`` different tasks of one difficulty, with equal shares of each kind of first demand."""
     if n < 0:
-        raise ConfigError(f"can't generate {n} tasks", hint="ask for at least one")
+        raise ConfigError(f"cannot generate {n} tasks", hint="ask for at least one")
     if difficulty not in LEVELS:
         raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {', '.join(map(str, LEVELS))}")
     rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
@@ -53,7 +53,7 @@ def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = fr
 
 
 def task_row(task: Task, *, shots: int = DEFAULT_SHOTS) -> dict[str, Any]:
-    """The task as a line of a task file."""
+    """Make a line of a task file from a task."""
     return {
         "responses_create_params": {
             "input": [
@@ -105,14 +105,14 @@ def _draw(rng: Random, goal: str, lead: Option, *, difficulty: int) -> Task | No
 
 
 def _satisfiable(demands: Sequence[Demand]) -> bool:
-    """No demand forbids a word that another one needs."""
+    """Check that no demand forbids a word that another one needs."""
     needed = " ".join(demand.needs for demand in demands).strip()
     limits = parse_checks([demand.check for demand in demands if demand.check])
     return not needed or all(check.passes(needed) for check in limits if check.kind in WORD_LIMITS)
 
 
 def _examples(task: Task, shots: int) -> list[tuple[str, str]]:
-    """As many worked examples as asked for; those most like the task come last, where they help most."""
+    """Choose this many worked examples; those most like the task come last, where they help most."""
     kinds = [check["kind"] for check in task.checks[-task.difficulty :]]
     ordered = sorted(DEMONSTRATIONS, key=lambda example: (example[1] in kinds, example[0] == task.goal))
     return ordered[max(0, len(ordered) - shots) :] if shots > 0 else []
@@ -132,7 +132,7 @@ def _prompts(path: Path) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m resources_servers.format_following.generate", description=__doc__)
     parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")

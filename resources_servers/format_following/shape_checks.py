@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from resources_servers.format_following.check import BaseCheck, CountCheck, Phrase, RangeCheck
+from resources_servers.format_following.base_check import BaseCheck, CountCheck, Phrase, RangeCheck
 from resources_servers.format_following.text import (
     bullets,
     item_numbers,
@@ -73,7 +73,7 @@ class WordCount(RangeCheck):
 
 
 class Quoted(BaseCheck):
-    """The whole answer stands between one pair of double quotation marks."""
+    """The whole answer is between one pair of double quotation marks."""
 
     kind: Literal["quoted"]
 

@@ -36,7 +36,7 @@ KEYS: Final = ("name", "color", "size", "age", "place", "price", "year", "type")
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A request, in words and as a check if it has one; ``needs`` are words that the answer can't do without."""
+    """A request, in words and as a check if it has one; ``needs`` holds words that the answer must contain."""
 
     instruction: str
     check: Mapping[str, Any] | None = None

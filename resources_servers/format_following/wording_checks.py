@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from resources_servers.format_following.check import BaseCheck, Count, Letter, Phrase, Word
+from resources_servers.format_following.base_check import BaseCheck, Count, Letter, Phrase, Word
 from resources_servers.format_following.text import lower_words, words
 
 

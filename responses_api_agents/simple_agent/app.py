@@ -1,13 +1,13 @@
-"""The simple agent: ask the model, run the tools it calls, repeat until it answers; then have the rollout scored."""
+"""The simple agent: ask the model, run the tools it calls, repeat until it answers; then have the rollout verified."""
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import orjson
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from nemo_gym.base_resources_server import (
     AggregateMetrics,
@@ -27,13 +27,16 @@ from nemo_gym.servers.direct.replies import JsonResponse
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
 
+# Enough for any task this agent suits; it ends a model that only ever reasons, or calls tools for ever.
+DEFAULT_MAX_STEPS: Final = 100
+
 
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
-    """Which model and which tools to use, and when to stop."""
+    """``max_steps`` limits how often the model is asked; without it the limit is ``DEFAULT_MAX_STEPS``."""
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
-    max_steps: int | None = None
+    max_steps: int | None = Field(default=None, ge=0)
 
 
 class SimpleAgentRunRequest(BaseRunRequest):
@@ -43,7 +46,7 @@ class SimpleAgentRunRequest(BaseRunRequest):
 
 
 class ForwardedRow(BaseModel):
-    """A task that is passed on as it came; what it holds is checked by those who use it."""
+    """A task that is forwarded unread: the servers that use its fields validate them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -68,21 +71,23 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     config: SimpleAgentConfig
 
     def run_handler(self) -> Callable[..., Any]:
-        """The answer to ``/run``: the verifier's own bytes, unless a subclass has something else to say."""
+        """Relay the verifier's bytes, unless a subclass overrides ``run``."""
         return self.relay_run if type(self).run is SimpleAgent.run else self.run
 
     async def relay_run(self, request: Request, body: ForwardedRow = Body()) -> Response:
-        """Run one rollout and pass on what the verifier answered, which its server has just validated."""
+        """Run one rollout and return the verifier's bytes, which its server has just validated."""
         row = await request.body()
         return JsonResponse(await self._run(row, body.responses_create_params, request.cookies))
 
-    async def run(self, request: Request, body: SimpleAgentRunRequest = Body()) -> SimpleAgentVerifyResponse:
+    async def run(  # type: ignore[override]  # the route takes its parameters from this signature
+        self, request: Request, body: SimpleAgentRunRequest = Body()
+    ) -> SimpleAgentVerifyResponse:
         """Run one rollout: seed the session, let the agent respond, verify."""
         params = body.responses_create_params.model_dump(mode="json", exclude_unset=True)
         rollout = await self._run(encode_json(body), params, request.cookies)
         return SimpleAgentVerifyResponse.model_validate_json(rollout)
 
-    async def responses(
+    async def responses(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """Alternate between model and tools until the model answers, is cut off, or ``max_steps`` is reached."""
@@ -111,7 +116,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return await reply.read(), reply.cookies
 
     async def _work(self, params: Json, tool_cookies: Cookies) -> tuple[Json, Mapping[str, Any]]:
-        """The tool loop. Items are passed on as they came: what they hold is between the model and the tools."""
+        """Alternate between model and tools. Items are forwarded unread, so that nothing they hold is lost."""
         question = params.get("input", [])
         if isinstance(question, str):
             question = [{"role": "user", "content": question}]
@@ -130,7 +135,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             for call in calls:
                 result, tool_cookies = await self._call_tool(call, tool_cookies)
                 trajectory.append(result)
-            if self.config.max_steps and step >= self.config.max_steps:
+            if step >= (self.config.max_steps or DEFAULT_MAX_STEPS):
+                # Stopping after the tools of a configured number of steps is a planned end; every other one is not.
+                if not (calls and self.config.max_steps):
+                    answer |= {"status": "incomplete", "incomplete_details": {"reason": "max_steps"}}
                 break
         answer |= {"output": trajectory, "usage": usage}
         return answer, {**(tool_cookies or {}), **(model_cookies or {})}
@@ -143,10 +151,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return read_response(await reply.read()), reply.cookies
 
     async def _call_tool(self, call: Json, cookies: Cookies) -> tuple[Json, Cookies]:
-        """The tool's answer as text, whatever its status: the model should see what went wrong."""
+        """Return the tool's answer as text whatever its status, because the model should see what went wrong."""
         try:
             arguments = json.loads(call["arguments"])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             output = json.dumps({"error": f"Invalid tool call arguments: {error!r}"})
         else:
             reply = await self._post_resources(f"/{call['name']}", arguments, cookies)
@@ -162,14 +170,14 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     @forwards_metrics_to("resources_server")
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
-        """The environment knows what its fields mean: ask it."""
+        """Ask the environment, which knows what its fields mean."""
         reply = await self._post_resources("/aggregate_metrics", body, None)
         await raise_for_status(reply)
         return AggregateMetrics.model_validate(await get_response_json(reply))
 
 
 def with_response(row: bytes, response: bytes) -> bytes:
-    """The JSON of a row with the JSON of the response added; neither is taken apart for this."""
+    """Add the response to the JSON of a row without parsing either."""
     return row.rstrip()[:-1] + b',"response":' + response + b"}"
 
 
@@ -199,7 +207,7 @@ def completed(verdict: bytes, params: Json, response: bytes) -> bytes:
 
 
 def read_response(content: bytes) -> Json:
-    """A model server's answer, which it has validated; looked at only to tell it from something else altogether."""
+    """Read a model server's answer. The server has validated it, so only its outline is checked here."""
     try:
         answer = orjson.loads(content)
     except ValueError:
@@ -210,12 +218,12 @@ def read_response(content: bytes) -> Json:
 
 
 def is_answer(item: Json) -> bool:
-    """True if the model says something to the user."""
+    """Whether the model says something to the user."""
     return item.get("type", "message") == "message" and item.get("role") == "assistant"
 
 
 def add_usage(total: Json | None, new: Json | None) -> Json | None:
-    """The sum of two usages. Details of several calls do not add up to anything meaningful and become 0."""
+    """Add two usages. The details of several calls do not add up to anything meaningful and become 0."""
     if total is None or new is None:
         return total or new
     return {

@@ -1,8 +1,8 @@
 """A model behind Anthropic's Messages API.
 
-Requests of the Responses API are converted, and so are their answers; thinking goes back with the signature it came
-with. Requests of the Messages API itself are passed on as they came. Whatever goes wrong upstream becomes one error
-answer that names the endpoint, the model and what to do, and never the key.
+Requests of the Responses API and their answers are converted; thinking is sent back with its signature. Requests of the
+Messages API itself are forwarded unchanged. Whatever goes wrong upstream becomes one error answer, which names the
+endpoint, the model and what to do, but not the key.
 """
 
 import time
@@ -22,7 +22,6 @@ from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
@@ -31,6 +30,7 @@ from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
+    ForwardedChatParams,
     ForwardedParams,
     answer_model_error,
     messages_answer,
@@ -45,13 +45,13 @@ CONVERTER: Final = ResponsesConverter(return_token_id_information=False)
 
 
 class AnthropicModelConfig(BaseResponsesAPIModelConfig):
-    """Which endpoint and model, and how to treat them."""
+    """Which endpoint and model to use, and how."""
 
     anthropic_base_url: str = "https://api.anthropic.com/v1"
     anthropic_api_key: str = Field(repr=False)
     anthropic_model: str
     anthropic_version: str = "2023-06-01"
-    # The protocol wants a limit; this one is for requests that name none.
+    # The protocol requires a limit; this one is for requests without one.
     max_tokens: int = Field(default=8192, ge=1)
     extra_body: dict[str, Any] = Field(default_factory=dict)
     anthropic_default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -63,7 +63,7 @@ class AnthropicModelConfig(BaseResponsesAPIModelConfig):
 
 
 class AnthropicModel(SimpleResponsesAPIModel):
-    """A model server that asks an endpoint of Anthropic's kind."""
+    """A model server that asks an endpoint of the Messages API."""
 
     config: AnthropicModelConfig
 
@@ -98,13 +98,13 @@ class AnthropicModel(SimpleResponsesAPIModel):
         self._path = endpoint.messages_path
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app; failed model calls are answered as such and not as a bug of ours."""
+        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
         app = super().setup_webserver()
         app.add_exception_handler(ModelCallError, answer_model_error)
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/responses``, without a look at what the endpoint checks itself."""
+        """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         return self.relay_responses if type(self).responses is AnthropicModel.responses else self.responses
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
@@ -115,8 +115,8 @@ class AnthropicModel(SimpleResponsesAPIModel):
         """Answer a Responses API request."""
         return NeMoGymResponse.model_validate(await self._respond(request_as_sent(body)))
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
         try:

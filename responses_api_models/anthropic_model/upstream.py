@@ -24,7 +24,7 @@ class AnthropicEndpoint(Endpoint):
     version: str = field(default="2023-06-01")
 
     def __post_init__(self) -> None:
-        # Not super(): a class with slots is made twice, and the name would mean the first one.
+        # Not super(): a dataclass with slots is created twice, and super() would refer to the first one.
         Endpoint.__post_init__(self)
         self._headers = {
             "Content-Type": "application/json",
@@ -36,7 +36,7 @@ class AnthropicEndpoint(Endpoint):
 
     @property
     def messages_path(self) -> str:
-        """The route, for base URLs with and without the version of the API."""
+        """Return the route for a base URL with or without the API's version."""
         return "/messages" if self.base_url.endswith("/v1") else "/v1/messages"
 
 
@@ -44,7 +44,7 @@ class MessageReader(AnswerReader):
     """Reads the answers of one model."""
 
     def message(self, content: bytes) -> AnthropicMessage:
-        """The message in a body."""
+        """Read the message in a body."""
         try:
             whole = whole_answer(content, message_of_stream) if is_stream(content) else content
             message = AnthropicMessage.model_validate_json(whole)
@@ -57,6 +57,6 @@ class MessageReader(AnswerReader):
         return message
 
     def report(self, lost: Iterable[str]) -> None:
-        """Say what of the requests can't be sent, once."""
+        """Log once what cannot be sent."""
         for name in lost:
             self.warn_once(f"the Messages API has no equivalent for {name}: it is not sent")

@@ -1,7 +1,7 @@
 """A small real model inside this process: no key, no GPU, no other server.
 
-The weights are fetched once; the model is loaded by the first request. Everything a model server does, it does: both
-protocols, tools, sampling parameters, log-probabilities, and the true tokens for training.
+The weights are fetched once; the model is loaded by the first request. It is a complete model server: both protocols,
+tools, sampling parameters, log-probabilities, and the true tokens for training.
 """
 
 import os
@@ -29,31 +29,32 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputText,
 )
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.servers.models.answering import ForwardedChatParams
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from responses_api_models.local_model.completions import chat_completion
-from responses_api_models.local_model.cores import usable_cores
 from responses_api_models.local_model.engine import (
     EngineError,
     EnginePlan,
     check_model,
     plan_engines,
     require_xllamacpp,
+    usable_cores,
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.model import ToolCallingModel
-from responses_api_models.local_model.options import RequestError, read_wish
+from responses_api_models.local_model.request import RequestError, read_request
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, cached, ensure_weights
 
 LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
-    """Which model, how much of the machine it gets, and what requests leave open."""
+    """Which model to run, how much of the machine it gets, and defaults for requests."""
 
     model_path: str | None = None
     n_parallel: int = Field(default=4, ge=1)
     n_ctx: int = Field(default=8192, ge=64)
-    engines: int | None = Field(default=None, ge=1)
+    engines: int = Field(default=1, ge=1)
     threads: int | None = Field(default=None, ge=1)
     max_parallel_tool_calls: int = Field(default=1, ge=1)
     return_token_id_information: bool = False
@@ -62,7 +63,7 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
 
 
 class LocalModel(SimpleResponsesAPIModel):
-    """A model server that is the model."""
+    """A model server that runs the model itself."""
 
     config: LocalModelConfig
 
@@ -71,7 +72,7 @@ class LocalModel(SimpleResponsesAPIModel):
     _address: ModelAddress = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Prepare everything but the model itself, which waits for a request."""
+        """Prepare everything but the model itself, which is loaded by the first request."""
         super().model_post_init(context)
         config = self.config
         self._model = ToolCallingModel(
@@ -85,7 +86,7 @@ class LocalModel(SimpleResponsesAPIModel):
         self._address = ModelAddress("this process", name)
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app; what can be found wrong before the first request is found here."""
+        """Build the app; a missing package is reported now rather than by the first request."""
         require_xllamacpp()
         app = super().setup_webserver()
         app.router.lifespan_context = self._lifespan
@@ -103,17 +104,20 @@ class LocalModel(SimpleResponsesAPIModel):
         except UnsupportedContentError as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         chat.logprobs = chat.logprobs or wants_logprobs
-        completion = await self.chat_completions(chat)
+        completion = await self._complete(chat)
         response = self._converter.chat_completion_to_response(completion, body, model=completion.model)
         _add_logprobs(response, completion)
         return response
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
+        return await self._complete(body)
+
+    async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         try:
-            outcomes = await self._model.answer(read_wish(body, self.config.extra_body))
+            outcomes = await self._model.answer(read_request(body, self.config.extra_body))
         except (RequestError, UnsupportedContentError) as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         except ConfigError as error:
@@ -125,7 +129,7 @@ class LocalModel(SimpleResponsesAPIModel):
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        # A download belongs to the start: a mistake ends it before any rollout has begun.
+        # Download at the start, so that a mistake is reported before any rollout has begun.
         await self._find_model()
         yield
         await self._model.pool.close()

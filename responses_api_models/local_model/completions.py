@@ -1,4 +1,4 @@
-"""What was generated, as a chat completion. Pure."""
+"""Generated answers as a chat completion."""
 
 import time
 import uuid
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.openai_utils import NeMoGymChatCompletion
-from responses_api_models.local_model.toolbox import Answer
+from responses_api_models.local_model.tool_calls import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def chat_completion(outcomes: Sequence[Outcome], *, model: str) -> NeMoGymChatCompletion:
-    """The answers of the model to one request."""
+    """Put the answers to one request into a completion."""
     prompt = outcomes[0].prompt_tokens
     generated = sum(outcome.generated_tokens for outcome in outcomes)
     body = {

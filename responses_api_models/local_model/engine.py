@@ -1,8 +1,8 @@
 """One llama.cpp engine inside this process, and the plan of how many there are.
 
-``xllamacpp`` runs the engine in threads of its own and serves it on a loopback port, which is how it is asked here:
-waiting for a socket never blocks the event loop, and closing one ends a generation that nobody waits for any more. The
-port is guarded by a key that only this process knows.
+``xllamacpp`` runs the engine in threads of its own and serves it on a loopback port, which is what we use: waiting for
+a socket does not block the event loop, and closing one ends a generation that nobody is waiting for any more. The port
+is guarded by a key that only this process knows.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ import orjson
 
 from nemo_gym.errors import ConfigError
 
-# Below this size an engine is so quick that its threads would mostly wait for each other.
+# Below this size a step is so quick that more than two threads would mostly wait for each other.
 SMALL_MODEL_BYTES: Final = 1_000_000_000
-# Every engine keeps its own view of the weights; two fit into the memory that a small machine can spare.
-MAX_SMALL_ENGINES: Final = 2
+SMALL_MODEL_THREADS: Final = 2
+CGROUP_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 BATCH: Final = 128
 GGUF_MAGIC: Final = b"GGUF"
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """How one engine is set up: conversations at once, tokens of context for all of them together, threads."""
+    """How one engine is set up: concurrent conversations, tokens of context for all of them together, threads."""
 
     slots: int
     context: int
@@ -43,20 +43,31 @@ class EnginePlan:
 
 
 def plan_engines(
-    *, model_bytes: int, slots: int, context: int, cores: int, engines: int | None = None, threads: int | None = None
+    *, model_bytes: int, slots: int, context: int, cores: int, engines: int = 1, threads: int | None = None
 ) -> list[EnginePlan]:
     """Divide slots and context among engines.
 
-    Threads of one engine wait for each other after every step. With a small model on a shared machine they wait most of
-    the time, so small models get several engines of one thread each, large ones a single engine with all threads.
+    One engine computes the next tokens of all its conversations together, which costs less than several engines do.
     """
-    if engines is None:
-        engines = min(slots, cores, MAX_SMALL_ENGINES) if model_bytes < SMALL_MODEL_BYTES else 1
     engines = min(engines, slots)
     if threads is None:
-        threads = 1 if model_bytes < SMALL_MODEL_BYTES else max(1, cores // engines)
+        most = SMALL_MODEL_THREADS if model_bytes < SMALL_MODEL_BYTES else cores
+        threads = max(1, min(most, cores) // engines)
     shares = [slots // engines + (number < slots % engines) for number in range(engines)]
     return [EnginePlan(share, context // slots * share, threads) for share in shares]
+
+
+def usable_cores(quota: Path = CGROUP_QUOTA) -> int:
+    """Count the cores that the process is allowed on, or the share of them that its container grants."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = read_quota(quota.read_text()) if quota.is_file() else None
+    return max(1, cores if granted is None else min(cores, round(granted)))
+
+
+def read_quota(text: str) -> float | None:
+    """Read the cores granted by a line such as ``200000 100000`` (two) or ``max 100000`` (all)."""
+    allowed, _, period = text.strip().partition(" ")
+    return int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
 
 
 class EngineError(Exception):
@@ -80,7 +91,7 @@ class Engine:
     _asking: set[aiohttp.ClientSession] = field(default_factory=set, repr=False)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The engine's answer; a request that is cancelled stops the engine's work on it."""
+        """Ask the engine. Cancelling the request stops the engine's work on it."""
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=None)
         try:
@@ -95,7 +106,7 @@ class Engine:
         return _read_answer(response.status, content)
 
     async def close(self) -> None:
-        """End the engine. It would wait for ever for a request that somebody waits for, so those are dropped first."""
+        """End the engine. It would wait for its open requests, so those are dropped first."""
         for session in list(self._asking):
             await session.close()
         await asyncio.to_thread(self.end)
@@ -129,10 +140,10 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
         server = xllamacpp.Server(_parameters(xllamacpp, model, plan, key))
     except RuntimeError as error:
         raise ConfigError(
-            f"{model} can't be loaded: it is damaged, or xllamacpp {xllamacpp.__version__} does not know its kind",
-            hint="fetch the file again; for the embedded model, delete it and it will be fetched",
+            f"{model} cannot be loaded: it is damaged, or xllamacpp {xllamacpp.__version__} does not support it",
+            hint="download the file again; the embedded model is downloaded again if you delete it",
         ) from error
-    # An engine that was never asked anything can't be ended: its loop may not have begun. So ask it something.
+    # An engine that was never asked anything cannot be ended, as its loop may not have started. So ask it something.
     _get(server.listening_address, "/slots", key)
     properties = _get(server.listening_address, "/props", key)
     engine = Engine(
@@ -142,14 +153,14 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
         eos_token=properties["eos_token"],
         slots=plan.slots,
     )
-    # Ended at exit at the latest; left to chance, its threads would outlive the interpreter.
+    # Ended at exit at the latest, or its threads might outlive the interpreter.
     holder = [server]
     engine.end = weakref.finalize(engine, holder.clear)
     return engine
 
 
 def _read_ahead(model: Path) -> None:
-    """Have the system read the file. The engine's constructor keeps the interpreter locked, so it must not wait."""
+    """Let the system read the file now: the engine's constructor holds the interpreter's lock and must not wait."""
     if model.stat().st_size < SMALL_MODEL_BYTES:
         with model.open("rb", buffering=0) as file:
             block = bytearray(1 << 22)
@@ -158,25 +169,26 @@ def _read_ahead(model: Path) -> None:
 
 
 def check_model(model: Path) -> None:
-    """Say what is wrong with a model file, as far as that can be seen without loading it."""
+    """Report what is wrong with a model file, as far as that shows without loading it."""
     try:
         with model.open("rb") as file:
             magic = file.read(len(GGUF_MAGIC))
     except OSError as error:
         raise ConfigError(
-            f"model_path: {model} can't be read: {error.strerror}", hint="name a GGUF file, or leave model_path out"
+            f"model_path: {model} cannot be read: {error.strerror}", hint="name a GGUF file, or leave model_path out"
         ) from error
     if magic != GGUF_MAGIC:
         raise ConfigError(
             f"model_path: {model} is not a GGUF file",
-            hint="models in that format end in .gguf; others have to be converted with llama.cpp's tools",
+            hint="use a file that ends in .gguf; other formats can be converted with llama.cpp's tools",
         )
 
 
 def require_xllamacpp() -> None:
-    """Say what to install if the engine's package, which is an extra, is missing."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError("the local model needs the package xllamacpp", hint="pip install 'rollout-gym[local]'")
+    """Report what to install if a package of the extra ``local`` is missing."""
+    for name in ("xllamacpp", "llguidance"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"the local model needs the package {name}", hint="pip install 'rollout-gym[local]'")
 
 
 def _import_xllamacpp() -> ModuleType:
@@ -187,7 +199,7 @@ def _import_xllamacpp() -> ModuleType:
 
 @contextlib.contextmanager
 def _patient_threads() -> Iterator[None]:
-    """Let threads of an engine sleep while they wait; the OpenMP inside reads this once, when it is loaded."""
+    """Let threads of an engine sleep while they wait. OpenMP reads this setting once, when it is loaded."""
     name = "OMP_WAIT_POLICY"
     if name in os.environ or "xllamacpp" in sys.modules:
         yield

@@ -1,6 +1,7 @@
-"""All engines of one model server: loaded with the first request, shared by all that follow."""
+"""The engines of one model server: loaded by the first request, shared by all that follow."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import OrderedDict
@@ -12,10 +13,12 @@ from typing import Any, Final
 import orjson
 
 from responses_api_models.local_model.engine import Engine, EnginePlan, start_engine
-from responses_api_models.local_model.slots import Slots
+from responses_api_models.local_model.slots import GrammarTurns, Slots
 
 logger = logging.getLogger(__name__)
 
+# One for the whole process, like the cache inside the engine's library that it guards.
+GRAMMAR_TURNS: Final = GrammarTurns()
 REMEMBERED_PROMPTS: Final = 512
 # Everything else in an answer repeats the request.
 FIELDS: Final = ("content", "tokens", "stop_type", "tokens_evaluated", "timings/cache_n", "completion_probabilities")
@@ -27,7 +30,8 @@ class Generation:
 
     text: str
     tokens: list[int]
-    cut_off: bool
+    cut_off: bool  # by the limit
+    ended: bool  # by the model itself, rather than by the limit or a stop word
     cached_tokens: int
     scores: list[dict[str, Any]]
 
@@ -42,9 +46,10 @@ class EnginePool:
         self._loading = asyncio.Lock()
         self._slots = Slots([])
         self._prompts: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._end: list[int] | None = None
 
     async def load(self) -> None:
-        """Load the model, unless that has happened."""
+        """Load the model, unless it is loaded."""
         async with self._loading:
             if self._engines:
                 return
@@ -56,17 +61,17 @@ class EnginePool:
         logger.info("loaded %s in %.1f s: %s", model.name, time.perf_counter() - started, plans)
 
     async def close(self) -> None:
-        """End all engines; another request would start them anew."""
+        """End all engines. Another request would start them again."""
         ended, self._engines = self._engines, []
         for engine in ended:
             await engine.close()
 
     async def context(self) -> int:
-        """How many tokens a conversation may have."""
+        """Return how many tokens a conversation may have."""
         return (await self._any()).context
 
     async def tokenize(self, text: str) -> list[int]:
-        """The tokens of a prompt, which may contain special ones."""
+        """Tokenize a prompt, which may contain special tokens."""
         answer = await (await self._any()).post(
             "/tokenize", {"content": text, "add_special": True, "parse_special": True}
         )
@@ -74,14 +79,15 @@ class EnginePool:
         return tokens
 
     async def eos_token(self) -> int | None:
-        """The token that ends an answer, if the model has one."""
-        tokens = await self.tokenize((await self._any()).eos_token)
-        return tokens[-1] if tokens else None
+        """Return the token that ends an answer, if the model has one."""
+        if self._end is None:
+            self._end = await self.tokenize((await self._any()).eos_token)
+        return self._end[-1] if self._end else None
 
     async def prompt(
         self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any], *, answer_follows: bool = True
     ) -> list[int]:
-        """The tokens of a conversation in the model's own template; repeats of a task have the same ones."""
+        """Tokenize a conversation in the model's own template; repeats of a task are remembered."""
         body = {"messages": messages, "add_generation_prompt": answer_follows, "chat_template_kwargs": options}
         key = orjson.dumps(body)
         known = self._prompts.get(key)
@@ -93,13 +99,14 @@ class EnginePool:
         return known
 
     async def generate(self, prompt: list[int], options: Mapping[str, Any], *, returns_after: str = "") -> Generation:
-        """Let the model write. After a text that ends in ``returns_after`` the conversation is expected to go on."""
+        """Generate. After text that ends in ``returns_after`` the conversation is expected to continue."""
         await self._any()
         slots, tokens, returns = self._slots, prompt, False
         slot = await slots.take(prompt)
         try:
             body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
-            answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
+            async with GRAMMAR_TURNS.of(slot.engine) if "grammar" in options else contextlib.nullcontext():
+                answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
             tokens = prompt + answer["tokens"]
             returns = bool(returns_after) and answer["content"].endswith(returns_after)
         finally:
@@ -108,6 +115,7 @@ class EnginePool:
             text=answer["content"],
             tokens=answer["tokens"],
             cut_off=answer["stop_type"] == "limit",
+            ended=answer["stop_type"] == "eos",
             cached_tokens=answer["timings/cache_n"],
             scores=answer.get("completion_probabilities", []),
         )

@@ -1,20 +1,19 @@
-"""From a request to answers: the prompt, the grammar, what the engine writes, and its tokens."""
+"""From a request to answers: prompt, grammar, generation, and the tokens with their log-probabilities."""
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from nemo_gym.conversion.token_prefix import PrefixMismatchError, splice_prefix
 from responses_api_models.local_model.completions import Outcome, Tokens
+from responses_api_models.local_model.engine import EngineError
 from responses_api_models.local_model.engine_pool import EnginePool, Generation
-from responses_api_models.local_model.grammar import SchemaError
-from responses_api_models.local_model.options import SEEDS, RequestError, Wish
+from responses_api_models.local_model.grammar import AnswerGrammar, Choice, SchemaError, answer_grammar
 from responses_api_models.local_model.prompting import plain_messages
-from responses_api_models.local_model.token_scores import align
-from responses_api_models.local_model.toolbox import CLOSE, Answer, Choice, answer_grammar, read_answer
-from responses_api_models.local_model.worked_examples import Tool
+from responses_api_models.local_model.request import SEEDS, ChatRequest, RequestError
+from responses_api_models.local_model.tool_calls import CLOSE, Answer, Tool, read_answer
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +22,7 @@ CANDIDATES: Final = (64, 1_000_000)
 
 
 class ToolCallingModel:
-    """A model that was never taught to call tools, and does so all the same."""
+    """Lets a model that was not trained on tools call them: described in the prompt, enforced by a grammar."""
 
     def __init__(self, pool: EnginePool, *, token_ids: bool, max_calls: int, carries_tokens: bool = True) -> None:
         self.pool = pool
@@ -31,10 +30,10 @@ class ToolCallingModel:
         self._carries_tokens = token_ids and carries_tokens
         self._max_calls = max_calls
 
-    async def answer(self, wish: Wish) -> list[Outcome]:
-        """As many answers as were asked for."""
-        grammar = self._grammar(wish)
-        prompt = await self._prompt(wish)
+    async def answer(self, request: ChatRequest) -> list[Outcome]:
+        """Generate as many answers as were asked for."""
+        grammar = self._grammar(request)
+        prompt = await self._prompt(request)
         room = await self.pool.context() - len(prompt)
         if room < 1:
             logger.warning(
@@ -44,31 +43,35 @@ class ToolCallingModel:
                 len(prompt) + room,
             )
             return [Outcome(Answer("", []), True, len(prompt), 0, 0)]
-        limit = room if wish.max_tokens is None else min(room, wish.max_tokens)
-        options = {**wish.sampling, "n_predict": limit, "n_probs": self._scores_wanted(wish)}
+        limit = room if request.max_tokens is None else min(room, request.max_tokens)
+        options = {**request.sampling, "n_predict": limit, "n_probs": self._scores_wanted(request)}
         if grammar is not None:
-            options["grammar"] = grammar
-        # One after the other: they share the prompt, and the engine has it at hand.
-        return [await self._one(wish, prompt, _with_seed(options, number)) for number in range(wish.answers)]
+            options["grammar"] = grammar.for_engine(await self.pool.eos_token())
+        # One after the other, as they share the prompt, which the engine then need not read again.
+        return [
+            await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)
+        ]
 
-    def _grammar(self, wish: Wish) -> str | None:
-        # A model that sees calls writes calls, also when it may not; then the grammar keeps it from that.
-        if not wish.tools and wish.schema is None and not any(m.get("tool_calls") for m in wish.messages):
+    def _grammar(self, request: ChatRequest) -> AnswerGrammar | None:
+        # A model that sees calls writes calls, even when it may not; the grammar prevents that.
+        if not request.tools and request.schema is None and not any(m.get("tool_calls") for m in request.messages):
             return None
-        tools = json.dumps([(tool.name, tool.description, tool.parameters) for tool in wish.tools])
+        tools = json.dumps([(tool.name, tool.description, tool.parameters) for tool in request.tools])
         try:
-            return _compiled(tools, json.dumps(wish.schema), wish.choice, 1 if wish.one_call else self._max_calls)
+            return _compiled(
+                tools, json.dumps(request.schema), request.choice, 1 if request.one_call else self._max_calls
+            )
         except SchemaError as error:
             raise RequestError(str(error)) from error
 
-    async def _prompt(self, wish: Wish) -> list[int]:
-        whole = await self.pool.prompt(plain_messages(wish.messages, wish.tools), wish.template_options)
-        carrying = [n for n, message in enumerate(wish.messages) if message.get("generation_token_ids") is not None]
+    async def _prompt(self, request: ChatRequest) -> list[int]:
+        whole = await self.pool.prompt(plain_messages(request.messages, request.tools), request.template_options)
+        carrying = [n for n, message in enumerate(request.messages) if message.get("generation_token_ids") is not None]
         if not self._carries_tokens or not carrying:
             return whole
-        last: Mapping[str, Any] = wish.messages[carrying[-1]]
-        known = plain_messages(wish.messages, wish.tools, count=carrying[-1] + 1)
-        prefix = await self.pool.prompt(known, wish.template_options, answer_follows=False)
+        last: Mapping[str, Any] = request.messages[carrying[-1]]
+        known = plain_messages(request.messages, request.tools, count=carrying[-1] + 1)
+        prefix = await self.pool.prompt(known, request.template_options, answer_follows=False)
         eos = await self.pool.eos_token()
         carried = [*last["prompt_token_ids"], *last["generation_token_ids"]]
         try:
@@ -77,14 +80,20 @@ class ToolCallingModel:
             logger.warning("earlier turns are tokenized anew: %s", error)
             return whole
 
-    def _scores_wanted(self, wish: Wish) -> int:
-        if wish.top_logprobs is None:
+    def _scores_wanted(self, request: ChatRequest) -> int:
+        if request.top_logprobs is None:
             return int(self._token_ids)
-        return max(1, wish.top_logprobs)
+        return max(1, request.top_logprobs)
 
-    async def _one(self, wish: Wish, prompt: list[int], options: Mapping[str, Any]) -> Outcome:
-        generation = await self.pool.generate(prompt, options, returns_after=CLOSE if wish.tools else "")
-        answer = read_answer(generation.text) if wish.tools else Answer(generation.text, [])
+    async def _one(
+        self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, options: Mapping[str, Any]
+    ) -> Outcome:
+        generation = await self.pool.generate(prompt, options, returns_after=CLOSE if request.tools else "")
+        # A limit may cut a character in two; its first half is not text yet.
+        text = generation.text.rstrip("\ufffd") if generation.cut_off else generation.text
+        if grammar is not None and not grammar.accepts(text, cut_off=not generation.ended):
+            raise EngineError(500, f"the engine did not keep to the grammar of its answer: {text[:200]!r}")
+        answer = read_answer(generation.text) if request.tools else Answer(generation.text, [])
         # A call that is complete needs nothing more, even if the limit was reached with its last token.
         complete = bool(answer.calls) and generation.text.endswith(CLOSE)
         return Outcome(
@@ -93,7 +102,7 @@ class ToolCallingModel:
             prompt_tokens=len(prompt),
             cached_tokens=generation.cached_tokens,
             generated_tokens=len(generation.tokens),
-            scores=_shown_scores(generation, wish.top_logprobs),
+            scores=_shown_scores(generation, request.top_logprobs),
             tokens=await self._tokens(prompt, generation) if self._token_ids else None,
         )
 
@@ -106,7 +115,7 @@ class ToolCallingModel:
         return Tokens(prompt, generation.tokens, log_probs)
 
     async def _score(self, prompt: list[int], token: int) -> float:
-        """The log-probability of a token after a prompt, found among the candidates for its place."""
+        """Find the log-probability of a token after a prompt among the candidates for its place."""
         for count in CANDIDATES:
             # The engine lists candidates for what it writes, so it has to write something complete.
             options = {"n_predict": 1, "n_probs": count, "grammar": "root ::= [a-z]"}
@@ -119,20 +128,58 @@ class ToolCallingModel:
 
 
 def _shown_scores(generation: Generation, top: int | None) -> list[dict[str, Any]] | None:
-    """The scores of what can be seen: the token that ends an answer has no text."""
+    """Select the scores of visible tokens: the one that ends an answer has no text."""
     if top is None:
         return None
     return [{**score, "top_logprobs": score["top_logprobs"][:top]} for score in generation.scores if score["bytes"]]
 
 
 def _with_seed(options: dict[str, Any], number: int) -> dict[str, Any]:
-    """Several answers to one request with one seed would be the same answer."""
+    """Vary the seed, or several answers to one request would be the same answer."""
     if number == 0 or not isinstance(options.get("seed"), int):
         return options
     return {**options, "seed": (options["seed"] + number) % SEEDS}
 
 
 @lru_cache(maxsize=256)
-def _compiled(tools: str, schema: str, choice: Choice, max_calls: int) -> str:
+def _compiled(tools: str, schema: str, choice: Choice, max_calls: int) -> AnswerGrammar:
     offered = [Tool(*fields) for fields in json.loads(tools)]
     return answer_grammar(offered, mode=choice, max_calls=max_calls, schema=json.loads(schema))
+
+
+def align(tokens: Sequence[int], scores: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Find the log-probability of every token; None where the engine did not report one.
+
+    The engine reports scores where text became complete: a character of several tokens has one entry, for its last
+    token, and tokens after the end of the visible text (a stop word) have none.
+    """
+    aligned: list[float | None] = [None] * len(tokens)
+    position = 0
+    for number, score in enumerate(scores):
+        following = scores[number + 1] if number + 1 < len(scores) else None
+        end = _end(tokens, position, score, following)
+        if end is None:
+            break
+        aligned[end - 1] = score["logprob"]
+        position = end
+    return aligned
+
+
+def _end(
+    tokens: Sequence[int], start: int, score: Mapping[str, Any], following: Mapping[str, Any] | None
+) -> int | None:
+    """Find where the tokens of an entry end: at its id, and where the next entry can begin."""
+    # Only a character beyond ASCII can be spread over tokens, of one byte or more each.
+    longest = len(score["bytes"]) if any(byte > 127 for byte in score["bytes"]) else 1
+    for end in range(start + 1, min(start + max(longest, 1), len(tokens)) + 1):
+        if tokens[end - 1] == score["id"] and _can_begin(tokens, end, following):
+            return end
+    return None
+
+
+def _can_begin(tokens: Sequence[int], start: int, score: Mapping[str, Any] | None) -> bool:
+    if score is None:
+        return True
+    if any(byte > 127 for byte in score["bytes"]):
+        return score["id"] in tokens[start : start + len(score["bytes"])]
+    return start < len(tokens) and tokens[start] == score["id"]

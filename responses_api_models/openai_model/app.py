@@ -1,8 +1,8 @@
 """A model behind any OpenAI-compatible endpoint.
 
 Requests are forwarded with the configured model's name; what the request leaves open is taken from ``extra_body``.
-Answers are checked once and passed on. Whatever goes wrong upstream becomes one error answer that names the endpoint,
-the model and what to do, and never the key.
+Answers are checked once and forwarded. Whatever goes wrong upstream becomes one error answer, which names the endpoint,
+the model and what to do, but not the key.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,6 @@ from nemo_gym.conversion.unknown_items import release_encoded
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
@@ -30,6 +29,7 @@ from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
     AnswerReader,
+    ForwardedChatParams,
     ForwardedParams,
     answer_model_error,
     refuse_malformed,
@@ -42,7 +42,7 @@ WITHOUT_MODEL: Final = {"model"}
 
 
 class OpenAIModelConfig(BaseResponsesAPIModelConfig):
-    """Which endpoint and model, and how to treat them."""
+    """Which endpoint and model to use, and how."""
 
     openai_base_url: str
     openai_api_key: str = Field(repr=False)
@@ -95,17 +95,17 @@ class OpenAIModel(SimpleResponsesAPIModel):
         )
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app; failed model calls are answered as such and not as a bug of ours."""
+        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
         app = super().setup_webserver()
         app.add_exception_handler(ModelCallError, answer_model_error)
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/responses``, without a look at what the endpoint checks itself."""
+        """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         return self.relay_responses if type(self).responses is OpenAIModel.responses else self.responses
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
-        """Answer with what the endpoint said if it is a response as it stands, else with what could be made of it."""
+        """Forward the endpoint's answer if it is a valid response, else one made from it."""
         if self.config.endpoint == "chat_completions":
             content = encode_json(await self._respond_by_chat(body.asked()))
         else:
@@ -124,8 +124,8 @@ class OpenAIModel(SimpleResponsesAPIModel):
         content = await self._upstream.post("/responses", release_encoded(self._encode(body)))
         return self._reader.response(content, body.model_dump(exclude_unset=True)).response
 
-    async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
         return self._reader.completion(await self._upstream.post("/chat/completions", self._encode(body)))
@@ -143,7 +143,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
         return self._converter.completion_to_response(completion, asked, model=self.config.openai_model)
 
     def _encode(self, body: BaseModel) -> bytes:
-        """What the request sets, over the configured defaults, with our model's name."""
+        """Encode what the request sets, over the configured defaults, with the configured model's name."""
         asked = body.__pydantic_serializer__.to_json(body, exclude_unset=True, exclude=WITHOUT_MODEL)
         if not self.config.extra_body:
             # A request is never empty, so ours is the first of several keys.

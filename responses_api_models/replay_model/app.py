@@ -1,10 +1,10 @@
-"""A model that says what another one said: records every exchange with it, and replays them without it.
+"""A model server that records the exchanges with another model, and replays them without it.
 
-    record    pass every request on, and write down what was answered, also failures
-    replay    answer from the recording, byte for byte; a request that is not in it is an error that names the nearest
-    lenient   answer from the recording, and pass on (and record) what is not in it
+    record    forward every request and record its answer, failures included
+    replay    answer from the recording, byte for byte; an unknown request is an error that names the nearest one
+    lenient   answer from the recording; forward and record what is not in it
 
-Each rollout gets the answers that it got when they were recorded, in that order, however many run at once.
+Each rollout gets the answers that it got when they were recorded, in the same order, however many run at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,12 +34,12 @@ from responses_api_models.replay_model.upstream import EndpointSettings, Forward
 
 RESPONSES: Final = "/v1/responses"
 CHAT: Final = "/v1/chat/completions"
-COMPARED: Final = 200  # requests among which the nearest is looked for
+COMPARED: Final = 200  # how many requests are searched for the nearest
 HINT: Final = "record it (mode: record or lenient), or make the run as it was recorded: same tasks, settings and agent"
 
 
 class ReplayModelConfig(BaseResponsesAPIModelConfig):
-    """Which recording, what to do with it, and whom to ask."""
+    """Which recording to use, how, and whom to ask."""
 
     recording: str
     mode: Literal["record", "replay", "lenient"] = "replay"
@@ -53,7 +53,7 @@ class ReplayModelConfig(BaseResponsesAPIModelConfig):
 
 
 class AnyRequest(BaseModel):
-    """A request that is passed on or looked up as it came: whoever answers it checks it."""
+    """A request that is forwarded or looked up unread: whoever answers it checks it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -62,7 +62,7 @@ class ReplayModel(SimpleResponsesAPIModel):
     """A model server in front of another, or in its place."""
 
     config: ReplayModelConfig
-    # What a cache answers would be missing in the recording.
+    # Answers from a cache would be missing in the recording.
     uses_cache: ClassVar[bool] = False
 
     _recorder: Recorder | None = PrivateAttr(default=None)
@@ -92,11 +92,11 @@ class ReplayModel(SimpleResponsesAPIModel):
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/responses``: bytes for bytes."""
+        """Choose what answers ``/v1/responses``: the recorded bytes."""
         return self.relay_responses
 
     def chat_completions_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/chat/completions``: bytes for bytes."""
+        """Choose what answers ``/v1/chat/completions``: the recorded bytes."""
         return self.relay_chat_completions
 
     async def relay_responses(self, request: Request, body: AnyRequest = Body()) -> Response:  # noqa: ARG002 - JSON
@@ -108,13 +108,13 @@ class ReplayModel(SimpleResponsesAPIModel):
         return _response(await self._answer(CHAT, await request.body(), request.cookies))
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """The same for those who have the parameters at hand."""
+        """Answer a request that is already parsed."""
         return NeMoGymResponse.model_validate_json(await self._good_answer(RESPONSES, body))
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
-        """The same for those who have the parameters at hand."""
+        """Answer a request that is already parsed."""
         return NeMoGymChatCompletion.model_validate_json(await self._good_answer(CHAT, body))
 
     async def _good_answer(self, path: str, body: BaseModel) -> bytes:

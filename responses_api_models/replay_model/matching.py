@@ -1,7 +1,6 @@
-"""What makes two requests the same, and how two that are not differ. Pure.
+"""When two requests count as the same, and how different ones differ.
 
-The order of keys does not matter, nor does a parameter that is null instead of missing. Headers are no part of a
-request.
+The order of keys does not matter, nor whether a parameter is null or missing. Headers are not part of a request.
 """
 
 import json
@@ -17,7 +16,7 @@ MISSING: Final = object()
 
 
 def canonical(body: bytes) -> str:
-    """The one text of all requests that are the same; what is no JSON object is its own text."""
+    """Write a request so that equal requests give equal text; a body that is not a JSON object stays as it is."""
     try:
         request = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -28,12 +27,12 @@ def canonical(body: bytes) -> str:
 
 
 def key_of(path: str, text: str) -> str:
-    """The short name of a request, given its one text."""
+    """Compute the key of a request from its canonical text."""
     return blake2b(f"{path}\n{text}".encode(errors="backslashreplace"), digest_size=16).hexdigest()
 
 
 def common_end(one: str, other: str) -> int:
-    """How many characters two texts have in common at the end."""
+    """Count the characters that two texts have in common at the end."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -45,13 +44,13 @@ def common_end(one: str, other: str) -> int:
 
 
 def likeness(one: str, other: str) -> int:
-    """How much two texts have in common; more is nearer."""
+    """Measure how much two texts have in common; more is nearer."""
     start = common_prefix(one, other)
     return start + common_end(one[start:], other[start:]) - abs(len(one) - len(other)) // 4
 
 
 def first_difference(recorded: str, asked: str) -> str:
-    """Where two requests differ first, in words."""
+    """Describe where two requests first differ."""
     try:
         found = _difference(orjson.loads(recorded), orjson.loads(asked), "")
     except orjson.JSONDecodeError:

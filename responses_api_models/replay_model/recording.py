@@ -1,12 +1,12 @@
-"""The recording: a file with one exchange a line, which only grows.
+"""The recording: a file with one exchange per line, which only grows.
 
     {"key": …, "path": "/v1/responses", "scope": [task, rollout, attempt], "base": …, "head": 812, "tail": 95,
      "request": "what is new", "status": 200, "answer": "the body, character by character"}
 
 A request of a later turn repeats most of the one before it, so only what lies between their common start (``head``)
 and their common end (``tail``) is written; ``base`` is the key of that earlier request. A line is written in one piece
-while nobody else writes. What a crash tore off stays where it is, as a line that nobody can read; everybody else's
-lines are whole. Several processes may record to one file.
+under a lock. A line that a crash cut short stays in the file and is ignored; all other lines are complete. Several
+processes may record to one file.
 """
 
 import base64
@@ -25,7 +25,7 @@ from nemo_gym.metrics.continuity import common_prefix
 from nemo_gym.servers.rollout_scope import RolloutScope
 from responses_api_models.replay_model.matching import common_end
 
-REMEMBERED: Final = 4096  # attempts whose last request is at hand
+REMEMBERED: Final = 4096  # how many attempts to remember the last request of
 WORTHWHILE: Final = 64  # characters in common
 
 Scope = tuple[int, int, int]  # task, rollout, attempt
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request was answered with."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: its key, its path, its one text, and who asked."""
+    """A request: its key, its path, its canonical text, and the rollout that asked."""
 
     key: str
     path: str
@@ -69,7 +69,7 @@ class Recorder:
             self._end_torn_line()
 
     def append(self, asked: Asked, answer: Answer) -> Place:
-        """Write an exchange, all of it or nothing."""
+        """Write an exchange completely or not at all."""
         line = orjson.dumps(self._shortened(asked) | _encoded(answer)) + b"\n"
         with _locked(self._descriptor):
             offset = os.fstat(self._descriptor).st_size
@@ -84,7 +84,7 @@ class Recorder:
         return Place(offset, len(line))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _shortened(self, asked: Asked) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Recorder:
 
 
 class Recording:
-    """What was recorded: where the answers are. The answers themselves stay in the file until they are asked for."""
+    """Where the recorded answers are. The answers themselves stay in the file until they are needed."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -130,20 +130,20 @@ class Recording:
         return sum(map(len, self._places.values()))
 
     def add(self, key: str, scope: Scope | None, place: Place) -> None:
-        """Know of a line that was written meanwhile."""
+        """Add a line that was written meanwhile."""
         self._places.setdefault(key, []).append((scope, place))
         if scope is not None:
             self._own.setdefault((key, *scope[:2]), []).append((scope[2], place))
 
     def is_known(self, key: str) -> bool:
-        """Whether this was ever asked."""
+        """Whether this request was recorded at all."""
         return key in self._places
 
     def find(self, key: str, scope: RolloutScope | None, number: int) -> Place | None:
-        """The answer for an attempt that asks this for the ``number``-th time, counted from 0.
+        """Find the answer for an attempt that asks this for the ``number``-th time, counted from 0.
 
-        An attempt that was recorded gets what it got then. Otherwise the rollout's answers count in the order in which
-        they came. A rollout that was not recorded gets those of others, each rollout beginning with another one.
+        A recorded attempt gets the answer it got then. Otherwise the rollout's answers are used in the order in which
+        they came. A rollout that was not recorded gets those of others, each rollout starting with a different one.
         """
         others = self._places.get(key)
         if not others:
@@ -155,13 +155,13 @@ class Recording:
         return exact[number] if number < len(exact) else None
 
     def answer(self, place: Place) -> Answer:
-        """The answer on a line."""
+        """Read the answer on a line."""
         line = self._line(place)
         body = line["answer"].encode() if "answer" in line else base64.b64decode(line["answer_base64"])
         return Answer(line["status"], body, line.get("headers", {}))
 
     def text(self, place: Place) -> str | None:
-        """The one text of the request on a line; None if a line that it builds on is missing."""
+        """Read the canonical text of the request on a line; None if a line that it builds on is missing."""
         line, pieces = self._line(place), list[dict[str, Any]]()
         while line.get("base") is not None:
             pieces.append(line)
@@ -175,7 +175,7 @@ class Recording:
         return text
 
     def requests(self, scope: RolloutScope | None, most: int) -> Iterator[tuple[Scope | None, Place]]:
-        """One line for each request: first those of the same rollout, then of the same task, then the others."""
+        """List a line for each request: those of the same rollout first, then of the same task, then the others."""
 
         def distance(who: Scope | None) -> int:
             if who is None or scope is None or who[0] != scope.task:
@@ -186,7 +186,7 @@ class Recording:
         yield from sorted(nearest, key=lambda one: (distance(one[0]), one[1]))[:most]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _add_line(self, text: bytes, place: Place) -> None:

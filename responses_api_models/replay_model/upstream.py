@@ -1,4 +1,4 @@
-"""Whom a replay model asks: another model server of the Gym, or an endpoint. Both answer with bytes."""
+"""What a replay model records: another model server of the Gym, or an endpoint. Both answer with bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from nemo_gym.servers.models.failures import ModelAddress, ModelCallError
 from nemo_gym.servers.models.gate import gates_of
 from responses_api_models.replay_model.recording import Answer
 
-# What an error answer says beside its body.
+# Headers that matter in an error answer.
 TELLING: Final = (FAILURE_CLASS_HEADER, "Retry-After")
 
 
@@ -43,10 +43,10 @@ class Forwarded:
 
 
 class Source(Protocol):
-    """Whoever is asked."""
+    """What is asked for answers."""
 
     async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
-        """Pass a request on; a failure is an answer, too."""
+        """Forward a request; a failure is an answer, too."""
         ...
 
 
@@ -59,7 +59,7 @@ class ServerSource:
         self._address = ModelAddress(f"server {name}", name)
 
     async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
-        """Pass a request on."""
+        """Forward a request."""
         try:
             reply = await self._client.post(server_name=self._name, url_path=path, json=body, cookies=cookies)
         except request_errors.RequestFailedError as error:
@@ -69,7 +69,7 @@ class ServerSource:
 
 
 class EndpointSource:
-    """An endpoint outside."""
+    """An endpoint outside the Gym."""
 
     def __init__(self, settings: EndpointSettings, client: ServerClient) -> None:
         check_endpoint(settings.base_url, setting="base_url of the upstream endpoint", has_key=bool(settings.api_key))
@@ -83,7 +83,7 @@ class EndpointSource:
         self._upstream = Upstream(endpoint, address, max_concurrent_requests=settings.max_concurrent_requests)
 
     async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:  # noqa: ARG002 - ours alone
-        """Pass a request on, with the model's name if one is configured."""
+        """Forward a request, with the model's name if one is configured."""
         if self._model is not None:
             body = orjson.dumps(orjson.loads(body) | {"model": self._model})
         try:
@@ -98,7 +98,7 @@ def _failed(error: ModelCallError) -> Forwarded:
 
 
 def source_of(upstream: ModelServerRef | EndpointSettings | None, client: ServerClient) -> Source | None:
-    """Whom the settings mean."""
+    """Choose the source that the settings name."""
     if upstream is None:
         return None
     return (

@@ -1,9 +1,9 @@
-"""A model behind one or several endpoints that speak Chat Completions: vLLM, SGLang, llama.cpp and their kind.
+"""A model behind one or several endpoints that speak Chat Completions: vLLM, SGLang, llama.cpp and similar servers.
 
-Requests of the Responses API are converted, sessions stay with their endpoint, and, for training, every answer carries
-the tokens it was made of. A prompt that does not fit the context gets an empty, incomplete answer: the rollout ends
-there, as it would have with one token more. Everything else that goes wrong upstream becomes one error answer that
-names the endpoint, the model and what to do, and never the key.
+Requests of the Responses API are converted, sessions stay with their endpoint, and for training every answer carries
+its tokens. A prompt that does not fit the context gets an empty, incomplete answer: the rollout ends there, as it would
+have with one token more. Everything else that goes wrong upstream becomes one error answer, which names the endpoint,
+the model and what to do, but not the key.
 """
 
 import asyncio
@@ -17,29 +17,43 @@ from pydantic import PrivateAttr
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
+    NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.responses_converter import request_as_sent
-from nemo_gym.servers.models.answering import answer_model_error
+from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_responses_input_output_items
+from nemo_gym.servers.models.answering import ForwardedChatParams, answer_model_error
 from nemo_gym.servers.models.failures import ModelCallError
 from nemo_gym.servers.models.gate import gates_of
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, good_content
-from responses_api_models.vllm_model.settings import VLLMModelConfig, unsupported_settings
+from responses_api_models.vllm_model.settings import (
+    VLLMModelConfig,
+    make_converter,
+    open_clients,
+    unsupported_settings,
+)
+
+# Servers written for NeMo Gym import the converter from here.
+__all__ = ["VLLMConverter", "VLLMModel", "VLLMModelConfig", "split_responses_input_output_items"]
 
 
 class UnsupportedSettingsError(ConfigError, NotImplementedError):
-    """Settings that exclude each other."""
+    """Settings that cannot be combined."""
 
 
 class VLLMModel(SimpleResponsesAPIModel):
-    """A model server that asks inference servers."""
+    """A model server that asks inference servers.
+
+    Subclasses may override ``get_converter`` and ``_preprocess_chat_completion_create_params``. One that learns its
+    endpoints only later sets them in ``config`` and calls ``_post_init`` again.
+    """
 
     config: VLLMModelConfig
 
     _calls: ModelCalls = PrivateAttr()
+    _converter: VLLMConverter = PrivateAttr()
+    _clients: list[NeMoGymAsyncOpenAI] = PrivateAttr(default_factory=list)
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare the clients; nothing is sent yet."""
@@ -47,13 +61,32 @@ class VLLMModel(SimpleResponsesAPIModel):
         excluded = unsupported_settings(self.config)
         if excluded:
             raise UnsupportedSettingsError(
-                f"{self.config.name}: is_responses_native does not go together with {', '.join(excluded)}",
+                f"{self.config.name}: is_responses_native cannot be combined with {', '.join(excluded)}",
                 hint="set is_responses_native: false",
             )
-        self._calls = ModelCalls(self.config, gates_of(self.server_client))
+        self._post_init()
+
+    def _post_init(self) -> None:
+        self._converter = self.get_converter()
+        name = "_preprocess_chat_completion_create_params"
+        is_overridden = getattr(type(self), name) is not getattr(VLLMModel, name)
+        preprocess = getattr(self, name) if is_overridden else None
+        self._calls = ModelCalls(self.config, gates_of(self.server_client), self._converter, preprocess)
+        self._clients = open_clients(self.config)
+
+    def get_converter(self) -> VLLMConverter:
+        """Make the converter between the Responses API and Chat Completions."""
+        return make_converter(self.config)
+
+    def _preprocess_chat_completion_create_params(
+        self, request: Request | None, body_dict: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Adapt a chat request to the endpoint. The result is sent as it is, apart from the model's name."""
+        del request  # for subclasses
+        return self._calls.adapted(body_dict)
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app; failed model calls are answered as such and not as a bug of ours."""
+        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
         app = super().setup_webserver()
         app.add_exception_handler(ModelCallError, answer_model_error)
         app.post("/tokenize")(self.tokenize)
@@ -62,10 +95,10 @@ class VLLMModel(SimpleResponsesAPIModel):
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/responses``, without a look at what the endpoint checks itself."""
+        """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         if type(self).responses is not VLLMModel.responses:
             return self.responses
-        is_one = len(self._calls.replicas.all) == 1
+        is_one = len(self._calls.replicas.all) == 1 and self._calls.preprocess is None
         return self._calls.relay_responses if is_one else SessionCalls(self._calls).relay_responses
 
     async def responses(  # type: ignore[override]  # FastAPI passes what a handler names
@@ -73,27 +106,28 @@ class VLLMModel(SimpleResponsesAPIModel):
     ) -> NeMoGymResponse:
         """Answer a Responses API request."""
         return NeMoGymResponse.model_validate(
-            await self._calls.respond(self._calls.session(request), request_as_sent(body))
+            await self._calls.respond(self._calls.session(request), request_as_sent(body), request=request)
         )
 
     async def chat_completions(  # type: ignore[override]  # FastAPI passes what a handler names
-        self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+        self, request: Request, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
-        """Answer a Chat Completions request."""
-        return await self._calls.complete(self._calls.session(request), body.model_dump(exclude_unset=True))
+        """Answer a Chat Completions request; options that the protocol does not know reach the endpoint."""
+        chat = body.model_dump(exclude_unset=True)
+        return await self._calls.complete(self._calls.session(request), chat, request=request)
 
     async def tokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
-        """Turn a prompt into tokens, where an endpoint can."""
+        """Turn a prompt into tokens, if the endpoint can."""
         answer = await self._calls.post(self._calls.session(request), "/tokenize", body)
         return Response(good_content(answer), media_type="application/json")
 
     async def detokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
-        """Turn tokens into text, where an endpoint can."""
+        """Turn tokens into text, if the endpoint can."""
         answer = await self._calls.post(self._calls.session(request), "/detokenize", body)
         return Response(good_content(answer), media_type="application/json")
 
     async def health(self) -> JSONResponse:
-        """Which endpoints work, and how long their queues are; 503 if none does."""
+        """Report which endpoints work and how long their queues are; 503 if none works."""
         healthy = await asyncio.gather(*(replica.is_healthy() for replica in self._calls.replicas.all))
         found = [
             {"endpoint": replica.address.endpoint, "healthy": works, "queue_depth": replica.gauge.depth}

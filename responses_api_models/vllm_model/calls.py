@@ -1,65 +1,86 @@
-"""The way of a request to an endpoint and of the answer back, for every route of a vllm_model."""
+"""How a request gets to an endpoint and its answer back, for every route of a vllm_model."""
 
 import asyncio
 import contextlib
+import inspect
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 from fastapi import Body, Request
 from fastapi.responses import Response
 
+from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.reading import error_body
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion
-from nemo_gym.responses_converter import ReasoningParserError
+from nemo_gym.responses_converter import ReasoningParserError, ResponsesConverter
 from nemo_gym.schemas.chat import NeMoGymChatCompletionMessageForTraining
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.servers.models.answering import MALFORMED, ForwardedParams, refuse_malformed
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
-from responses_api_models.vllm_model.completions import empty_completion, is_idle_turn, is_overflow
-from responses_api_models.vllm_model.knobs import KnobError, add_audio, audio_urls, set_knobs, wants_audio
 from responses_api_models.vllm_model.replicas import Answered, Replica
-from responses_api_models.vllm_model.settings import VLLMModelConfig, make_converter, open_replicas
+from responses_api_models.vllm_model.request_metadata import (
+    MetadataError,
+    add_audio,
+    audio_urls,
+    wants_audio,
+    with_options,
+)
+from responses_api_models.vllm_model.settings import VLLMModelConfig, open_replicas
 from responses_api_models.vllm_model.tokens import (
     OPTIONS,
     PREFIX_FIELD,
     SUPPORT_HINT,
     TokenError,
     carry_prefix,
+    check_prompt,
     tokens_of,
 )
 
 TEMPLATED: Final = ("messages", "tools", "chat_template_kwargs", PREFIX_FIELD)
+# How vLLM, SGLang and llama.cpp say that a prompt is too long. A refusal may mention max_tokens for other reasons.
+OVERFLOW: Final = re.compile(
+    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.IGNORECASE | re.DOTALL
+)
+
+# A subclass's say in what is sent: from the request and the chat to the chat, at once or later.
+Preprocess = Callable[[Request | None, dict[str, Any]], Any]
 
 
 class ModelCalls:
     """Everything that a vllm_model asks of its endpoints."""
 
-    def __init__(self, config: VLLMModelConfig, gates: Gates) -> None:
+    def __init__(
+        self, config: VLLMModelConfig, gates: Gates, converter: ResponsesConverter, preprocess: Preprocess | None = None
+    ) -> None:
         self.config = config
         self.replicas = open_replicas(config, gates)
-        self._converter = make_converter(config)
+        self._converter = converter
+        self.preprocess = preprocess
         limit = config.max_concurrent_requests
         self._slots: contextlib.AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
         )
 
     def session(self, request: Request) -> str:
-        """Who asks; with one endpoint that does not matter."""
+        """Identify the caller; with one endpoint that does not matter."""
         return str(request.session[SESSION_ID_KEY]) if len(self.replicas.all) > 1 else ""
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
         """Answer a Responses API request; for a model of one endpoint."""
         return Response(encode_json(await self.respond("", body.asked())), media_type="application/json")
 
-    async def respond(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The response to a request of the Responses API."""
+    async def respond(
+        self, session: str, asked: Mapping[str, Any], *, request: Request | None = None
+    ) -> dict[str, Any]:
+        """Answer a request of the Responses API."""
         if self.config.is_responses_native:
             return await self._respond_natively(session, asked)
         try:
@@ -69,7 +90,7 @@ class ModelCalls:
         except MALFORMED:
             refuse_malformed(asked)
             raise
-        completion = await self.complete(session, chat)
+        completion = await self.complete(session, chat, request=request)
         try:
             return self._converter.completion_to_response(completion, asked, model=self.config.model)
         except ReasoningParserError as error:
@@ -78,7 +99,7 @@ class ModelCalls:
             raise address.error(ModelErrorKind.INVALID_RESPONSE, str(error), hint=hint) from error
 
     async def _respond_natively(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        body = self._with_knobs(asked)
+        body = self._with_options(asked)
         if isinstance(body["input"], list):
             body["input"] = release_items(body["input"])
         answer = await self.post(session, "/responses", body)
@@ -87,9 +108,11 @@ class ModelCalls:
             return self._converter.completion_to_response(completion, asked, model=self.config.model)
         return answer.replica.reader.response(good_content(answer), asked).response.model_dump()
 
-    async def complete(self, session: str, chat: dict[str, Any]) -> NeMoGymChatCompletion:
-        """The completion of a chat, with its tokens if they are wanted."""
-        body = await self._prepare(chat)
+    async def complete(
+        self, session: str, chat: dict[str, Any], *, request: Request | None = None
+    ) -> NeMoGymChatCompletion:
+        """Complete a chat, with its tokens if they are wanted."""
+        body = await self._prepare(chat, request)
         now = int(time.time())
         if not self.config.sequential_reasoning_allowed and is_idle_turn(body["messages"]):
             return empty_completion("content_filter", model=self.config.model, created=now)
@@ -101,34 +124,44 @@ class ModelCalls:
             await self._add_tokens(completion, session, body, answer.replica)
         return completion
 
-    async def _prepare(self, chat: dict[str, Any]) -> dict[str, Any]:
+    async def _prepare(self, chat: dict[str, Any], request: Request | None) -> dict[str, Any]:
         metadata = chat.get("metadata")
-        body = self._with_knobs(chat)
+        if self.preprocess is None:
+            body = self.adapted(chat)
+        else:
+            body = self.preprocess(request, chat)
+            if inspect.isawaitable(body):
+                body = await body
+        if metadata and wants_audio(metadata):
+            root = Path(self.config.audio_root) if self.config.audio_root else None
+            try:
+                add_audio(body["messages"], await asyncio.to_thread(audio_urls, metadata, root))
+            except MetadataError as error:
+                raise self._rejected(str(error)) from error
+        return body
+
+    def adapted(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        """Adapt a chat to the endpoint as the settings say; recordings, which have to be read, are added later."""
+        body = self._with_options(chat)
         if self.config.replace_developer_role_with_system:
             body["messages"] = [
                 message | {"role": "system"} if message["role"] == "developer" else message
                 for message in body["messages"]
             ]
-        if metadata and wants_audio(metadata):
-            root = Path(self.config.audio_root) if self.config.audio_root else None
-            try:
-                add_audio(body["messages"], await asyncio.to_thread(audio_urls, metadata, root))
-            except KnobError as error:
-                raise self._rejected(str(error)) from error
         if self.config.return_token_id_information:
             carry_prefix(body)
             body = {**OPTIONS, **body, "logprobs": True}
         return body
 
-    def _with_knobs(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_options(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         config = self.config
         try:
-            return set_knobs(
+            return with_options(
                 asked,
                 extra_body=config.extra_body or {},
                 chat_template_kwargs=config.chat_template_kwargs or {},
             )
-        except KnobError as error:
+        except MetadataError as error:
             raise self._rejected(str(error)) from error
 
     async def _add_tokens(
@@ -138,11 +171,12 @@ class ModelCalls:
         for choice in completion.choices:
             try:
                 tokens = tokens_of(completion, choice)
+                if tokens.prompt is None and prompt is None:
+                    prompt = await self._prompt_tokens(session, body)
+                check_prompt(tokens.prompt or prompt or [], completion)
             except TokenError as error:
                 reason = f"the answer has {error}"
                 raise replica.address.error(ModelErrorKind.INVALID_RESPONSE, reason, hint=SUPPORT_HINT) from error
-            if tokens.prompt is None and prompt is None:
-                prompt = await self._prompt_tokens(session, body)
             message = choice.message.model_dump() | tokens.fields(prompt or [])
             choice.message = NeMoGymChatCompletionMessageForTraining.model_validate(message)
 
@@ -159,7 +193,7 @@ class ModelCalls:
         return tokens
 
     async def post(self, session: str, path: str, body: Mapping[str, Any]) -> Answered:
-        """The answer to a request in the endpoint's own words."""
+        """Send a request to the endpoint of a session."""
         content = encode_json({**body, "model": self.config.model})
         async with self._slots:
             return await self.replicas.post(session, path, content)
@@ -169,21 +203,48 @@ class ModelCalls:
 
 
 class SessionCalls:
-    """The same for a model of several endpoints, where it matters who asks."""
+    """The same for a model of several endpoints, or a subclass, for which it matters who asks."""
 
     def __init__(self, calls: ModelCalls) -> None:
         self._calls = calls
 
     async def relay_responses(self, request: Request, body: ForwardedParams = Body()) -> Response:
         """Answer a Responses API request."""
-        answer = await self._calls.respond(self._calls.session(request), body.asked())
+        answer = await self._calls.respond(self._calls.session(request), body.asked(), request=request)
         return Response(encode_json(answer), media_type="application/json")
 
 
 def good_content(answer: Answered) -> bytes:
-    """The body of an answer that is no error."""
+    """Return the body of an answer; an error status is raised."""
     if answer.status >= 400:
         raise answer.replica.address.refusal(
             answer.status, answer.headers, error_body(answer.content), attempts=answer.attempts
         )
     return answer.content
+
+
+def is_overflow(status: int, content: bytes) -> bool:
+    """Whether an endpoint refuses a prompt because it is too long."""
+    return status == 400 and OVERFLOW.search(content) is not None
+
+
+def is_idle_turn(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the assistant spoke last and neither said nor called anything: it would think again, and again."""
+    last = messages[-1] if messages else {}
+    return last.get("role") == "assistant" and not last.get("content") and not last.get("tool_calls")
+
+
+def empty_completion(
+    finish_reason: Literal["length", "content_filter"], *, model: str, created: int
+) -> NeMoGymChatCompletion:
+    """Make an answer without content."""
+    message = {"role": "assistant", "content": None}
+    return NeMoGymChatCompletion.model_validate(
+        {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "choices": [{"finish_reason": finish_reason, "index": 0, "message": message}],
+            "created": created,
+            "model": model,
+            "object": "chat.completion",
+        }
+    )

@@ -1,15 +1,15 @@
-"""How many requests wait inside an endpoint, as far as it says, and holding ours back while they are too many.
+"""How many requests wait inside an endpoint, and holding ours back while there are too many.
 
-Inference servers take in more than they work on; what waits there grows old against its timeout, and is lost if the
-server goes. Those that publish the length of their queue (``/metrics``, in the words of Prometheus) are asked about it
-when there is something to hold back, at most twice a second; those that do not are left in peace.
+Inference servers accept more requests than they work on. Those that wait there use up their timeout, and are lost if
+the server goes down. Servers that publish the length of their queue (``/metrics`` in Prometheus format) are asked for
+it when there is something to hold back, at most twice a second; the others are rarely asked.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-# One name a server: vLLM, SGLang, llama.cpp, TGI.
+# One name for each server: vLLM, SGLang, llama.cpp, TGI.
 METRICS: Final = (
     "vllm:num_requests_waiting",
     "sglang:num_queue_reqs",
@@ -24,7 +24,7 @@ ReadMetrics = Callable[[], Awaitable[str | None]]
 
 
 def queue_depth(metrics: str) -> int | None:
-    """The requests that wait, of all engines together; None if the text does not say."""
+    """Read the number of waiting requests of all engines together; None if the text does not say."""
     found: list[float] = []
     for line in metrics.splitlines():
         name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
@@ -43,7 +43,7 @@ def _number(words: list[str]) -> float | None:
 
 
 class QueueGauge:
-    """Lets requests go to one endpoint while its queue is short, or unknown."""
+    """Lets requests through to one endpoint while its queue is short or unknown."""
 
     def __init__(self, read: ReadMetrics, *, limit: int | None) -> None:
         self.depth: int | None = None
@@ -54,7 +54,7 @@ class QueueGauge:
         self._reading = asyncio.Lock()
 
     def may_go(self, in_flight: int) -> bool:
-        """True if a request may go at once, as far as that is known without asking."""
+        """Whether a request may go at once, as far as that is known without asking."""
         if self._limit is None or in_flight < MIN_IN_FLIGHT:
             return True
         if self._is_old(asyncio.get_running_loop().time()):
@@ -62,7 +62,7 @@ class QueueGauge:
         return self._go()
 
     async def wait(self, *, seconds: float) -> bool:
-        """Wait for a place in the queue; False if there was none in that time."""
+        """Wait for a place in the queue; False if none became free in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
@@ -74,14 +74,14 @@ class QueueGauge:
             await asyncio.sleep(FRESH_S)
 
     def _go(self) -> bool:
-        """Take a place in the queue, if there is one; those taken since it was read are in it by now."""
+        """Take a place in the queue if there is one. Places taken since the last reading are occupied by now."""
         if self._limit is not None and self.depth and self.depth + self._sent > self._limit:
             return False
         self._sent += 1
         return True
 
     async def _refresh(self, now: float) -> None:
-        """Read the depth anew if it is old; whoever comes meanwhile goes by the old one, if there is one."""
+        """Read the depth again if it is old. Meanwhile others use the old one, if there is one."""
         if not self._is_old(now) or (self._reading.locked() and self.depth is not None):
             return
         async with self._reading:

@@ -1,8 +1,8 @@
-"""Several endpoints of one model: a session stays with the one it began at, until that one is gone.
+"""Several endpoints of one model: a session stays with its endpoint until that is gone.
 
-Staying matters: an inference server remembers the prompts it has seen. An endpoint that can't be reached, or says that
-it can't serve, is left alone for a while and asked for its health before it gets work again; its sessions move to the
-next one. Every call is tried a bounded number of times.
+Staying matters, because an inference server remembers the prompts it has seen. An endpoint that cannot be reached, or
+says that it cannot serve, is left alone for a while, and its health is checked before it gets work again; its sessions
+move to the next one. Every call is tried a bounded number of times.
 """
 
 import asyncio
@@ -26,14 +26,12 @@ logger = logging.getLogger(__name__)
 GONE: Final = frozenset({502, 503})
 REST_S: Final = 5.0
 REMEMBERED_SESSIONS: Final = 65_536
-QUEUE_HINT: Final = (
-    "the endpoint has more to do than it can: send less at once, add endpoints, or raise max_queue_depth"
-)
+QUEUE_HINT: Final = "the endpoint is overloaded: send fewer requests at once, add endpoints, or raise max_queue_depth"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer of any status, and who gave it."""
+    """An answer of any status, and the endpoint that gave it."""
 
     replica: "Replica"
     reply: aiohttp.ClientResponse
@@ -43,7 +41,7 @@ class Answered:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the answer, which only errors are asked for."""
+        """The headers of the answer, which matter only for errors."""
         return self.reply.headers
 
 
@@ -68,7 +66,7 @@ class Replica:
 
     @property
     def root(self) -> str:
-        """Where the routes are that do not belong to OpenAI's protocol."""
+        """The base of routes that are not part of OpenAI's protocol."""
         return self.endpoint.base_url.removesuffix("/v1")
 
     async def post(self, path: str, body: bytes, *, seconds: float) -> Answered:
@@ -85,7 +83,7 @@ class Replica:
             self.in_flight -= 1
 
     async def is_healthy(self) -> bool:
-        """Whether the endpoint says that it works; one without such a route works if it answers at all."""
+        """Ask the endpoint whether it works; one without a health route works if it answers at all."""
         try:
             reply = await self.probe.send("GET", f"{self.root}/health", None)
         except RequestFailedError:
@@ -112,7 +110,7 @@ class Replicas:
         self._known = 0
 
     async def post(self, session: str, path: str, body: bytes) -> Answered:
-        """The answer of the session's endpoint, or of another if that is gone; raises ``ModelCallError`` if of none."""
+        """Ask the session's endpoint, or another if that is gone; raises ``ModelCallError`` if none answers."""
         attempt = 1
         left: set[int] = set()
         while True:
@@ -143,7 +141,7 @@ class Replicas:
             return error
 
     def index_of(self, session: str) -> int:
-        """Where a session belongs: the first time it is seen, in turn."""
+        """Return the endpoint of a session; new sessions are assigned in turn."""
         if len(self.all) == 1:
             return 0
         index = self._assigned.get(session)
@@ -159,7 +157,7 @@ class Replicas:
             del self._assigned[next(iter(self._assigned))]
 
     async def _choose(self, session: str) -> int:
-        """The session's endpoint if it works; else the next that does, for good; else the first one all the same."""
+        """Choose the session's endpoint if it works, else move the session to the next that does; else keep it."""
         first = self.index_of(session)
         for index in [(first + step) % len(self.all) for step in range(len(self.all))]:
             if await self._works(self.all[index]):
@@ -174,7 +172,7 @@ class Replicas:
         now = asyncio.get_running_loop().time()
         if now < replica.down_until:
             return False
-        replica.down_until = now + REST_S  # for everybody else, while this one asks
+        replica.down_until = now + REST_S  # for all others, while this call asks
         if not await replica.is_healthy():
             return False
         replica.down_until = None
@@ -182,7 +180,7 @@ class Replicas:
         return True
 
     def _leave(self, index: int) -> bool:
-        """Leave an endpoint alone for a while; True if there is another that works."""
+        """Leave an endpoint alone for a while; return whether another one works."""
         if len(self.all) == 1:
             return False
         replica = self.all[index]
@@ -206,7 +204,7 @@ def _words(result: Answered | RequestFailedError) -> str:
 
 
 def _last(result: Answered | RequestFailedError, address: ModelAddress, attempts: int) -> Answered:
-    """The result of the last attempt: an answer with an error status is still an answer."""
+    """Return the result of the last attempt: an answer with an error status is still an answer."""
     if isinstance(result, Answered):
         return replace(result, attempts=attempts)
     if attempts == 1:

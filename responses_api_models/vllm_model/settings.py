@@ -1,10 +1,11 @@
-"""The settings of a vllm_model, and what they amount to: endpoints, and a converter."""
+"""The settings of a vllm_model, and the endpoints, clients and converter made from them."""
 
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
+from nemo_gym.openai_utils import NeMoGymAsyncOpenAI
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint
@@ -16,7 +17,7 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class VLLMModelConfig(BaseResponsesAPIModelConfig):
-    """Which endpoints and model, and how to treat them."""
+    """Which endpoints and model to use, and how."""
 
     base_url: str | list[str]
     api_key: str = Field(repr=False)
@@ -46,12 +47,12 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
 
     @property
     def base_urls(self) -> list[str]:
-        """The endpoints, however many."""
+        """The endpoints as a list."""
         return [self.base_url] if isinstance(self.base_url, str) else self.base_url
 
 
 def unsupported_settings(config: VLLMModelConfig) -> list[str]:
-    """The settings that an endpoint's own Responses API leaves no room for."""
+    """List the settings that cannot be combined with an endpoint's own Responses API."""
     if not config.is_responses_native:
         return []
     asked_for = {
@@ -63,7 +64,7 @@ def unsupported_settings(config: VLLMModelConfig) -> list[str]:
 
 
 def open_replicas(config: VLLMModelConfig, gates: Gates) -> Replicas:
-    """The endpoints; nothing is sent yet."""
+    """Prepare the endpoints; nothing is sent yet."""
     for url in config.base_urls:
         check_endpoint(url, setting=f"base_url of {config.name}", has_key=bool(config.api_key))
     limit = config.endpoint_max_concurrent_requests
@@ -92,8 +93,23 @@ def _replica(config: VLLMModelConfig, url: str, door: Door) -> Replica:
     )
 
 
+def open_clients(config: VLLMModelConfig) -> list[NeMoGymAsyncOpenAI]:
+    """Make a plain client of each endpoint, for subclasses with calls of their own."""
+    return [
+        NeMoGymAsyncOpenAI(
+            base_url=url,
+            api_key=config.api_key,
+            default_headers=config.default_headers,
+            request_timeout_s=config.request_timeout_s,
+            connect_timeout_s=config.connect_timeout_s,
+            max_retries=config.max_retries,
+        )
+        for url in config.base_urls
+    ]
+
+
 def make_converter(config: VLLMModelConfig) -> ResponsesConverter:
-    """The converter; an endpoint that parses reasoning gets it back parsed."""
+    """Make the converter. An endpoint that returns reasoning separately also gets it back separately."""
     parsed = config.uses_reasoning_parser and config.uses_interleaved_reasoning
     return ResponsesConverter(
         return_token_id_information=config.return_token_id_information,

@@ -1,8 +1,8 @@
-"""The true tokens of a call: taken from what the endpoint answers, and given back with the next request. Pure.
+"""The true tokens of a call: read from the endpoint's answer, and sent back with the next request.
 
-Endpoints tell them in three ways: on the message (servers of trainers), in fields of their own (vLLM's
-``return_token_ids``), or as log-probabilities whose tokens are written ``token_id:7``. Tokens that do not fit together
-are refused: a trainer could not tell.
+Endpoints return them in several ways: on the message (servers of trainers), beside it (vLLM's ``token_ids``, SGLang's
+``response_token_ids``), or with the log-probabilities (written ``token_id:7``, or llama.cpp's ``id``). Tokens that do
+not fit together are refused, because a trainer could not tell that they are wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,13 @@ from nemo_gym.conversion.parts import TOKEN_FIELDS
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChoice
 
 PREFIX_FIELD: Final = "required_prefix_token_ids"
-OPTIONS: Final[Mapping[str, Any]] = {"logprobs": True, "top_logprobs": 0, "return_tokens_as_token_ids": True}
+OPTIONS: Final[Mapping[str, Any]] = {
+    "logprobs": True,
+    "top_logprobs": 0,
+    "return_tokens_as_token_ids": True,
+    # The prompt's ids come with the answer: /tokenize does not know every option that changes a prompt.
+    "return_token_ids": True,
+}
 _ID_MARK: Final = "token_id:"
 SUPPORT_HINT: Final = (
     "an endpoint has to return its tokens for this (vLLM does); without that, set return_token_id_information: false"
@@ -26,7 +32,7 @@ class TokenError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CallTokens:
-    """The tokens of one answer; the prompt's may have to be asked for separately."""
+    """The tokens of one answer. Those of the prompt may have to be asked for separately."""
 
     generation: list[int]
     log_probs: list[float]
@@ -34,16 +40,16 @@ class CallTokens:
     routed_experts: Any | None = None
 
     def fields(self, prompt: list[int]) -> dict[str, Any]:
-        """The fields of the message that carries them."""
+        """Return the fields of the message that carries them."""
         values = (self.prompt or prompt, self.generation, self.log_probs, self.routed_experts)
         return {name: value for name, value in zip(TOKEN_FIELDS, values, strict=True) if value is not None}
 
 
 def carry_prefix(chat: dict[str, Any]) -> None:
-    """Say what the prompt has to begin with: the tokens of the last answer and of all that went before it.
+    """Set what the prompt has to begin with: the tokens of the last answer and of everything before it.
 
-    Those of earlier answers are contained in these, and not sent: a long conversation would be sent as often as it has
-    turns.
+    These contain the tokens of earlier answers, so those are not sent again: else a long conversation would be sent as
+    often as it has turns.
     """
     messages: list[dict[str, Any]] = chat["messages"]
     trained = [number for number, message in enumerate(messages) if message.get("generation_token_ids") is not None]
@@ -56,7 +62,7 @@ def carry_prefix(chat: dict[str, Any]) -> None:
 
 
 def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallTokens:
-    """The tokens of one answer."""
+    """Read the tokens of one answer."""
     message = choice.message.model_extra or {}
     told = getattr(choice.message, "generation_token_ids", None)
     if told is not None:
@@ -67,18 +73,30 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
             routed_experts=getattr(choice.message, "routed_experts", None),
         )
     else:
-        scores = _scores(choice)
-        ids = (choice.model_extra or {}).get("token_ids")
-        prompt = message.get("prompt_token_ids") or (completion.model_extra or {}).get("prompt_token_ids")
+        scores, beside = _scores(choice), choice.model_extra or {}
+        ids = _first("token_ids", beside) or _first("response_token_ids", beside)
+        prompt = _first("prompt_token_ids", message, beside, completion.model_extra or {})
         tokens = CallTokens(
             generation=[_token_id(score) for score in scores] if ids is None else _ids(ids),
             log_probs=[_log_prob(score) for score in scores],
             prompt=None if prompt is None else _ids(prompt),
+            routed_experts=_first("routed_experts", message, beside),
         )
     if len(tokens.generation) != len(tokens.log_probs):
         lengths = f"{len(tokens.generation)} tokens and {len(tokens.log_probs)} log-probabilities"
-        raise TokenError(f"{lengths}: there is one for each")
+        raise TokenError(f"{lengths}, where there must be one for each")
     return tokens
+
+
+def check_prompt(prompt: Sequence[int], completion: NeMoGymChatCompletion) -> None:
+    """Refuse prompt tokens of another number than the endpoint counted."""
+    counted = completion.usage.prompt_tokens if completion.usage else None
+    if counted is not None and counted != len(prompt):
+        raise TokenError(f"{counted} prompt tokens, but {len(prompt)} ids were found for them")
+
+
+def _first(name: str, *places: Mapping[str, Any]) -> Any:
+    return next((place[name] for place in places if place.get(name) is not None), None)
 
 
 def _scores(choice: NeMoGymChoice) -> Sequence[Mapping[str, Any]]:
@@ -90,11 +108,13 @@ def _scores(choice: NeMoGymChoice) -> Sequence[Mapping[str, Any]]:
 
 def _ids(tokens: Any) -> list[int]:
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-        raise TokenError("tokens that are no list of numbers")
+        raise TokenError("tokens that are not a list of numbers")
     return tokens
 
 
 def _token_id(score: Mapping[str, Any]) -> int:
+    if isinstance(score.get("id"), int):
+        return int(score["id"])
     token = score.get("token")
     if not isinstance(token, str) or not token.startswith(_ID_MARK) or not token[len(_ID_MARK) :].isdigit():
         raise TokenError(f"the token {token!r:.40} instead of its id, although that was asked for")

@@ -202,7 +202,7 @@ def test_rewards_are_profiled(run):
         "Profile of each task: results/out_reward_profiling.jsonl",
         "Metrics of each agent: results/out_agent_metrics.json",
         "Difficulty of each task: results/out_difficulty.jsonl",
-        "Picture: results/out_solve_rates.svg",
+        "Chart: results/out_solve_rates.svg",
     ]
     assert "always  2  100.0 %" in ran.out
 

@@ -122,3 +122,25 @@ def test_quick_commands_import_nothing_heavy(command):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert HEAVY.isdisjoint(done.stderr.split())
+
+
+def test_environments_are_listed_with_what_they_need(run):
+    rows = {row["name"]: row for row in json.loads(run("ng_list_environments", "+json=true").out)}
+    assert rows["calculator"]["domain"] == "math"
+    assert rows["calculator"]["licence"] == "Apache 2.0"
+    assert "calculator" in run("ng", "list", "environments", "--query", "arithmetic").out
+    assert "simple_agent" in run("ng_list_agents").out
+    assert "openai_model" in run("ng_list_models").out
+
+
+def test_one_entry_is_shown_whole_and_a_misspelt_one_is_named(run):
+    assert "resources_servers" in run("ng_list_environments", "+name=calculator").out
+    ran = run("ng_list_environments", "+name=calculater")
+    assert ran.code == 2
+    assert "calculator" in ran.err
+
+
+def test_a_word_finds_everything_that_it_leads_to(run):
+    rows = json.loads(run("ng_search", "+query=calculator", "+json=true").out)
+    assert {row["kind"] for row in rows} >= {"resources_servers"}
+    assert run("ng_search").code == 2

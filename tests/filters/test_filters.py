@@ -116,7 +116,7 @@ def test_a_filter_holds_a_rollout_back(text):
         ("agent in []", 10, "expected a value, found ']'"),
         ("agent not == 1", 10, "expected 'in' or 'contains', found '=='"),
         ("agent is 3", 9, "expected null, found '3'"),
-        ("reward < 1x", 9, "a number that is none"),
+        ("reward < 1x", 9, "not a number"),
         ("reward ; 1", 7, "unexpected ';'"),
         ("not", 3, "expected a column or a value, found the end"),
         ("and reward < 1", 0, "expected a column or a value, found 'and'"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.compare import Change, compare, reward_changes
+from nemo_gym.metrics.compare import Change, Run, compare, read_contents, reward_changes
 from nemo_gym.metrics.difficulty import band_of, solve_rate_counts, solve_rate_svg, solve_rates
 from nemo_gym.metrics.intervals import Interval
 from nemo_gym.metrics.report import bars, comparison_text, histogram, interval_table, solve_rate_table
@@ -77,21 +77,21 @@ def run(rewards: dict[int, list[float | None]]) -> RolloutTable:
 def test_only_common_tasks_are_compared_each_with_its_mean() -> None:
     a = run({0: [1.0, 0.0], 1: [0.0], 2: [1.0], 5: [1.0]})
     b = run({0: [1.0], 1: [1.0, 1.0], 2: [0.0], 7: [0.0], 8: [0.0]})
-    result = compare(a, b)
+    result = compare(Run(a), Run(b))
     assert (result.tasks, result.only_a, result.only_b) == (3, 1, 2)
     assert (result.mean_a, result.mean_b) == (0.5, pytest.approx(2 / 3))
     assert result.difference == pytest.approx(1 / 6)
     assert (result.gained, result.lost) == ([1], [2])
     assert not result.significant
     text = comparison_text(result)
-    assert "3 tasks in both runs (1 only in a, 2 only in b)" in text
+    assert "3 tasks in both runs, matched by index (1 only in a, 2 only in b)" in text
     assert "newly solved: 1 (tasks 1)" in text
 
 
 def test_a_clear_difference_is_significant() -> None:
     tasks = range(100)
     a, b = run({task: [0.0] for task in tasks}), run({task: [float(task % 5 > 0)] for task in tasks})
-    result = compare(a, b)
+    result = compare(Run(a), Run(b))
     assert result.significant
     assert result.interval is not None
     assert result.interval[0] < 0.8 < result.interval[1]
@@ -101,15 +101,15 @@ def test_a_clear_difference_is_significant() -> None:
 
 
 def test_runs_without_a_common_task_say_so() -> None:
-    result = compare(run({0: [1.0]}), run({1: [1.0]}))
+    result = compare(Run(run({0: [1.0]})), Run(run({1: [1.0]})))
     assert result.interval is None
     assert math.isnan(result.difference)
-    assert comparison_text(result) == "no task has a reward in both runs"
-    assert compare(run({}), run({})).tasks == 0
+    assert comparison_text(result) == "no task has a reward in both runs, matched by index"
+    assert compare(Run(run({})), Run(run({}))).tasks == 0
 
 
 def test_one_common_task_is_too_few_to_say() -> None:
-    assert "too few tasks" in comparison_text(compare(run({0: [1.0]}), run({0: [0.0]})))
+    assert "too few tasks" in comparison_text(compare(Run(run({0: [1.0]})), Run(run({0: [0.0]}))))
 
 
 def test_solve_rates_follow_the_threshold_and_skip_tasks_without_reward() -> None:
@@ -154,3 +154,37 @@ def test_the_picture_is_valid_and_counts_every_task() -> None:
     assert solve_rate_counts(rates) == [1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1]
     root = ET.fromstring(solve_rate_svg(rates, title="a <b> & c"))
     assert root.tag.endswith("svg")
+
+
+def ask(index: int, question: str, reward: float, **params: object) -> str:
+    given = {"input": [{"role": "user", "content": question}], **params}
+    row = {"_ng_task_index": index, "_ng_rollout_index": 0, "responses_create_params": given, "reward": reward}
+    return json.dumps(row) + "\n"
+
+
+def read(path: Path, *lines: str) -> Run:
+    path.write_text("".join(lines))
+    return Run(Shards([path], strict=False).table(), read_contents(path))
+
+
+def test_tasks_are_paired_by_what_they_ask_not_by_their_number(tmp_path: Path) -> None:
+    a = read(tmp_path / "a", ask(0, "one", 0.0), ask(1, "two", 0.25), ask(2, "three", 1.0))
+    b = read(tmp_path / "b", ask(0, "three", 1.0, temperature=0.5), ask(1, "four", 1.0), ask(7, "one", 1.0))
+    result = compare(a, b)
+    assert (result.pairs.task_a.tolist(), result.pairs.task_b.tolist()) == ([0, 2], [7, 0])
+    assert (result.tasks, result.only_a, result.only_b, result.difference) == (2, 1, 1, 0.5)
+    assert "2 tasks in both runs, matched by what they ask (1 only in a, 1 only in b)" in comparison_text(result)
+
+
+def test_runs_over_other_tasks_have_no_pairs_however_they_are_numbered(tmp_path: Path) -> None:
+    a = read(tmp_path / "a", *(ask(i, f"sum {i}", 0.0) for i in range(20)))
+    b = read(tmp_path / "b", *(ask(i, f"product {i}", 1.0) for i in range(20)))
+    assert compare(a, b).tasks == 0
+    assert compare(Run(a.table), Run(b.table)).tasks == 20
+
+
+def test_tasks_that_ask_the_same_are_paired_in_their_order(tmp_path: Path) -> None:
+    a = read(tmp_path / "a", ask(3, "again", 0.0), ask(5, "again", 1.0))
+    b = read(tmp_path / "b", ask(0, "again", 0.5), ask(1, "again", 0.5), ask(2, "again", 0.5))
+    result = compare(a, b)
+    assert (result.pairs.task_a.tolist(), result.pairs.task_b.tolist(), result.only_b) == ([3, 5], [0, 1], 1)

@@ -9,7 +9,14 @@ import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import Coverage, coverage
-from nemo_gym.metrics.intervals import bootstrap_means, clustered_wilson, effective_size, mean_intervals, wilson
+from nemo_gym.metrics.intervals import (
+    bootstrap_means,
+    clustered_wilson,
+    effective_size,
+    mean_intervals,
+    share_fields,
+    wilson,
+)
 from nemo_gym.metrics.report import details, details_path, write_details
 from nemo_gym.metrics.table import Keys
 from nemo_gym.schemas.rows import RolloutKey
@@ -25,7 +32,8 @@ def table_with(rewards: list[list[float]], **fields: float):
 
 def interval_of(rewards: list[list[float]], seed: int = 0):
     table = table_with(rewards)
-    return mean_intervals(table.metrics(), table.task_starts(), seed=seed).get("reward")
+    fields = table.metrics()
+    return mean_intervals(fields, table.task_starts(), shares=share_fields(fields), seed=seed).get("reward")
 
 
 @pytest.mark.parametrize(
@@ -136,3 +144,24 @@ def test_token_counts_are_no_shares() -> None:
     assert intervals["mean/cached_tokens"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "method": "bootstrap"}
     assert intervals["avg_tool_calls"]["method"] == "bootstrap"
     assert intervals["mean/reward"]["method"] == "wilson"
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "method"),
+    [
+        ("solved", [True, False, True], "wilson"),
+        ("reward", [1.0, 0.0, 1.0], "wilson"),
+        ("reward", [True, False, True], "wilson"),
+        ("reward", [1.0, 0.5, 0.0], "bootstrap"),
+        ("tool_errors", [1, 0, 1], "bootstrap"),
+        ("difficulty", [1.0, 0.0, 1.0], "bootstrap"),
+        ("solved", [True, False, 2], "bootstrap"),
+    ],
+)
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_the_method_follows_from_what_a_field_is(field: str, values: list[float], method: str, as_lines: bool) -> None:
+    builder = MetricsBuilder()
+    for task, value in enumerate(values * 8):
+        row = {"_ng_task_index": task, "_ng_rollout_index": 0, "reward": 0.5, field: value}
+        builder.add_line(json.dumps(row).encode()) if as_lines else builder.add(row)
+    assert details(builder.table())["intervals"][f"mean/{field}"]["method"] == method

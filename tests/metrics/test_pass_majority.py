@@ -24,6 +24,10 @@ def mean(values: list[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
+def accuracy(record: dict[str, Any]) -> dict[str, Any]:
+    return {"accuracy": record["reward"]} if "reward" in record else {}
+
+
 def values_of(task: Task) -> list[float]:
     return [record["reward"] for record in task if "reward" in record]
 
@@ -63,7 +67,7 @@ TASKS = st.lists(st.one_of(st.lists(RECORD, max_size=6), st.lists(BINARY, max_si
 @settings(deadline=None)
 @given(TASKS)
 def test_all_families_agree_with_their_definitions(tasks: list[Task]) -> None:
-    metrics, scored, names, max_k = compute_pass_majority_metrics(tasks, answer_key="answer")
+    metrics, scored, names, max_k = compute_pass_majority_metrics(tasks, accuracy, answer_key="answer")
     add_avg_sample_std_dev(metrics, scored, names, max_k)
     assert max_k == max(map(len, tasks))
     for k in range(1, max_k + 1):
@@ -129,3 +133,8 @@ def test_subsets_of_any_value_are_named_by_it() -> None:
 def test_the_largest_k_is_the_largest_number() -> None:
     metrics = {"pass@9/a": 1, "pass@10/a": 2, "pass@10/b": 3, "pass@x/a": 4}
     assert highest_k_metrics(metrics, "pass@{k}") == {"pass@10/a": 2, "pass@10/b": 3}
+
+
+def test_a_rollout_without_a_reward_is_a_key_error_as_environments_expect() -> None:
+    with pytest.raises(KeyError, match="reward"):
+        compute_pass_majority_metrics([[{"reward": 1.0}, {}]])

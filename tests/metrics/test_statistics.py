@@ -115,5 +115,6 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
     assert "usage:" in run().stderr
     missing = run(f"+jsonl_fpath={tmp_path / 'none.jsonl'}")
     assert (missing.returncode, "none.jsonl: no such file" in missing.stderr) == (1, True)
+    assert "--jsonl_fpath" not in missing.stderr
     (tmp_path / "bad.jsonl").write_text("{\n")
     assert "bad.jsonl:1: not JSON" in run(f"++jsonl_fpath={tmp_path / 'bad.jsonl'}").stderr

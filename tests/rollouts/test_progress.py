@@ -68,6 +68,17 @@ def test_a_terminal_gets_the_same_bar(planned: Make) -> None:
     assert "2/2" in stream.getvalue()
 
 
+def test_a_bar_of_one_agent_is_not_cut_by_lines_about_it(planned: Make) -> None:
+    for stream, expected in ((Terminal(), False), (io.StringIO(), True)):
+        tally = Tally()
+        progress = Progress(plan(owed=10), stream, clock=Clock())
+        for n in range(10):
+            advance(progress, tally, Completed(planned(n), b"", 0.1, 1.0))
+            progress.tick(tally, Load())
+        progress.close()
+        assert ("Examples left" in stream.getvalue()) is expected
+
+
 def test_without_a_terminal_there_is_a_line_every_half_minute_even_if_nothing_ends() -> None:
     clock, stream, tally = Clock(), io.StringIO(), Tally()
     progress = Progress(plan(owed=10), stream, clock=clock)

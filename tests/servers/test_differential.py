@@ -16,6 +16,7 @@ from nemo_gym.config.parse import parse_config
 from nemo_gym.io.json import encode_json
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.gym import Gym, host_gym
+from nemo_gym.servers.venvs import read_requirements, unmet
 
 ROOT = Path(__file__).parents[2]
 # The embedded model has a test of its own: it would have to be loaded, and it samples.
@@ -56,6 +57,8 @@ def environment(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 async def gym(environment: Path, mock_model: Any) -> AsyncIterator[Gym]:
+    if missing := unmet(read_requirements(environment)):
+        pytest.skip(f"pip install {' '.join(missing)}")
     config = f"{environment}/configs/{environment.name}.yaml"
     overrides = [
         f"+config_paths=[{config},responses_api_models/openai_model/configs/openai_model.yaml]",

@@ -221,7 +221,8 @@ async def test_other_processes_find_the_servers_through_the_head_server(gym_conf
         head = gym.client.head_server_config
         client = await asyncio.to_thread(ServerClient.load_from_global_config, head)
         assert await greet(client, "toy") == "hello, Ada"
-        assert await client.poll_for_status("toy") == "success"
+        assert await asyncio.to_thread(client.poll_for_status, "toy") == "success"
+        assert await asyncio.to_thread(client.poll_for_status, "head_server") == "success"
         async with aiohttp.ClientSession() as session:
             url = f"http://127.0.0.1:{head.port}"
             async with session.get(f"{url}/server_instances") as reply:

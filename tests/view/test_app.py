@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import aiohttp
 import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.compare import compare
+from nemo_gym.metrics.compare import Run, compare, read_contents
 from nemo_gym.view.library import Library
 from nemo_gym.view.serve import ListenAddress, serving
 
@@ -38,6 +39,15 @@ class Client:
         url = f"http://127.0.0.1:{self.address.port}{path}"
         async with self.session.get(url, params=query, headers=headers, allow_redirects=False) as reply:
             return Answer(reply.status, reply.headers, await reply.read())
+
+    async def raw(self, target: str) -> bytes:
+        """The bytes of an answer to a target that no client library would send as it is."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
 
     async def api(self, path: str, **query: Any) -> Any:
         answer = await self.get(f"/api/{path}", **query)
@@ -105,11 +115,14 @@ async def test_rollouts_come_in_the_order_of_the_file_with_what_a_list_needs(cli
     assert (answer["total"], answer["offset"]) == (8, 0)
     assert ids(answer) == [*(f"0.{row}" for row in range(6)), "0.f0", "0.f1"]
     assert answer["rows"][0] == {
-        "id": "0.0", "task": 0, "rollout": 0, "agent": "math", "failure": None, "reward": 0.0,
-        "question": "Question 0?", "answer": "Answer 0.",
+        "id": "0.0",
+        "values": {
+            "task": 0, "rollout": 0, "agent": "math", "failure": None, "reward": 0.0,
+            "question": "Question 0?", "answer": "Answer 0.",
+        },
     }  # fmt: skip
-    assert answer["rows"][6]["failure"] == "timeout"
-    assert answer["rows"][6]["answer"] == "timeout after 3 s"
+    assert answer["rows"][6]["values"]["failure"] == "timeout"
+    assert answer["rows"][6]["values"]["answer"] == "timeout after 3 s"
 
 
 async def test_rollouts_are_filtered_sorted_cut_and_shown_with_columns(client):
@@ -117,8 +130,32 @@ async def test_rollouts_are_filtered_sorted_cut_and_shown_with_columns(client):
         "rollouts", filter="reward > 0", sort="-task,rollout", offset=1, limit=1, columns="tag,file"
     )
     assert (answer["total"], ids(answer)) == (3, ["0.1"])
-    assert (answer["rows"][0]["tag"], answer["rows"][0]["file"]) == ("t1", "run.jsonl")
-    assert "bytes" in (await client.api("rollouts", columns="*"))["rows"][0]
+    assert (answer["rows"][0]["values"]["tag"], answer["rows"][0]["values"]["file"]) == ("t1", "run.jsonl")
+    assert "bytes" in (await client.api("rollouts", columns="*"))["rows"][0]["values"]
+
+
+async def test_rollouts_nested_without_end_are_shown_and_compared(write, record, library, serve):
+    rows = [record(0, number) for number in range(3)]
+    for number, row in enumerate(rows[:2]):
+        deep: object = number
+        for _ in range(900):
+            deep = {"in": deep}
+        row["response"]["output"][1]["output"] = deep
+    text = json.dumps(rows[2] | {"score": float("nan")}).encode()
+    path = write("a.jsonl", rows[:2])
+    with path.open("ab") as file:
+        file.write(text.replace(b'"found 2"', b"[" * 600 + b"]" * 600) + b"\n")
+    client = await serve(library(path))
+    assert (await client.api("rollouts"))["total"] == 3
+    assert (await client.get("/api/rollout/0.0")).status == 200
+    assert "nested too deeply" in (await client.api("rollout/0.2"))["record"]["error_message"]
+    assert (await client.api("compare", a="0.0", b="0.1"))["first_difference"] == {"item": 1}
+
+
+async def test_a_field_of_the_record_may_be_called_id(write, record, library, serve):
+    client = await serve(library(write("a.jsonl", [record(id="dataset-7", snippet=3)])))
+    [row] = (await client.api("rollouts", columns="*"))["rows"]
+    assert (row["id"], row["values"]["id"], row["values"]["snippet"]) == ("0.0", "dataset-7", 3)
 
 
 async def test_search_finds_prompts_answers_and_tool_output(client):
@@ -251,8 +288,9 @@ async def test_two_runs_are_compared_by_task(write, record, library, serve):
     for path in paths:
         builder = MetricsBuilder()
         builder.add_file(path)
-        tables.append(builder.table())
+        tables.append(Run(builder.table(), read_contents(path)))
     expected = compare(*tables)
+    assert answer["paired_by"] == expected.paired_by == "content"
     assert (answer["difference"], answer["interval"]) == (expected.difference, list(expected.interval or ()))
     assert (answer["total"], answer["better"] + answer["worse"] + answer["same"], len(answer["tasks"])) == (4, 4, 2)
     changes = [task["change"] for task in answer["tasks"]]
@@ -313,7 +351,7 @@ async def test_a_growing_file_is_followed_and_ids_stay(write, record, library, s
         assert (await client.api("rollout/0.0"))["record"]["_ng_rollout_index"] == 0
         write("run.jsonl", [record(9, 9)])
         for _ in range(500):
-            if (await client.api("rollouts"))["rows"][0]["task"] == 9:
+            if (await client.api("rollouts"))["rows"][0]["values"]["task"] == 9:
                 break
             await asyncio.sleep(0.01)
         assert (await client.api("rollouts"))["total"] == 1
@@ -324,7 +362,8 @@ async def test_old_rows_with_chat_messages_at_the_top_are_shown(write, library, 
     client = await serve(library(write("old.jsonl", [{"reward": 1.0, "output": messages}] * 2)))
     answer = await client.api("rollouts", search="old")
     assert answer["total"] == 2
-    assert (answer["rows"][1]["question"], answer["rows"][1]["answer"]) == ("Old question", "Old answer")
+    shown = answer["rows"][1]["values"]
+    assert (shown["question"], shown["answer"]) == ("Old question", "Old answer")
     assert (await client.api("groups"))["groups"][0]["count"] == 2
     assert (await client.api("overview"))["completed"] == 2
 
@@ -332,7 +371,7 @@ async def test_old_rows_with_chat_messages_at_the_top_are_shown(write, library, 
 async def test_numbers_that_json_does_not_know_become_null(write, record, library, serve):
     path = write("a.jsonl", [record(0, 0, float("nan"), huge=float("inf"))])
     client = await serve(library(path))
-    assert (await client.api("rollouts", columns="huge"))["rows"][0]["huge"] is None
+    assert (await client.api("rollouts", columns="huge"))["rows"][0]["values"]["huge"] is None
     assert (await client.api("rollout/0.0"))["record"]["huge"] is None
     assert (await client.api("overview"))["mean_reward"] is None
     assert (await client.api("scatter", x="huge", y="reward"))["ids"] == []
@@ -405,9 +444,27 @@ async def test_beyond_this_machine_a_token_is_needed(write, record, library, ser
     assert (welcome.status, welcome.headers["Location"]) == (303, "/?view=table")
     cookie = welcome.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie  # strict would be lost on the redirect of a link from elsewhere
     assert (await client.get("/api/state", headers={"Cookie": cookie.partition(";")[0]})).status == 200
     stranger = {"Cookie": cookie.partition(";")[0], "Host": "evil.example"}
     assert (await client.get("/api/state", headers=stranger)).status == 421
     by_address = {"Cookie": cookie.partition(";")[0], "Host": "10.1.2.3:80"}
     assert (await client.get("/api/state", headers=by_address)).status == 200
+
+
+async def test_a_token_never_leads_to_another_host(write, record, library, serve):
+    client = await serve(library(write("a.jsonl", [record()])), host="0.0.0.0")
+    for path in ("//evil.example/", "//evil.example/..", "/\\\\evil.example/", "///evil.example"):
+        answer = await client.raw(f"{path}?token={client.address.token}")
+        assert answer.startswith(b"HTTP/1.1 303"), path
+        location = re.search(rb"(?im)^location: (.*?)\r$", answer)
+        assert location is not None
+        assert re.match(rb"/(?![/\\\\])", location[1]), (path, location[1])
+
+
+async def test_a_person_without_the_token_gets_a_page(write, record, library, serve):
+    client = await serve(library(write("a.jsonl", [record()])), host="0.0.0.0")
+    answer = await client.get("/", headers={"Accept": "text/html,*/*"})
+    assert (answer.status, answer.headers["Content-Type"]) == (401, "text/html; charset=utf-8")
+    assert b"Open the whole address that it printed" in answer.body
+    assert (await client.get("/api/state")).json["error"] == "This viewer needs its token."

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,11 +78,51 @@ def test_a_file_to_send_is_written(write, record, command, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a.jsonl", "b1.jsonl"),
+        ("+jsonl_fpath=a.jsonl,b*.jsonl",),
+        ("jsonl_fpath=a.jsonl,b1.jsonl",),
+        ("+jsonl_fpath=[a.jsonl,b1.jsonl]",),
+        ("-i", "a.jsonl", "-i", "b*.jsonl"),
+        ("--input=a.jsonl", "--input=b1.jsonl"),
+    ],
+)
+def test_files_may_be_typed_in_any_of_these_ways(write, record, command, tmp_path, arguments):
+    write("a.jsonl", [record(0, 0)])
+    write("b1.jsonl", [record(1, 0)])
+    write("b1_failures.jsonl", [record(1, 1)])
+    code, out, err = command(*arguments, "+export_html=out.html")
+    assert (code, out) == (0, "out.html\n"), err
+    assert "3 rollouts" in err
+
+
+def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_path):
+    with running(tmp_path, "results/run.jsonl", "+server_port=0") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().strip()
+        assert "results/run.jsonl is not there yet" in process.stderr.readline()
+        assert get(f"{url}api/state")["files"] == []
+        assert get(f"{url}api/overview")["rollouts"] == 0
+        assert get(f"{url}api/rollouts")["total"] == 0
+        write("results/run.jsonl", [record()])
+        for _ in range(1000):
+            files = get(f"{url}api/state")["files"]
+            if files and files[0]["rollouts"] == 1:
+                break
+            time.sleep(0.02)
+        assert get(f"{url}api/rollouts")["total"] == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         ((), 2, "missing parameters: jsonl_fpath"),
-        (("+jsonl_fpath=none.jsonl",), 1, "none.jsonl: no such file"),
-        (("+jsonl_fpath=empty.jsonl",), 1, "empty.jsonl is empty"),
+        (("+jsonl_fpath=none.jsonl", "+export_html=x.html"), 1, "none.jsonl: no such file"),
+        (("+jsonl_fpath=empty.jsonl", "+export_html=x.html"), 1, "empty.jsonl is empty"),
+        (("a.jsonl", "+jsonl_fpath=[a.jsonl]"), 2, "files are given in two ways"),
+        (("a.jsonl", "tui"), 1, "can't read 'tui'"),
         (("+jsonl_fpath=text.jsonl",), 1, "text.jsonl: not a file of JSON lines"),
         (("+jsonl_fpath=a.jsonl", "+export_html=x.html", '+filter="rewrad < 1"'), 1, "no column 'rewrad'"),
         (("+jsonl_fpath=a.jsonl", "+export_html=x.html", "+max_export_mb=0.00001"), 1, "only 0 of 1 rollouts fit"),

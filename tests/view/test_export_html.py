@@ -51,7 +51,13 @@ def test_the_file_holds_page_records_and_numbers(write, record, failure, library
     assert [row["id"] for row in data["rollouts"]] == ["0.0", "0.1", "0.f0"]
     first = data["rollouts"][0]
     assert first["record"]["note"] == "</script><script>alert(1)</script>"
-    assert (first["file"], first["line"], first["question"], first["tokens"]) == ("run.jsonl", 1, "Question 0?", 15)
+    values = first["values"]
+    assert (values["file"], first["line"], values["question"], values["tokens"]) == ("run.jsonl", 1, "Question 0?", 15)
+    assert [(row["task"], row["counted"], row["failed"]) for row in data["rollouts"]] == [
+        (0, True, False),
+        (0, True, False),
+        (0, False, True),
+    ]
     assert data["overview"]["mean_reward"] == 0.5
     assert "alert(1)</script>" not in out.read_text("utf-8")
 

@@ -199,7 +199,7 @@ def test_an_index_of_another_version_is_made_anew(write, record, writer):
     path = write("a.jsonl", [record()])
     index(writer(path)).close()
     database = connect(path.with_name(path.name + SUFFIX))
-    database.execute("""UPDATE state SET json = replace(json, '"version":1', '"version":0')""")
+    database.execute("""UPDATE state SET json = replace(json, '"version":2', '"version":0')""")
     database.close()
     found = writer(path)
     assert found.state.rows == 0

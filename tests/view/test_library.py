@@ -139,3 +139,11 @@ def test_a_lock_is_held_by_a_process_that_lives(tmp_path):
     assert is_held(lock)
     lock.write_text("half wri")
     assert not is_held(lock)
+
+
+def test_a_pattern_leaves_out_the_files_of_a_run_that_are_no_rollouts(write, record, library):
+    write("run.jsonl", [record()])
+    for name in ("failures", "materialized_inputs", "difficulty", "reward_profiling"):
+        write(f"run_{name}.jsonl", [{"_ng_task_index": 0}])
+    found = library(str(write("other.jsonl", [record(1)]).with_name("*.jsonl")))
+    assert [run.name for run in found.runs] == ["other.jsonl", "run.jsonl"]

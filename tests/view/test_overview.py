@@ -61,7 +61,7 @@ def test_shards_are_one_run_and_repeated_rollouts_count_once(write, record, libr
     found = library(write("a.jsonl", first), write("b.jsonl", second)).snapshot()
     numbers = overview(select(found, Query()), whole=True)
     assert (numbers["rollouts"], numbers["completed"], numbers["mean_reward"]) == (4, 3, 1 / 3)
-    assert len(numbers["pass_at_k"]) == 2
+    assert (numbers["pass_at_k"], numbers["pass_tasks"]) == ([{"k": 1, "value": 0.25}], 2)
 
 
 def test_runs_over_the_same_tasks_do_not_share_them(write, record, library):
@@ -69,6 +69,29 @@ def test_runs_over_the_same_tasks_do_not_share_them(write, record, library):
     found = library(write("a.jsonl", first), write("b.jsonl", second)).snapshot()
     numbers = overview(select(found, Query()), whole=True)
     assert (numbers["completed"], [point["value"] for point in numbers["pass_at_k"]]) == (4, [0.5, 0.5])
+
+
+def test_a_filter_changes_neither_what_counts_nor_which_task_it_is(write, record, library):
+    first = [record(0, 0, 0.0), record(0, 1, 0.5)]
+    second = [record(0, 0, 1.0), record(0, 0, 0.25), record(0, 1, 1.0)]
+    found = library(write("a.jsonl", first), write("b.jsonl", second)).snapshot()
+    numbers = overview(select(found, Query(filter="reward >= 0")), whole=False)
+    assert (numbers["completed"], numbers["mean_reward"], numbers["pass_tasks"]) == (4, 0.4375, 2)
+    # The rollout that a later one replaces does not come back because a filter hides the later one.
+    assert overview(select(found, Query(filter="reward == 1")), whole=False)["completed"] == 1
+    # The two files stay two runs although no rollout of this selection is in both.
+    some = overview(select(found, Query(filter="reward == 1 or reward == 0.5")), whole=False)
+    assert (some["completed"], some["pass_tasks"]) == (2, 2)
+
+
+def test_grades_have_a_share_that_passes_and_apart_from_it_the_best_reward(write, record, library):
+    rewards = [[0.0, 4.0], [10.0, 2.0], [6.0, 6.0]]
+    rows = [record(task, n, reward) for task, group in enumerate(rewards) for n, reward in enumerate(group)]
+    found = select(library(write("a.jsonl", rows)).snapshot(), Query())
+    numbers = overview(found, whole=True, threshold=5.0)
+    assert [point["value"] for point in numbers["pass_at_k"]] == pytest.approx([0.5, 2 / 3])
+    assert [point["value"] for point in numbers["reward_at_k"]] == pytest.approx([28 / 6, 20 / 3])
+    assert (numbers["pass_threshold"], numbers["pass_tasks"], numbers["pass_tasks_left_out"]) == (5.0, 3, 0)
 
 
 def test_a_running_collection_has_a_pace_and_an_end(write, record, library):

@@ -4,6 +4,8 @@ import pytest
 from textual.widgets import DataTable, Input, Static
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.view.overview import overview
+from nemo_gym.view.selection import Query, select
 from nemo_gym.view.tui import TranscriptScreen, ViewerApp
 
 
@@ -115,3 +117,32 @@ async def test_a_long_table_is_loaded_as_one_scrolls(write, record, library):
 def test_a_wrong_filter_on_the_command_line_ends_the_command(write, record, library):
     with pytest.raises(ConfigError, match="no column 'x'"):
         ViewerApp(library(write("run.jsonl", [record()])), "x < 1")
+
+
+async def test_the_last_line_has_the_numbers_of_the_overview(write, record, library):
+    rows = [record(task, n, (task - n) / 4) for task in range(5) for n in range(3)]
+    found = library(write("run.jsonl", rows))
+    for text in ("", "reward > -0.3"):
+        numbers = overview(select(found.snapshot(), Query(filter=text)), whole=False)
+        app = ViewerApp(found, text)
+        async with app.run_test() as pilot:
+            await pilot.pause()
+            assert f"mean reward {numbers['mean_reward']:.3f}" in status(app)
+            assert f"pass@1 {numbers['pass_at_k'][0]['value']:.3f}" in status(app)
+
+
+async def test_a_rollout_nested_without_end_is_opened(write, record, library):
+    deep: object = 1
+    for _ in range(900):
+        deep = [deep]
+    row = record()
+    row["response"]["output"] = [
+        {"type": "function_call", "name": "f", "arguments": "[" * 1500 + "]" * 1500, "call_id": "c"},
+        {"type": "function_call_output", "call_id": "c", "output": {"deep": deep}},
+        [deep],
+    ]
+    app = ViewerApp(library(write("run.jsonl", [row])))
+    async with app.run_test() as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "[[[[[[" in transcript(app)

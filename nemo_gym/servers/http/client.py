@@ -28,6 +28,7 @@ from yarl import URL
 
 from nemo_gym.io.json import cookie_values, encode_json
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.reply import Body
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, has_control_characters, proxy_for, redirect_target, shown
@@ -254,7 +255,8 @@ async def _read(response: "aiohttp.ClientResponse", limit: int) -> None:
     if size > limit:
         response.close()
         raise request_errors.AnswerTooLargeError(limit)
-    response._body = b"".join(parts)  # noqa: SLF001 - as read() does, which has no limit
+    body = response._body = b"".join(parts)  # noqa: SLF001 - as read() does, which has no limit
+    response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is at its end
 
 
 @lru_cache(maxsize=64)

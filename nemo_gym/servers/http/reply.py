@@ -59,6 +59,15 @@ class Body:
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
+        self._exception: BaseException | None = None
+
+    def exception(self) -> BaseException | None:
+        return self._exception
+
+    def set_exception(self, error: BaseException, cause: BaseException | None = None) -> None:
+        """What aiohttp does to the stream of a response that is closed; what was read stays readable."""
+        del cause
+        self._exception = error
 
     async def read(self, n: int = -1) -> bytes:
         taken = self._rest if n < 0 else self._rest[:n]
@@ -88,7 +97,7 @@ class Body:
 class Reply(ABC):
     """Status and body; the rest is up to the transport."""
 
-    __slots__ = ("_body", "_cookies", "_headers", "status")
+    __slots__ = ("_body", "_cookies", "_headers", "_stream", "status")
 
     # Redirects are followed elsewhere, and nothing stays open.
     history: tuple[()] = ()
@@ -99,6 +108,7 @@ class Reply(ABC):
     _body: bytes
     _headers: Headers | None
     _cookies: SimpleCookie | None
+    _stream: Body
 
     @property
     @abstractmethod
@@ -226,8 +236,12 @@ class Reply(ABC):
 
     @property
     def content(self) -> "Body":
-        """The body as a stream, for callers that read it that way."""
-        return Body(self._body)
+        """The body as a stream, for callers that read it that way; the same one every time."""
+        try:
+            return self._stream
+        except AttributeError:
+            self._stream = Body(self._body)
+            return self._stream
 
     def release(self) -> None:
         """Let go of the connection, which an answer that is whole does not hold."""

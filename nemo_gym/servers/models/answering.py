@@ -29,7 +29,7 @@ from nemo_gym.conversion.reading import (
 )
 from nemo_gym.conversion.streams import BrokenStreamError
 from nemo_gym.conversion.unknown_items import release_items
-from nemo_gym.schemas.chat import NeMoGymChatCompletion
+from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
@@ -70,6 +70,12 @@ class ForwardedParams(BaseModel):
                 if isinstance(item, dict) and "status" in item and item.get("type") == "reasoning":
                     del item["status"]
         return self.asked()
+
+
+class ForwardedChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
+    """A chat request that keeps options the protocol does not know (``top_k``, ``chat_template_kwargs``)."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def refuse_malformed(asked: Mapping[str, Any]) -> None:

@@ -1,15 +1,12 @@
-"""Reads what was appended to a file of lines: whole lines from a position on, and how to recognise the file again.
+"""From the bytes of a rollout file to what the index stores for each line, in this process or in others.
 
-A last line without its end is left alone until it is whole. It is whole without a line feed, too, if it ends like an
-object and parses as one, because no object is the beginning of a longer one.
+Only whole lines are read, from a position on. A last line without its line feed is left alone until it is whole; it
+counts as whole if it parses as an object, because no JSON object is the beginning of a longer one. A fingerprint tells
+whether a file is still the one that was read before.
 
-Lines of a rollout file become what the index stores. Pure but for reading the file; runs in any process.
-
-Parses the next parts of a large file in other processes, while this one stores those before.
-
-Parsing takes most of the time of a first index and holds Python's lock. For what is appended to a file while somebody
-looks at it, it is not worth starting a process: then everything is parsed here. Processes are gone as soon as the
-file is read.
+Parsing takes most of the time of a first index and holds Python's lock, so ``ReadAhead`` parses the next parts of a
+large file in other processes while this one stores the previous ones. For what is appended while somebody looks at a
+file, starting processes is not worth it. They end as soon as the file is read.
 """
 
 import gc
@@ -32,6 +29,7 @@ import orjson
 from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
 from nemo_gym.filters.syntax import Value
 from nemo_gym.io.lines import parse_line
+from nemo_gym.metrics.fields import task_content
 
 _LOOK: Final = 1 << 16  # bytes that are searched for a line feed at a time
 _PROBE: Final = 4096  # bytes at the beginning and before the position
@@ -47,7 +45,7 @@ class Fingerprint:
 
 
 def fingerprint(file: BinaryIO, position: int) -> Fingerprint:
-    """Look at a file."""
+    """The fingerprint of a file up to a position."""
     descriptor = file.fileno()
     probe = min(position, _PROBE)
     head, tail = os.pread(descriptor, probe, 0), os.pread(descriptor, probe, position - probe)
@@ -93,6 +91,7 @@ class IndexedLine(NamedTuple):
     offset: int
     length: int
     line: int
+    content: int | None  # what the task asks, as a number
     fixed: tuple[Value, ...]
     own: dict[str, Value]
     question: str | None
@@ -116,7 +115,7 @@ class Parsed(NamedTuple):
 
 
 def parse_span(path: Path, span: FileSpan) -> Parsed | None:
-    """Parse whole lines; None if the file is another one by now."""
+    """Parse whole lines; None if the file was replaced."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_ino != span.inode:
             return None
@@ -142,13 +141,12 @@ def _line(line: bytes, offset: int, number: int) -> IndexedLine | None:
         fixed = fixed_values(record)
     except ValueError:
         return None
-    return IndexedLine(
-        offset, len(line), number, fixed, own_fields(record), preview_question(record), preview_answer(record)
-    )
+    question, answer = preview_question(record), preview_answer(record)
+    return IndexedLine(offset, len(line), number, task_content(record), fixed, own_fields(record), question, answer)
 
 
 def read_object(line: bytes) -> dict[str, Any]:
-    """The record of a line; a line that is none is a ``ValueError``."""
+    """The record of a line; a line that is not an object is a ``ValueError``."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -176,7 +174,6 @@ class ReadAhead:
         self._waiting: deque[tuple[FileSpan, Future[Parsed | None]]] = deque()
 
     def close(self) -> None:
-        """End the processes."""
         self._waiting.clear()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -190,7 +187,7 @@ class ReadAhead:
             self._fill(span, following)
             first, future = self._waiting.popleft()
             parsed = future.result() if first == span else None
-        except BrokenProcessPool:  # somebody ended them; we can do without
+        except BrokenProcessPool:  # they were killed; parse here from now on
             self._backlog = 1 << 62
             parsed = None
         if parsed is None or span.length >= left:
@@ -198,7 +195,7 @@ class ReadAhead:
         return parsed or parse_span(self._path, span)
 
     def _fill(self, span: FileSpan, following: NextSpan) -> None:
-        """See to it that enough spans are being parsed, this one first."""
+        """Make sure that enough spans are being parsed, beginning with this one."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of our threads
             self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_prepare_process)
@@ -214,7 +211,7 @@ class ReadAhead:
 
 
 def _prepare_process() -> None:
-    """Ctrl-C is for the viewer, which ends its processes; if it is killed, they end by themselves."""
+    """Leave Ctrl-C to the viewer, which ends its processes, and end if the viewer is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # records have no cycles, and the process does not live long
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,8 +1,8 @@
-"""Columns in memory, for sorting, grouping and plotting: loaded when first asked for, then only what was added.
+"""Reads an index while it grows, and keeps the columns that were asked for in memory.
 
-A value is a number, a text or missing. Numbers are floats with NaN for what is not there; texts are numbered.
-
-Reads an index while it grows. Every read is of one generation: rows never change within it, they only get more.
+Every read is of one generation: within it rows never change, there are only more of them. Columns are loaded when first
+needed for sorting, grouping or plotting, and later only what was added. A value is a number, text or missing: numbers
+are floats with NaN for what is missing, texts are numbered.
 """
 
 import queue
@@ -27,24 +27,21 @@ Codes = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """A column: a number per row (NaN: none), and a text per row as an index into the vocabulary (-1: none)."""
+    """A column: a number per row (NaN: none), and text per row as an index into the vocabulary (-1: none)."""
 
     numbers: Floats
     codes: Codes | None  # None: there is no text at all
     vocabulary: list[str]
 
     def take(self, places: NDArray[np.int64]) -> "ColumnValues":
-        """The same for some rows."""
         return ColumnValues(self.numbers[places], None if self.codes is None else self.codes[places], self.vocabulary)
 
     @classmethod
     def missing(cls, rows: int) -> "ColumnValues":
-        """Nothing but gaps."""
         return cls(np.full(rows, np.nan), None, [])
 
     @classmethod
     def constant(cls, rows: int, text: str) -> "ColumnValues":
-        """The same text everywhere."""
         return cls(np.full(rows, np.nan), np.zeros(rows, np.int32), [text])
 
 
@@ -82,7 +79,6 @@ class ColumnCache:
         self._lock = Lock()
 
     def get(self, name: str, rows: int) -> ColumnValues:
-        """A column over the first rows."""
         with self._lock:
             column = self._columns.setdefault(name, _Growing())
             have = len(column.numbers)
@@ -96,7 +92,7 @@ _FEW: Final = 500  # question marks in a statement
 
 
 class StaleIndexError(Exception):
-    """The file was replaced since; what was asked about is gone."""
+    """The file was replaced since the snapshot was taken."""
 
 
 class RolloutPlace(NamedTuple):
@@ -115,7 +111,6 @@ class IndexReader:
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
 
     def close(self) -> None:
-        """Close what is not in use."""
         with suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().close()
@@ -139,18 +134,15 @@ class IndexReader:
                 database.close()
 
     def columns(self, generation: int) -> list[ColumnFacts]:
-        """What is known of the columns."""
         with self.at(generation) as database:
             return read_columns(database)
 
     def matching(self, generation: int, rows: int, condition: Sql) -> Ints:
-        """Which of the first rows meet a condition."""
         with self.at(generation) as database:
             query = f"SELECT row FROM rollouts WHERE row <= ? AND {condition.text}"  # noqa: S608 - made by to_sql
             return _numbers(database.execute(query, (rows, *condition.values)))
 
     def containing(self, generation: int, rows: int, match: str) -> Ints:
-        """Which of the first rows have these words."""
         with self.at(generation) as database:
             query = "SELECT rowid FROM body WHERE body MATCH ? AND rowid <= ?"
             return _numbers(database.execute(query, (match, rows)))
@@ -175,7 +167,6 @@ class IndexReader:
         return found
 
     def place(self, generation: int, row: int) -> RolloutPlace | None:
-        """Where a rollout is."""
         with self.at(generation) as database:
             found = database.execute("SELECT offset, length, line FROM rollouts WHERE row = ?", (row,)).fetchone()
         return None if found is None else RolloutPlace(*found)

@@ -1,17 +1,15 @@
-"""What is known of each column of an index without reading it: its types, its range, its few distinct values.
+"""The index of one JSONL file as a SQLite database: where it is, its tables, and what it says about itself.
 
-Kept up to date as rows are added, so that nobody has to look through a million of them for a list of choices.
-
-The index of one JSONL file as a SQLite database: where it lies, its tables, and what it says about itself.
-
-It lies beside the file, or in the cache where that folder cannot be written to. Nothing in it is precious: whatever
-does not fit the file, this version of the program or SQLite's own checks is thrown away and made anew.
+It lies beside the file, or in the cache where that folder is not writable. Nothing in it is precious: whatever does not
+fit the file, this version of the program or SQLite's own checks is discarded and built again.
 
     state      one row: how far the file was read, and what it looked like there (``State``)
-    columns    what the columns are called, their types, range and few distinct values
+    columns    names, types, ranges and few distinct values of the columns (``ColumnFacts``)
     rollouts   a row per readable line: place in the file, fixed columns, then f0, f1, … as they were met
     previews   question and answer, apart, because every filter reads ``rollouts`` and few read these
     body       full text (FTS5 without the text itself)
+
+What is known of a column is kept up to date as rows are added, so that a list of choices needs no look at the rows.
 """
 
 import hashlib
@@ -50,16 +48,13 @@ class ColumnFacts:
 
     @classmethod
     def new(cls, name: str, field: str) -> Self:
-        """A column without values."""
         return cls(name, field, distinct=[])
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """As it was saved."""
         return cls(**orjson.loads(text))
 
     def saved(self) -> str:
-        """To be read again."""
         return orjson.dumps(asdict(self)).decode()
 
     @property
@@ -68,7 +63,7 @@ class ColumnFacts:
         return "text" if self.text else "number"
 
     def add(self, values: Sequence[Any]) -> None:
-        """Take note of the values of some rows."""
+        """Add the values of some rows."""
         kinds = set(map(type, values))
         self.known += len(values) - (values.count(None) if type(None) in kinds else 0)
         self.text |= str in kinds
@@ -91,7 +86,6 @@ class ColumnFacts:
             self.distinct = None if other.distinct is None else few_distinct([*self.distinct, *other.distinct])
 
     def described(self) -> dict[str, Any]:
-        """For the page."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -117,20 +111,22 @@ def few_distinct(values: Iterable[Any]) -> list[Any] | None:
     return sorted(distinct, key=lambda value: (isinstance(value, str), value))
 
 
-VERSION: Final = 1  # of the tables
+VERSION: Final = 2  # of the tables and of what is put into them
 SUFFIX: Final = ".view.sqlite"
 BUSY_S: Final = 20.0  # another viewer of the same file may be writing
 FIXED_COLUMNS: Final = FIXED_ORDER
-PLACE_COLUMNS: Final = ("offset", "length", "line")
-_FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*PLACE_COLUMNS, *FIXED_COLUMNS))}")  # what may become part of SQL
+CONTENT: Final = "content"  # of the task; for pairing runs, not for filters
+LINE_COLUMNS: Final = ("offset", "length", "line", CONTENT)
+_FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*LINE_COLUMNS, *FIXED_COLUMNS))}")  # what may become part of SQL
 
 _TABLES: Final = (
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), json TEXT)",
     "CREATE TABLE columns (name TEXT PRIMARY KEY, field TEXT, json TEXT)",
     # no types: values stay what they were
-    f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*PLACE_COLUMNS, *FIXED_COLUMNS))})",
+    f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*LINE_COLUMNS, *FIXED_COLUMNS))})",
     "CREATE TABLE previews (row INTEGER PRIMARY KEY, question, answer)",
-    "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0)",
+    # the text comes folded: all that is left to do is to split it
+    "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0, tokenize='ascii')",
     # 32 MB: all texts of a step at once leave fewer pieces to merge later
     "INSERT INTO body (body, rank) VALUES ('hashsize', 33554432)",
 )
@@ -173,7 +169,7 @@ def open_index(path: Path, cache: Path) -> Path:
         else:
             return place
     raise ConfigError(
-        f"{path}: there is no place for its index ({'; '.join(reasons)})",
+        f"{path}: its index cannot be written ({'; '.join(reasons)})",
         hint="make one of the two folders writable",
     )
 
@@ -184,13 +180,13 @@ def connect(place: Path) -> sqlite3.Connection:
     database.execute("PRAGMA synchronous=NORMAL")  # a power failure may undo the last step, never damage it
     database.execute("PRAGMA cache_size=-8000")
     database.execute("PRAGMA temp_store=MEMORY")
-    database.execute("PRAGMA trusted_schema=OFF")  # somebody else may have put it there
+    database.execute("PRAGMA trusted_schema=OFF")  # another user may have put the file there
     return database
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """All or nothing."""
+    """Run the block as one transaction; an exception rolls it back."""
     database.execute(f"BEGIN {kind}")
     try:
         yield
@@ -207,12 +203,12 @@ def read_state(database: sqlite3.Connection) -> State:
 
 
 def write_state(database: sqlite3.Connection, state: State) -> None:
-    """Part of the transaction that changed what it describes."""
+    """Save the state, in the same transaction as the change it describes."""
     database.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (orjson.dumps(asdict(state)).decode(),))
 
 
 def create_tables(database: sqlite3.Connection, *, generation: int) -> State:
-    """Begin anew, inside a transaction."""
+    """Drop everything and create empty tables. The caller holds a transaction."""
     names = database.execute("SELECT name FROM sqlite_master WHERE type='table' AND name NOT LIKE 'body_%'")
     for (name,) in names.fetchall():
         database.execute(f'DROP TABLE "{name}"')
@@ -256,7 +252,7 @@ def _is_current(database: sqlite3.Connection) -> bool:
 
 
 def remove_index(place: Path) -> None:
-    """Throw an index away."""
+    """Delete an index and its journal files."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             place.with_name(place.name + suffix).unlink()

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from nemo_gym.view.index.parsing import FileSpan, IndexedLine, ReadAhead, fingerprint, read_object, whole_lines
 from nemo_gym.view.index.tables import (
     FIXED_COLUMNS,
-    PLACE_COLUMNS,
+    LINE_COLUMNS,
     ColumnFacts,
     State,
     connect,
@@ -27,7 +27,7 @@ from nemo_gym.view.index.tables import (
     transaction,
     write_state,
 )
-from nemo_gym.view.search import searchable_text
+from nemo_gym.view.search import fold, searchable_text
 
 COLUMN_STEP: Final = 16 << 20  # bytes of the file in a step
 TEXT_STEP: Final = 8 << 20
@@ -46,7 +46,6 @@ class IndexWriter:
         self.size = 0
 
     def close(self) -> None:
-        """Close the database."""
         self._ahead.close()
         self._database.close()
 
@@ -120,8 +119,8 @@ class IndexWriter:
         facts = self._columns({name: None for each in lines for name in each.own})
         own = [fact.name for fact in facts[len(FIXED_COLUMNS) + 1 :]]
         rows = [
-            (number, offset, length, line + place, *fixed, *map(values.get, own))
-            for number, (offset, length, place, fixed, values, _, _) in enumerate(lines, first)
+            (number, each.offset, each.length, line + each.line, each.content, *each.fixed, *map(each.own.get, own))
+            for number, each in enumerate(lines, first)
         ]
         marks = ", ".join("?" * len(rows[0]))
         self._database.executemany(f"INSERT INTO rollouts VALUES ({marks})", rows)  # noqa: S608 - question marks only
@@ -129,7 +128,7 @@ class IndexWriter:
             "INSERT INTO previews VALUES (?, ?, ?)",
             [(number, each.question, each.answer) for number, each in enumerate(lines, first)],
         )
-        _, _, lengths, _, *values = zip(*rows, strict=True)
+        _, _, lengths, _, _, *values = zip(*rows, strict=True)
         for fact, column in zip(facts, (lengths, *values), strict=True):
             fact.add(column)
         saved = [(fact.name, fact.field, fact.saved()) for fact in facts]
@@ -142,7 +141,7 @@ class IndexWriter:
             facts.get(field) or ColumnFacts.new(name, field)
             for name, field in (("bytes", "length"), *zip(FIXED_COLUMNS, FIXED_COLUMNS, strict=True))
         ]
-        known = {fact.name: fact for field, fact in facts.items() if field not in {*FIXED_COLUMNS, *PLACE_COLUMNS}}
+        known = {fact.name: fact for field, fact in facts.items() if field not in {*FIXED_COLUMNS, *LINE_COLUMNS}}
         for name in own:
             if name not in known and len(known) < MOST_COLUMNS:
                 known[name] = ColumnFacts.new(name, f"f{len(known)}")
@@ -165,7 +164,7 @@ class IndexWriter:
         with self._path.open("rb") as file:
             for row, offset, length in rows:
                 try:
-                    yield row, searchable_text(read_object(os.pread(file.fileno(), length, offset)))
+                    yield row, fold(searchable_text(read_object(os.pread(file.fileno(), length, offset))))
                 except ValueError:  # the file was replaced meanwhile: the next step notices
                     yield row, ""
 

@@ -1,4 +1,4 @@
-/* The viewer: the bar on top, the view below, keys, and the file that grows meanwhile. */
+/* The viewer: the bar at the top, the view below it, the keyboard, and polling for changes of the files. */
 
 import { html, render, useEffect, useRef, useState } from "./dom.js";
 import { clean, formatCount, formatPercent } from "./format.js";
@@ -16,7 +16,7 @@ import { Table } from "./table.js";
 const POLL = 1500; // ms
 const NAMES = { overview: "Overview", table: "Table", groups: "Groups", compare: "Compare" };
 
-/** The state of the files, asked for again and again while the page is in sight. */
+/** The state of the files, polled while the page is visible. */
 function useFiles(source) {
   const [files, setFiles] = useState({ state: null, columns: null, error: null });
   useEffect(() => {
@@ -152,7 +152,7 @@ function toggleTheme() {
   try {
     localStorage.setItem("rollout-gym-theme", root.dataset.theme);
   } catch {
-    // Where storage is off, the choice lasts as long as the page.
+    // Where storage is disabled, the choice lasts as long as the page.
   }
 }
 

@@ -1,4 +1,4 @@
-/* The few charts the overview needs, drawn by hand: bars, a curve with its points, a cloud of points. */
+/* The few charts the overview needs, without a library: a histogram, a curve with points, a scatter plot. */
 
 import { html, useEffect, useMemo, useRef, useSize, useState } from "./dom.js";
 import { formatNumber, formatScore } from "./format.js";
@@ -37,7 +37,7 @@ function YGrid({ ticks, y, width }) {
   );
 }
 
-/** Counts per bin. `coloured` paints each bar as the reward it stands for; a click hands over the bin's edges. */
+/** Counts per bin. `coloured` gives each bar the colour of its reward; a click passes on the edges of the bin. */
 export function Histogram({ edges, counts, coloured, onPick, label }) {
   const ref = useRef();
   const { width } = useSize(ref);
@@ -97,18 +97,23 @@ export function Histogram({ edges, counts, coloured, onPick, label }) {
   </div>`;
 }
 
-/** pass@k over k: a curve with its points; the value under the pointer is written out. */
-export function Curve({ points, label }) {
+/** Values over k: a curve with its points; the value under the pointer is written out. Bounds are those of the values
+ * unless given; a curve that stays in the upper quarter of given bounds is shown from their middle on. */
+export function Curve({ points, low, high, label }) {
   const ref = useRef();
   const { width } = useSize(ref);
   const [at, setAt] = useState(null);
   const last = points.at(-1)?.k ?? 1;
-  const lowest = Math.min(...points.map((point) => point.value));
-  const floor = lowest > 0.75 ? 0.5 : 0;
+  const values = points.map((point) => point.value);
+  const [lowest, highest] = [Math.min(...values), Math.max(...values)];
+  const room = highest > lowest ? (highest - lowest) * 0.1 : Math.abs(highest) * 0.1 || 1;
+  const ceiling = high ?? highest + room;
+  const bottom = low ?? lowest - room;
+  const floor = low !== undefined && lowest > low + 0.75 * (ceiling - low) ? (low + ceiling) / 2 : bottom;
   const inner = width - MARGIN.left - MARGIN.right - 12;
   const x = (k) => MARGIN.left + 8 + (last === 1 ? inner / 2 : ((k - 1) / (last - 1)) * inner);
   const y = (value) =>
-    CHART_HEIGHT - MARGIN.bottom - ((value - floor) / (1 - floor)) * (CHART_HEIGHT - MARGIN.top - MARGIN.bottom);
+    CHART_HEIGHT - MARGIN.bottom - ((value - floor) / (ceiling - floor)) * (CHART_HEIGHT - MARGIN.top - MARGIN.bottom);
   const named = at ?? points.length - 1;
   const ks = [...new Set(ticksOf(1, last, 6).filter(Number.isInteger).concat(1, last))].filter(
     (k) => k === last || k === 1 || x(last) - x(k) > 26,
@@ -117,7 +122,7 @@ export function Curve({ points, label }) {
     ${
       width > 0 &&
       html`<svg width=${width} height=${CHART_HEIGHT} role="img" aria-label=${label}>
-        <${YGrid} ticks=${ticksOf(floor, 1, 4)} y=${y} width=${width} />
+        <${YGrid} ticks=${ticksOf(floor, ceiling, 4)} y=${y} width=${width} />
         <path
           class="curve"
           d=${points.map((point, index) => `${index ? "L" : "M"}${x(point.k)},${y(point.value)}`).join("")}
@@ -158,7 +163,7 @@ export function Curve({ points, label }) {
   </div>`;
 }
 
-/** Points on a canvas; the one under the pointer is named, a click hands over its id. */
+/** Points on a canvas; the one under the pointer is described, a click passes on its id. */
 export function Scatter({ x: xs, y: ys, ids, xName, yName, coloured, onPick, describe }) {
   const ref = useRef();
   const canvas = useRef();
@@ -171,7 +176,7 @@ export function Scatter({ x: xs, y: ys, ids, xName, yName, coloured, onPick, des
     if (!width || !canvas.current) return undefined;
     const paint = () => paintPoints(canvas.current, { points, width, height, coloured });
     paint();
-    // The colours are those of the theme.
+    // Repaint when the theme changes.
     const theme = new MutationObserver(paint);
     theme.observe(document.documentElement, { attributeFilter: ["data-theme"] });
     const system = matchMedia("(prefers-color-scheme: dark)");
@@ -245,7 +250,7 @@ function padded(values, share) {
   return [low - room, high + room];
 }
 
-/** Where the points go. Values that many share are spread a little, or thousands would look like one. */
+/** Positions of the points. Values that many points share are spread a little, or thousands would look like one. */
 function placePoints(xs, ys, area) {
   const few = (values) => new Set(values.slice(0, 400)).size <= 12;
   const [spreadX, spreadY] = [few(xs) ? 16 : 0, few(ys) ? 16 : 0];
@@ -279,7 +284,7 @@ function paintPoints(canvas, { points, width, height, coloured }) {
   }
 }
 
-/** A colour of the style sheet as it is in the present theme. */
+/** A colour of the style sheet in the current theme. */
 function themeColour(element, name) {
   element.style.color = `var(${name})`;
   return getComputedStyle(element).color;

@@ -6,12 +6,12 @@ import { goTo } from "./place.js";
 
 const USUAL = ["reward", "task", "rollout", "turns", "tool_calls", "tokens", "question", "answer"];
 
-/** Whether a column can be one of a list of names; models and environments may give any name to a field. */
+/** Whether a column name can be part of a comma-separated list; a field may have any name. */
 function canBeListed({ name }) {
   return name === name.trim() && !name.includes(",");
 }
 
-/** The columns that are shown: the reader's choice, or the usual ones as far as there is anything in them. */
+/** The columns that are shown: the reader's choice, or the default columns that have values. */
 export function shownColumns(place, columns) {
   const known = new Map(columns.filter(canBeListed).map((column) => [column.name, column]));
   const chosen = place.columns?.split(",").filter((name) => known.has(name));
@@ -84,7 +84,7 @@ export function ColumnChooser({ columns, names }) {
               ></label
             >`,
         )}
-        <button class="fold-toggle" onClick=${() => goTo({ columns: null }, { replace: true })}>the usual ones</button>
+        <button class="fold-toggle" onClick=${() => goTo({ columns: null }, { replace: true })}>default columns</button>
       </div>`
     }
   </span>`;

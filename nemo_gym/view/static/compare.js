@@ -1,4 +1,4 @@
-/* Two rollouts side by side up to and beyond their first difference; two runs paired by task. */
+/* Two rollouts side by side around their first difference; two runs paired by task. */
 
 import { html, useAnswer, useMemo, useState } from "./dom.js";
 import { clean, formatCount, formatField, formatNumber, formatScore } from "./format.js";
@@ -9,6 +9,10 @@ import { Step } from "./transcript.js";
 import { useGrowingList } from "./groups.js";
 
 const RUN_PAGE = 100;
+const PAIRINGS = [
+  ["content", "what they ask"],
+  ["index", "their number"],
+];
 const ORDER_OF_CHANGE = [
   ["change", "worst first"],
   ["-change", "best first"],
@@ -198,12 +202,13 @@ function CompareRuns({ source, place, files }) {
   const a = ids.includes(place.run_a) ? place.run_a : ids[0];
   const b = ids.includes(place.run_b) ? place.run_b : ids.find((id) => id !== a);
   const sort = place.order === "-change" ? "-change" : "change";
+  const pair = place.pair === "index" ? "index" : "content";
   const list = useGrowingList(
     async (offset, signal) => {
-      const answer = await source.compareRuns({ a, b, sort, offset, limit: RUN_PAGE }, signal);
+      const answer = await source.compareRuns({ a, b, sort, pair_by: pair, offset, limit: RUN_PAGE }, signal);
       return { ...answer, entries: answer.tasks };
     },
-    [a, b, sort],
+    [a, b, sort, pair],
   );
   const options = files.map((file) => [String(file.id), clean(file.name)]);
   return html`<main class="page compare-runs">
@@ -215,6 +220,12 @@ function CompareRuns({ source, place, files }) {
         onChange=${(id) => goTo({ run_a: id }, { replace: true })}
       />
       <${Select} label="to" value=${b} options=${options} onChange=${(id) => goTo({ run_b: id }, { replace: true })} />
+      <${Select}
+        label="pair tasks by"
+        value=${pair}
+        options=${PAIRINGS}
+        onChange=${(by) => goTo({ pair: by === "content" ? null : by }, { replace: true })}
+      />
       <span class="stretch"></span>
       <${Choice}
         label="order"
@@ -225,7 +236,9 @@ function CompareRuns({ source, place, files }) {
     </div>
     ${list.error && html`<${Trouble} error=${list.error} />`}
     ${list.answer && html`<${RunSummary} answer=${list.answer} />`}
-    ${list.total === 0 && html`<${Notice} title="No task in both">The two files have no scored task in common.<//>`}
+    ${list.total === 0 && html`<${Notice} title="No pairs"
+      >No task of one file ${pair === "content" ? "asks the same as one" : "has the number of one"} of the other.<//
+    >`}
     <ol class="run-list">
       ${list.entries.map((task) => html`<${RunTask} key=${task.key} task=${task} />`)}
     </ol>
@@ -234,7 +247,11 @@ function CompareRuns({ source, place, files }) {
 }
 
 function RunSummary({ answer }) {
-  const { difference, interval, better, worse, same } = answer;
+  const { difference, interval, better, worse, same, total, only_a: onlyA, only_b: onlyB } = answer;
+  const alone = [
+    [onlyA, "first"],
+    [onlyB, "second"],
+  ].filter(([count]) => count);
   const all = better + worse + same || 1;
   return html`<div class="figures">
     <div class="figure main-figure">
@@ -244,15 +261,20 @@ function RunSummary({ answer }) {
       >
     </div>
     <div class="figure wide-figure">
-      <span class="name">Tasks</span>
+      <span class="name"
+        >${formatCount(total, "pair")} of
+        tasks${alone.map(([count, file]) => ` · ${formatNumber(count)} only in the ${file} file`)}</span
+      >
       <span class="split" aria-hidden="true"
         ><span class="worse" style=${{ flexGrow: worse / all }}></span
         ><span class="same" style=${{ flexGrow: same / all }}></span
         ><span class="better" style=${{ flexGrow: better / all }}></span
       ></span>
       <span class="detail"
-        ><b>${formatNumber(worse)}</b> worse · <b>${formatNumber(same)}</b> the same ·
-        <b>${formatNumber(better)}</b> better</span
+        ><b>${formatNumber(worse)}</b> worse · <b>${formatNumber(same)}</b> the same${" · "}<b
+          >${formatNumber(better)}</b
+        >
+        better</span
       >
     </div>
   </div>`;
@@ -271,7 +293,7 @@ function RunTask({ task }) {
   const width = `${Math.min(Math.abs(task.change), 1) * 50}%`;
   return html`<li class="run-task">
     <${pair ? "a" : "span"} class="run-link" href=${pair ?? undefined}>
-      <span class="run-name">task ${task.key}</span>
+      <span class="run-name">task ${task.key}${task.key_b === task.key ? "" : ` · ${task.key_b}`}</span>
       <span class="run-means"
         ><${Reward} value=${task.a_mean} mean=${true} /><span class="quiet">→</span
         ><${Reward} value=${task.b_mean} mean=${true}

@@ -1,8 +1,8 @@
-/* Token ids of a rollout: segments in order, and whether each call's context continues what was there before. */
+/* Token ids of a rollout: the segments of each model call, and where its context departs from what came before. */
 
 import { outputOf } from "./record.js";
 
-/** For each model call that recorded ids: what was new in its context, what it sampled, and how sure it was. */
+/** For each model call that recorded ids: what was new in its context, what it sampled, and with which log-probabilities. */
 export function segmentsOf(record) {
   const segments = [];
   let seen = [];
@@ -24,20 +24,6 @@ export function segmentsOf(record) {
     seen = [...prompt, ...item.generation_token_ids];
   });
   return segments;
-}
-
-/** The check of the trainer: null where no ids were recorded. */
-export function continuityOf(record) {
-  const segments = segmentsOf(record);
-  if (!segments.length) return null;
-  const breaks = segments
-    .filter((segment) => segment.breakAt !== null)
-    .map((segment) => ({
-      item: segment.index,
-      token: segment.breakAt,
-      reason: `the context differs from the ${segment.before} tokens before it`,
-    }));
-  return { ok: !breaks.length, breaks };
 }
 
 /** The text of each sampled token, where the answer recorded it as well and the two agree in number. */

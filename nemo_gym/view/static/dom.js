@@ -4,7 +4,7 @@ export const { h, render, Component } = globalThis.preact;
 export const { useState, useEffect, useLayoutEffect, useMemo, useRef, useCallback } = globalThis.preactHooks;
 export const html = globalThis.htm.bind(h);
 
-/** The answer of an asynchronous call; the last good one stays visible while the next is under way. */
+/** The answer of an asynchronous call; the last good one stays visible while the next is loading. */
 export function useAnswer(load, inputs) {
   const [answer, setAnswer] = useState({ value: null, error: null, loading: true });
   useEffect(() => {
@@ -44,7 +44,7 @@ export function useMedia(query) {
   return matches;
 }
 
-/** Draws its children only once they come near the window; until then a space of about their height. */
+/** Draws its children only once they are near the viewport; until then a placeholder of about their height. */
 export function Lazy({ height, eager, children }) {
   const [near, setNear] = useState(Boolean(eager));
   const ref = useRef();

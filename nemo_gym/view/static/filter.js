@@ -1,4 +1,5 @@
-/* The filter language of the server, for pages without one: text in, predicate over a row out. Parsed, never evaluated.
+/* The filter language for pages without a server: text in, predicate over the values of a row out. It means what
+`nemo_gym/filters` means by it, and a test compares the two. Parsed, never evaluated.
 
     filter      ::=  both ("or" both)*
     both        ::=  term ("and" term)*
@@ -7,11 +8,15 @@
                   |  value ["not"] "in" "[" literal ("," literal)* "]"  |  value "is" ["not"] "null"
 */
 
+import { compareText, plainValue } from "./sorting.js";
+
 const FILTER_TOKEN =
   /\s*(?:([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|("(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*')|`([^`]+)`|((?!\d)[\p{L}\p{N}_]+(?:\.[\p{L}\p{N}_]+)*)|(==|!=|<=|>=|<|>|\(|\)|\[|\]|,))/uy;
 const FILTER_CONSTANTS = { true: true, false: false, null: null };
 const FILTER_WORDS = new Set(["and", "or", "not", "in", "contains", "is"]);
+const FILTER_LONGEST = 4000; // characters
 const FILTER_DEEPEST = 40;
+const FILTER_MOST = 300; // comparisons
 const FOREIGN_SIGNS = { "&&": "and", "||": "or", "<>": "!=", "=~": "contains", "=": "==", "!": "not" };
 
 /** A filter that can't be read: what was expected, and at which character. */
@@ -23,8 +28,9 @@ class FilterError extends Error {
   }
 }
 
-/** A predicate over rows; an empty text lets everything pass. */
+/** A predicate over the values of a row; an empty filter lets everything pass. */
 export function compileFilter(text, names) {
+  if (text.length > FILTER_LONGEST) throw new FilterError(`longer than ${FILTER_LONGEST} characters`, FILTER_LONGEST);
   if (!text.trim()) return () => true;
   return new FilterParser(filterTokens(text), names).whole();
 }
@@ -64,12 +70,14 @@ function unreadableFilter(text, at) {
   for (const [sign, ours] of Object.entries(FOREIGN_SIGNS)) {
     if (text.startsWith(sign, at)) return new FilterError(`'${sign}' is not known here`, at, `write ${ours}`);
   }
+  if (/\p{Nd}/u.test(text[at]))
+    return new FilterError("not a number", at, "texts need quotes, unusual names `backquotes`");
   return new FilterError(`unexpected '${text[at]}'`, at, "comparisons are != < <= == > >= contains in is");
 }
 
 class FilterParser {
   constructor(tokens, names) {
-    Object.assign(this, { tokens, names, place: 0, depth: 0 });
+    Object.assign(this, { tokens, names, place: 0, depth: 0, terms: 0, columns: [] });
   }
 
   get next() {
@@ -90,6 +98,11 @@ class FilterParser {
   whole() {
     const test = this.either();
     if (this.next.kind !== "end") throw this.expected("'and', 'or' or the end");
+    const unknown = this.columns.find(({ name }) => !this.names.includes(name));
+    if (unknown) {
+      const near = this.names.find((known) => known.startsWith(unknown.name.slice(0, 3)));
+      throw new FilterError(`no column '${unknown.name}'`, unknown.at, near ? `did you mean ${near}?` : null);
+    }
     return test;
   }
 
@@ -118,7 +131,14 @@ class FilterParser {
     return test;
   }
 
+  /** Counts a comparison or a value of a list against the limit. */
+  count() {
+    this.terms += 1;
+    if (this.terms > FILTER_MOST) throw new FilterError(`more than ${FILTER_MOST} comparisons`, this.next.at);
+  }
+
   comparison() {
+    this.count();
     const left = this.operand();
     if (this.took("is")) return this.nullTest(left);
     const negated = this.took("not");
@@ -151,7 +171,10 @@ class FilterParser {
     if (!this.took("in")) return null;
     if (!this.took("[")) throw this.expected("'['");
     const choices = [this.constant()];
-    while (this.took(",")) choices.push(this.constant());
+    while (this.took(",")) {
+      choices.push(this.constant());
+      this.count();
+    }
     if (!this.took("]")) throw this.expected("']'");
     return (row) => choices.some((choice) => plainValue(choice) === left(row));
   }
@@ -162,12 +185,9 @@ class FilterParser {
       return () => value;
     }
     const { text: name, at } = this.next;
-    if (!this.names.includes(name)) {
-      const near = this.names.find((known) => known.startsWith(name.slice(0, 3)));
-      throw new FilterError(`there is no column '${name}'`, at, near ? `did you mean ${near}?` : null);
-    }
+    this.columns.push({ name, at });
     this.place += 1;
-    return (row) => plainValue(row[name]);
+    return (values) => plainValue(values[name]);
   }
 
   constant(wanted = "a value") {
@@ -182,29 +202,27 @@ function opposite(test) {
   return (row) => !test(row);
 }
 
-/** True and false are 1 and 0, as they are in the index; what is not there is null. */
-function plainValue(value) {
-  return typeof value === "boolean" ? Number(value) : (value ?? null);
-}
-
 function containsText(text, part) {
   return typeof text === "string" && typeof part === "string" && plainCase(text).includes(plainCase(part));
 }
 
-/** As in the index, only a to z and A to Z are the same. */
+/** Only the case of a to z is ignored, as in the index. */
 function plainCase(text) {
   return text.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
 }
 
-function ordered(compare) {
-  return (left, right) => left !== null && right !== null && typeof left === typeof right && compare(left, right);
+function ordered(holds) {
+  return (left, right) => {
+    if (left === null || right === null || typeof left !== typeof right) return false;
+    return holds(typeof left === "string" ? compareText(left, right) : left - right);
+  };
 }
 
 const COMPARE = {
   "==": (left, right) => left === right,
   "!=": (left, right) => left !== right,
-  "<": ordered((left, right) => left < right),
-  "<=": ordered((left, right) => left <= right),
-  ">": ordered((left, right) => left > right),
-  ">=": ordered((left, right) => left >= right),
+  "<": ordered((order) => order < 0),
+  "<=": ordered((order) => order <= 0),
+  ">": ordered((order) => order > 0),
+  ">=": ordered((order) => order >= 0),
 };

@@ -1,10 +1,10 @@
-/* The two boxes that choose rollouts. A filter is checked before it counts; what is wrong with it is shown in place. */
+/* The filter and search boxes. A filter is validated before it is applied; an error is shown where it occurs. */
 
 import { html, useEffect, useRef, useState } from "./dom.js";
 import { clean } from "./format.js";
 import { goTo } from "./place.js";
 
-const IDLE = 650; // ms without a key before a text is tried by itself
+const IDLE = 650; // ms without a key before the text is applied
 
 export function FilterBar({ source, place, columns }) {
   const [error, setError] = useState(null);
@@ -120,13 +120,13 @@ function Box({ name, label, value, onCommit, invalid, placeholder, hint, columns
             >
               ${clean(offer.name)}
             </button>`,
-        )}<span class="quiet">Tab takes the first</span></span
+        )}<span class="quiet">Tab accepts the first</span></span
       >`
     }
   </label>`;
 }
 
-/** Columns that begin like the name before the caret. */
+/** Columns that begin with the word before the caret. */
 function offersFor(text, caret, columns) {
   const word = /[A-Za-z_][\w.]*$/.exec(text.slice(0, caret))?.[0];
   if (!word || (text.slice(0, caret).match(/"/g) ?? []).length % 2) return [];

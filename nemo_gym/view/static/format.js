@@ -2,12 +2,17 @@
 
 export const DASH = "–";
 const integers = new Intl.NumberFormat("en-US");
-// Characters with which a text could reverse what follows it, or that have no shape of their own.
+// Characters that reverse what follows them, or that are invisible.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Text as it may be shown: line ends made one kind, unseen control characters replaced. */
+/** Text that is safe to show: uniform line ends, invisible control characters replaced. */
 export function clean(text) {
   return String(text).replaceAll("\r\n", "\n").replace(UNSEEN, "\ufffd");
+}
+
+/** Text as a literal of the filter language. */
+export function quoteText(text) {
+  return `"${text.replace(/[\\"]/g, "\\$&")}"`;
 }
 
 export function formatNumber(value, digits = 3) {
@@ -20,7 +25,7 @@ export function formatNumber(value, digits = 3) {
   return String(Number(value.toPrecision(size < 1 ? digits : digits + 1)));
 }
 
-/** A mean or a reward: always the same number of places, so that columns line up. */
+/** A mean or a reward: always the same number of decimals, so that columns line up. */
 export function formatScore(value, places = 2) {
   if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
   return Math.abs(value) >= 1000 ? formatNumber(value) : value.toFixed(places);
@@ -60,7 +65,7 @@ export function formatCount(count, noun) {
   return `${integers.format(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** A value of the table or of the verification, in its column's manner. */
+/** A value of the table or of the verification, formatted by its column. */
 export function formatField(name, value) {
   if (value === null || value === undefined) return DASH;
   if (name === "bytes") return formatBytes(value);

@@ -21,10 +21,10 @@ const ORDERS = [
   ["-count", "most rollouts"],
 ];
 
-// The last list that was left, and how far down it was read: the way back from a rollout leads there.
+// The last list and its scroll position: the way back from a rollout leads there.
 const lastList = { key: null, list: null, scroll: 0 };
 
-/** A list that grows as its end comes into sight. `load(offset, signal)` answers `{ total, entries }`. */
+/** A list that loads more as its end comes into view. `load(offset, signal)` answers `{ total, entries }`. */
 export function useGrowingList(load, inputs) {
   const key = JSON.stringify(inputs);
   const known = useRef(lastList.key === key ? lastList.list : null);
@@ -74,10 +74,11 @@ export function Groups({ source, place, version }) {
   const [seen, setSeen] = useState(version);
   const list = useGrowingList(
     async (offset, signal) => {
-      const answer = await source.groups({ by, sort, filter, search, offset, limit: GROUP_PAGE }, signal);
+      const query = { by, sort, filter, search, threshold: place.threshold, offset, limit: GROUP_PAGE };
+      const answer = await source.groups(query, signal);
       return { total: answer.total, entries: answer.groups };
     },
-    [by, sort, filter, search, seen],
+    [by, sort, filter, search, place.threshold, seen],
   );
   return html`<main class="page groups">
     <div class="table-bar">
@@ -120,15 +121,10 @@ function GroupHead() {
   </div>`;
 }
 
-function conditionOf(by, key) {
-  if (key === null || key === undefined || key === "") return `${by} is null`;
-  return `${by} == ${typeof key === "number" ? key : JSON.stringify(key)}`;
-}
-
 function Group({ group, by, place }) {
   const href = placeUrl({
     view: "table",
-    filter: both(place.filter, group.filter ?? conditionOf(by, group.key)),
+    filter: both(place.filter, group.filter),
     rollout: null,
   });
   const [name, ...where] = clean(

@@ -17,11 +17,11 @@ const KEYS = [
 ];
 const EXAMPLES = [
   ["reward < 0.5 and tool_calls > 3", "numbers"],
-  ['agent == "name" or failure == "timeout"', "texts need quotes"],
+  ['agent == "name" or failure == "timeout"', "text needs quotes"],
   ["0.2 < reward <= 0.8", "ranges"],
   ["task in [3, 5, 8]", "one of several"],
-  ['answer contains "because"', "part of a text"],
-  ["failure is null", "what is not there"],
+  ['answer contains "because"', "part of the text"],
+  ["failure is null", "a missing value"],
 ];
 
 export function Help({ columns, onClose }) {

@@ -1,4 +1,4 @@
-/* Code in a few quiet colours: comments, texts, numbers and words that most languages share. Works on text only. */
+/* Code in a few quiet colours: comments, strings, numbers and keywords that most languages share. Works on text only. */
 
 const HASH_COMMENTS = /^(?:py|python|sh|bash|shell|zsh|yaml|yml|toml|ruby|rb|r|perl|make|dockerfile)/i;
 const NO_COLOURS = /^(?:te?xt|plain|output|console|markdown|md|diff|log)?$/i;

@@ -1,4 +1,4 @@
-/* Markdown of a hostile author as elements that can do nothing.
+/* Markdown by a hostile author as harmless elements.
 
 Three lines of defence: HTML in the text stays text, whatever marked and KaTeX produce goes through an allowlist of tags
 and attributes, and the page's policy forbids scripts, styles and requests of any other origin. */
@@ -99,6 +99,13 @@ const MATH_ATTRIBUTES = [
 const PICTURE = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+$/;
 const WEB_LINK = /^(?:https?:|mailto:)/i;
 const MATH_LONGEST = 5000;
+// The time that the parser takes can grow with the square of the length, so what it gets at once is short.
+const WHOLE_LONGEST = 16_000;
+const PIECE_LONGEST = 4000;
+const MARKDOWN_LONGEST = 300_000;
+const DEEPEST_QUOTE = 20;
+const DEEP_QUOTE = /^(?:[ \t]*>){20,}/gm;
+const FENCE = /^ {0,3}(`{3,}|~{3,})(.*)$/;
 
 const purifier = globalThis.DOMPurify;
 const sanitised = {
@@ -109,7 +116,7 @@ const sanitised = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-/** A picture that needs no request. */
+/** Whether a URL is an embedded image, which needs no request. */
 export function isPicture(url) {
   return PICTURE.test(url);
 }
@@ -141,7 +148,7 @@ const MATH_FORMS = [
   { open: "$$", pattern: /^\$\$([\s\S]+?)\$\$/, display: true },
   { open: "\\[", pattern: /^\\\[([\s\S]+?)\\\]/, display: true },
   { open: "\\(", pattern: /^\\\(([\s\S]+?)\\\)/, display: false },
-  // Prices are no mathematics: no space inside the dollars, no digit after them.
+  // Prices are not mathematics: no space inside the dollars, no digit after them.
   { open: "$", pattern: /^\$(?!\s)((?:[^$\\\n]|\\[^\n])+?)(?<!\s)\$(?!\d)/, display: false },
 ];
 
@@ -186,15 +193,51 @@ parser.use({
   },
 });
 
+/** Text in pieces for the parser: cut between paragraphs where possible, else between lines, else anywhere. A block of
+ * code that is cut goes on in the next piece. */
+function markdownPieces(text) {
+  if (text.length <= WHOLE_LONGEST) return [text];
+  const pieces = [];
+  let [piece, size, fence] = [[], 0, null];
+  const cut = () => {
+    if (fence) piece.push(fence.mark);
+    pieces.push(piece.join("\n"));
+    [piece, size] = [fence ? [fence.opening] : [], 0];
+  };
+  for (const line of shortLines(text)) {
+    if (size && size + line.length > PIECE_LONGEST) cut();
+    piece.push(line);
+    size += line.length + 1;
+    const match = FENCE.exec(line);
+    if (fence && match?.[1].startsWith(fence.mark) && !match[2].trim()) fence = null;
+    else if (!fence && match) fence = { mark: match[1].slice(0, 20), opening: line.slice(0, 80) };
+    if (!fence && !line.trim() && size > PIECE_LONGEST / 2) cut();
+  }
+  cut();
+  return pieces;
+}
+
+function* shortLines(text) {
+  for (const line of text.split("\n"))
+    for (let at = 0; at === 0 || at < line.length; at += PIECE_LONGEST) yield line.slice(at, at + PIECE_LONGEST);
+}
+
+function markdownHtml(text) {
+  try {
+    return parser.parse(text);
+  } catch {
+    // Endless nesting is an attack or an accident; the text itself is always worth showing.
+    return `<pre>${escapeHtml(text)}</pre>`;
+  }
+}
+
 /** A fragment of harmless elements. */
 export function markdownFragment(text) {
-  let made;
-  try {
-    made = parser.parse(clean(text));
-  } catch {
-    // Nesting without end is an attack or an accident; the text itself is always worth showing.
-    made = `<pre>${escapeHtml(clean(text))}</pre>`;
-  }
+  const shown = clean(text).replace(DEEP_QUOTE, "> ".repeat(DEEPEST_QUOTE));
+  const made =
+    shown.length > MARKDOWN_LONGEST
+      ? `<pre>${escapeHtml(shown)}</pre>`
+      : markdownPieces(shown).map(markdownHtml).join("");
   const fragment = purifier.sanitize(made, sanitised);
   for (const link of fragment.querySelectorAll("a")) {
     link.rel = "noopener noreferrer nofollow";

@@ -1,7 +1,7 @@
-/* The overview: how good, how many, how much failed, how it hangs together. */
+/* The overview: mean reward, distribution, pass@k, failures and a scatter plot. */
 
 import { html, useAnswer } from "./dom.js";
-import { clean, formatCount, formatDuration, formatField, formatNumber, formatPercent, formatScore } from "./format.js";
+import { clean, formatCount, formatDuration, formatField, formatNumber, formatPercent, formatScore, quoteText } from "./format.js";
 import { Curve, Histogram, Scatter } from "./charts.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { JsonTree } from "./parts.js";
@@ -12,8 +12,8 @@ const AXES = ["tokens", "turns", "tool_calls", "duration", "output_tokens", "inp
 export function Overview({ source, place, version, columns }) {
   const selection = selectionOf(place);
   const { value, error } = useAnswer(
-    (signal) => source.overview(selection, signal),
-    [place.filter, place.search, version],
+    (signal) => source.overview({ ...selection, threshold: place.threshold }, signal),
+    [place.filter, place.search, place.threshold, version],
   );
   if (error) return html`<main class="page"><${Trouble} error=${error} /></main>`;
   if (!value) return html`<main class="page" aria-busy="true"></main>`;
@@ -27,7 +27,7 @@ export function Overview({ source, place, version, columns }) {
   }
   const failures = Object.entries(value.failed).sort((left, right) => right[1] - left[1]);
   return html`<main class="page overview">
-    <${Figures} value=${value} failures=${failures} />
+    <${Figures} value=${value} failures=${failures} live=${source.live} />
     <div class="panels">
       <${Panel} title="Rewards" note="click a bar to see its rollouts">
         ${
@@ -36,25 +36,19 @@ export function Overview({ source, place, version, columns }) {
                 ...${value.histogram}
                 coloured=${true}
                 label="histogram of the rewards"
-                onPick=${pickReward}
+                onPick=${(...edges) => pickReward(place.filter, ...edges)}
               />`
             : html`<p class="quiet">no rewards</p>`
         }
       <//>
-      <${Panel} title="pass@k" note="chance that one of k attempts passes">
-        ${
-          value.pass_at_k?.length
-            ? html`<${Curve} points=${value.pass_at_k} label="pass@k over k" />`
-            : html`<p class="quiet">needs scored rollouts</p>`
-        }
-      <//>
+      <${Attempts} value=${value} />
       <${ScatterPanel} source=${source} place=${place} version=${version} columns=${columns} />
       ${
         failures.length > 0 &&
         html`<${Panel} title="Failures by class" note="not part of any mean">
           <${Bars}
             entries=${failures}
-            hrefOf=${(name) => placeUrl({ view: "table", filter: both(place.filter, `failure == ${JSON.stringify(name)}`) })}
+            hrefOf=${(name) => placeUrl({ view: "table", filter: both(place.filter, `failure == ${quoteText(name)}`) })}
           />
         <//>`
       }
@@ -64,7 +58,10 @@ export function Overview({ source, place, version, columns }) {
           <${Histogram} ...${value.solve_rates} label="histogram of the tasks' solve rates" />
         <//>`
       }
-      ${value.agents?.length > 1 && html`<${Panel} title="Agents"><${Agents} agents=${value.agents} /><//>`}
+      ${
+        value.agents?.length > 1 &&
+        html`<${Panel} title="Agents"><${Agents} agents=${value.agents} filter=${place.filter} /><//>`
+      }
       ${
         value.metrics &&
         html`<${Panel} title="Metrics file" wide=${true}><${JsonTree} value=${value.metrics} depth=${1} /><//>`
@@ -73,15 +70,48 @@ export function Overview({ source, place, version, columns }) {
   </main>`;
 }
 
-/** A further condition on top of the present filter. */
+/** The current filter with one more condition. */
 export function both(filter, condition) {
   return filter ? `(${filter}) and ${condition}` : condition;
 }
 
-function pickReward(from, to, last) {
-  const number = (value) => Number(value.toPrecision(6));
-  const upper = last ? `reward <= ${number(to)}` : `reward < ${number(to)}`;
-  goTo({ view: "table", filter: `reward >= ${number(from)} and ${upper}` });
+function pickReward(filter, from, to, last) {
+  const upper = last ? `reward <= ${to}` : `reward < ${to}`;
+  goTo({ view: "table", filter: both(filter, `reward >= ${from} and ${upper}`) });
+}
+
+/** pass@k and, where rewards are graded, the expected best reward; over the same tasks for every k. */
+function Attempts({ value }) {
+  const { pass_at_k: passes, reward_at_k: rewards, pass_threshold: threshold } = value;
+  const graded = rewards.some((point, index) => Math.abs(point.value - passes[index]?.value) > 1e-9);
+  const over = `n = ${formatCount(value.pass_tasks, "task")}${
+    value.pass_tasks_left_out
+      ? `; ${formatNumber(value.pass_tasks_left_out)} with fewer than ${passes.length} rollouts left out`
+      : ""
+  }`;
+  const aside = html`<label class="select threshold"
+    ><span>passes from reward</span
+    ><input
+      type="number"
+      step="any"
+      value=${threshold}
+      onChange=${(event) => goTo({ threshold: event.target.value || null }, { replace: true })}
+  /></label>`;
+  return html`<${Panel} title="pass@k" note="chance that at least one of k rollouts passes" aside=${aside}>
+      ${
+        passes.length
+          ? html`<${Curve} points=${passes} low=${0} high=${1} label="pass@k over k" />
+              <p class="quiet">${over}</p>`
+          : html`<p class="quiet">no rewards</p>`
+      }
+    <//>
+    ${
+      graded &&
+      html`<${Panel} title="reward@k" note="expected best reward of k rollouts">
+        <${Curve} points=${rewards} label="reward@k over k" />
+        <p class="quiet">${over}</p>
+      <//>`
+    }`;
 }
 
 function Panel({ title, note, wide, aside, children }) {
@@ -94,7 +124,7 @@ function Panel({ title, note, wide, aside, children }) {
   </section>`;
 }
 
-function Figures({ value, failures }) {
+function Figures({ value, failures, live }) {
   const [low, high] = value.interval ?? [];
   const failed = failures.reduce((sum, [, count]) => sum + count, 0);
   const first = value.pass_at_k?.[0];
@@ -105,7 +135,11 @@ function Figures({ value, failures }) {
       <span class="number">${formatScore(value.mean_reward, 3)}</span>
       <span class="detail"
         >${
-          value.interval ? `${formatScore(low, 3)} to ${formatScore(high, 3)}, 95 % interval` : "no interval yet"
+          value.interval
+            ? `${formatScore(low, 3)} to ${formatScore(high, 3)}, 95 % interval`
+            : live
+              ? "no interval yet"
+              : "interval: only without a filter"
         }</span
       >
       ${
@@ -121,7 +155,9 @@ function Figures({ value, failures }) {
         <span class="name">pass@1</span>
         <span class="number">${formatScore(first.value, 3)}</span>
         <span class="detail"
-          >${last.k > 1 ? `pass@${last.k} ${formatScore(last.value, 3)}` : "one rollout per task"}</span
+          >${last.k > 1 ? `pass@${last.k} ${formatScore(last.value, 3)} · ` : ""}reward ≥ ${formatNumber(
+            value.pass_threshold,
+          )} · ${formatCount(value.pass_tasks, "task")}</span
         >
       </div>`
     }
@@ -201,7 +237,7 @@ function Bars({ entries, hrefOf }) {
   </ul>`;
 }
 
-function Agents({ agents }) {
+function Agents({ agents, filter }) {
   return html`<table class="plain-table">
     <thead>
       <tr>
@@ -216,7 +252,7 @@ function Agents({ agents }) {
         (agent) =>
           html`<tr key=${agent.agent}>
             <td>
-              <a href=${placeUrl({ view: "table", filter: `agent == ${JSON.stringify(agent.agent)}` })}
+              <a href=${placeUrl({ view: "table", filter: both(filter, `agent == ${agent.agent === null ? "null" : quoteText(agent.agent)}`) })}
                 >${clean(agent.agent ?? "unnamed")}</a
               >
             </td>

@@ -13,7 +13,7 @@ const SHOWN_LINES = 22;
 const LEAF_LONGEST = 400;
 const TREE_STEP = 100;
 
-/** The beginning of a long text, and how much is missing; null when the text is short enough. */
+/** The beginning of long text; null when the text is short enough to be shown. */
 function foldedText(text) {
   let end = -1;
   for (let line = 0; line < FOLD_LINES; line += 1) {
@@ -52,7 +52,7 @@ function Plain({ text }) {
   return html`<pre class="plain">${clean(text)}</pre>`;
 }
 
-/** An argument of several lines; where its name says that it is code, in colours. */
+/** An argument of several lines; highlighted if its name says that it is code. */
 export function CodeText({ text, name, open }) {
   const language = /code|script|source|python|command|cmd/i.test(name)
     ? "python"
@@ -161,7 +161,7 @@ function Branch({ label, value, depth }) {
   </div>`;
 }
 
-/** Few scalars need no outline. */
+/** Whether a value is short enough for one line. */
 function isShort(value) {
   const inner = Object.values(value);
   if (

@@ -1,4 +1,4 @@
-/* Where the reader is: the view and its filters, kept in the URL so that a view can be sent to somebody.
+/* Where the reader is: the view and its filters, kept in the URL so that a view can be shared.
 
 The state lives in the fragment: it works for pages opened from disk and is never sent to a server. A query string of
 the same form is understood as well. */
@@ -16,6 +16,8 @@ const PLACE_KEYS = [
   "order",
   "x",
   "y",
+  "threshold",
+  "pair",
   "rollout",
   "tab",
   "a",
@@ -37,7 +39,7 @@ export function readPlace() {
   return place;
 }
 
-/** The address of a place that differs from the present one by the given keys; null removes a key. */
+/** The address of the current place with some keys changed; null removes a key. */
 export function placeUrl(change, from = readPlace()) {
   const next = { ...from, ...change };
   const parameters = new URLSearchParams();
@@ -73,7 +75,7 @@ export function usePlace() {
   return place;
 }
 
-/** What a list is asked for: the parts of the place that choose and order rollouts. */
+/** The parts of the place that select and order rollouts. */
 export function selectionOf(place) {
   return { filter: place.filter ?? "", search: place.search ?? "", sort: place.sort ?? "" };
 }

@@ -190,10 +190,21 @@ export function summaryOf(entry, room = 60) {
 /** The index of the first output item in which two rollouts differ, ids and tokens aside; null when there is none. */
 export function firstDifference(left, right) {
   const [one, other] = [outputOf(left), outputOf(right)];
-  const plain = (item) => JSON.stringify(item, (key, value) => (IGNORED_IN_DIFFERENCE.has(key) ? undefined : value));
-  const length = Math.max(one.length, other.length);
-  for (let index = 0; index < length; index += 1) if (plain(one[index]) !== plain(other[index])) return index;
-  return null;
+  const shorter = Math.min(one.length, other.length);
+  for (let index = 0; index < shorter; index += 1) if (!isEqual(one[index], other[index])) return index;
+  return one.length === other.length ? null : shorter;
+}
+
+function isEqual(one, other) {
+  if (Array.isArray(one) && Array.isArray(other))
+    return one.length === other.length && one.every((value, index) => isEqual(value, other[index]));
+  if (!isObject(one) || !isObject(other)) return one === other;
+  const names = (value) => Object.keys(value).filter((name) => !IGNORED_IN_DIFFERENCE.has(name));
+  const mine = names(one);
+  return (
+    mine.length === names(other).length &&
+    mine.every((name) => Object.hasOwn(other, name) && isEqual(one[name], other[name]))
+  );
 }
 
 /** The fields of the verification: scalars by name (one level of nesting as `a.b`), and whatever is larger. */

@@ -116,7 +116,7 @@ function Jump({ id, text, name }) {
     : html`<span class="button disabled" aria-disabled="true">${inner}</span>`;
 }
 
-/** Against the repeat that tells most: one with another reward, if there is one. */
+/** The repeat that is most informative to compare with: one with another reward, if there is one. */
 export function rivalOf(detail) {
   const others = detail.group.filter((chip) => chip.id !== detail.id);
   return others.find((chip) => chip.reward !== detail.record.reward) ?? others[0];
@@ -220,7 +220,7 @@ ${text.length > RAW_SHOWN ? `${text.slice(0, RAW_SHOWN)}\n… copy to see the re
   </div>`;
 }
 
-/** Where the clipboard is off limits, as in pages opened from disk. */
+/** For pages that may not use the clipboard, such as those opened from disk. */
 function copyBySelection(text) {
   const area = document.createElement("textarea");
   area.value = text;

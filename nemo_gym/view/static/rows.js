@@ -1,10 +1,10 @@
-/* Rows of a list of any length: pages of a hundred, asked for as they come into sight, and the news of further ones. */
+/* Rows of a list of any length: pages of a hundred, loaded as they come into view, and the number of new rows. */
 
 import { useAnswer, useRef, useState } from "./dom.js";
 
 export const PAGE_ROWS = 100;
 
-/** Rows by index, fetched as they come into sight. */
+/** Rows by index, fetched as they come into view. */
 export function useRows(source, selection, names, version) {
   const [store, setStore] = useState({ total: null, pages: new Map(), error: null });
   const pending = useRef(new Map());
@@ -58,7 +58,7 @@ export function useRows(source, selection, names, version) {
   };
 }
 
-/** How many rows of this selection came since the reader's rows were read. */
+/** How many rows of this selection arrived since the rows on screen were loaded. */
 export function useArrivals(source, selection, version, seen, total) {
   const { value } = useAnswer(
     async (signal) => (version === seen ? null : source.rollouts({ ...selection, offset: 0, limit: 1 }, signal)),

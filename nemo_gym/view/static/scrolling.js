@@ -29,7 +29,7 @@ export function useLongScroll(frame, { total, height, head }) {
   };
   const onScroll = () => {
     const bar = frame.current.scrollTop;
-    // What moveTo did is known more exactly than the bar can say.
+    // The position set by moveTo is known more exactly than the bar can show.
     setView((last) => (Math.abs(bar - last.bar) < 1 ? last : { ...last, bar, top: bar * now.current.stretch }));
   };
   useEffect(() => {

@@ -57,7 +57,8 @@ class HttpSource {
   }
 
   overview(selection, signal) {
-    return this.get("overview", { filter: selection.filter, search: selection.search }, signal);
+    const { filter, search, threshold } = selection;
+    return this.get("overview", { filter, search, threshold }, signal);
   }
 
   scatter({ x, y, filter, search }, signal) {

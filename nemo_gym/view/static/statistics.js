@@ -1,57 +1,29 @@
-/* The numbers of an exported page when a filter is on. Without one, the numbers come with the file. */
+/* The numbers of a selection in a page without a server: plain arithmetic, compared with the server's by a test.
 
-const PASS_CURVE_POINTS = 64;
+What needs a decision was decided when the page was written: `task` tells the tasks of all files apart, `counted` says
+whether a rollout enters statistics. Confidence intervals are the server's alone; a page has those of all its rollouts,
+and none for a selection. */
+
+import { quoteText } from "./format.js";
+import { compareText, orderBy, plainValue } from "./sorting.js";
+
+const MOST_K = 256;
+const MOST_TASKS = 0.9;
+const BINS = 20;
+const RATE_BINS = 10;
+const MOST_AGENTS = 50;
+const MOST_MEMBERS = 64;
+const UNNAMED = { agent: "no agent", failure: "completed" };
 
 export function meanOf(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
-function deviationOf(values) {
-  if (values.length < 2) return null;
+/** Of a group of `size` rows: a rollout that is alone does not vary, one among others without reward says nothing. */
+function deviationOf(values, size) {
+  if (values.length < 2) return values.length && size === 1 ? 0 : null;
   const mean = meanOf(values);
   return Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1));
-}
-
-/** The mean of the groups' means, give or take 1.96 standard errors: repeats of a task are not independent. */
-function intervalOf(groups) {
-  const means = groups.filter((values) => values.length).map(meanOf);
-  if (means.length < 2) return null;
-  const half = (1.96 * deviationOf(means)) / Math.sqrt(means.length);
-  return [meanOf(means) - half, meanOf(means) + half];
-}
-
-function histogramOf(values, bins = 20) {
-  if (!values.length) return { edges: [], counts: [] };
-  let low = values[0];
-  let high = values[0];
-  for (const value of values) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
-  }
-  if (low >= 0 && high <= 1) [low, high] = [0, 1];
-  if (low === high) high = low + 1;
-  const edges = Array.from({ length: bins + 1 }, (_, index) => low + ((high - low) * index) / bins);
-  const counts = new Array(bins).fill(0);
-  for (const value of values) counts[Math.min(bins - 1, Math.floor(((value - low) / (high - low)) * bins))] += 1;
-  return { edges, counts };
-}
-
-/** The unbiased estimate over tasks that have at least k rollouts; a reward of 1 or more is a pass. */
-function passAtK(groups) {
-  const fewest = Math.min(...groups.map((values) => values.length), PASS_CURVE_POINTS);
-  const points = [];
-  for (let k = 1; groups.length && k <= fewest; k += 1) {
-    points.push({ k, value: meanOf(groups.map((values) => passOf(values, k))) });
-  }
-  return points;
-}
-
-function passOf(values, k) {
-  const wrong = values.filter((value) => value < 1).length;
-  if (wrong < k) return 1;
-  let missed = 1;
-  for (let index = 0; index < k; index += 1) missed *= (wrong - index) / (values.length - index);
-  return 1 - missed;
 }
 
 export function groupRows(rows, keyOf) {
@@ -64,66 +36,179 @@ export function groupRows(rows, keyOf) {
   return groups;
 }
 
+/** The rewards of the rows that enter statistics. */
 export function rewardsOf(rows) {
-  return rows.filter((row) => !row.failure && typeof row.reward === "number").map((row) => row.reward);
+  return rows.filter((row) => row.counted && typeof row.values.reward === "number").map((row) => row.values.reward);
+}
+
+function histogramOf(values) {
+  if (!values.length) return { edges: [], counts: [] };
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  if (low >= 0 && high <= 1) [low, high] = [0, 1];
+  else if (low === high) [low, high] = [low - 0.5, high + 0.5];
+  return binned(values, BINS, low, high);
+}
+
+function binned(values, bins, low, high) {
+  const exact = Array.from({ length: bins + 1 }, (_, index) => low + ((high - low) * index) / bins);
+  let edges = exact.map((edge, index) => (index % bins ? Math.round(edge * 1e10) / 1e10 : index ? high : low));
+  if (edges.some((edge, index) => index && edge <= edges[index - 1])) edges = exact;
+  const counts = new Array(bins).fill(0);
+  for (const value of values) {
+    let bin = bins - 1;
+    while (bin > 0 && value < edges[bin]) bin -= 1;
+    counts[bin] += 1;
+  }
+  return { edges, counts };
+}
+
+/** pass@k and reward@k over the same tasks for every k: those with as many rewards as nine of ten tasks have. */
+export function attemptsOf(tasks, threshold) {
+  const scored = tasks.filter((rewards) => rewards.length);
+  const sizes = scored.map((rewards) => rewards.length).sort((left, right) => right - left);
+  const most = Math.min(sizes[Math.ceil(MOST_TASKS * sizes.length) - 1] ?? 0, MOST_K);
+  const counted = scored.filter((rewards) => rewards.length >= most);
+  const curve = (valueOf) => {
+    const sorted = counted.map((rewards) => rewards.map(valueOf).sort((left, right) => left - right));
+    const each = sorted.map((values) => bestOfK(values, most));
+    return Array.from({ length: most }, (_, index) => ({ k: index + 1, value: meanOf(each.map((one) => one[index])) }));
+  };
+  return {
+    pass_threshold: threshold,
+    pass_tasks: counted.length,
+    pass_tasks_left_out: scored.length - counted.length,
+    pass_at_k: curve((reward) => Number(reward >= threshold)),
+    reward_at_k: curve((reward) => reward),
+  };
+}
+
+/** The expected best of k of the values, which ascend, for k = 1, 2, …: the i-th is the best of C(i - 1, k - 1) draws. */
+function bestOfK(values, most) {
+  const n = values.length;
+  const weights = new Array(n).fill(1 / n);
+  const results = [];
+  for (let k = 1; k <= most; k += 1) {
+    let sum = 0;
+    for (let index = 0; index < n; index += 1) {
+      if (k > 1) weights[index] *= (Math.max(index + 2 - k, 0) * k) / ((k - 1) * (n - k + 1));
+      sum += weights[index] * values[index];
+    }
+    results.push(sum);
+  }
+  return results;
+}
+
+export function solveRatesOf(tasks, threshold) {
+  const scored = tasks.filter((rewards) => rewards.length);
+  const rates = scored.map((rewards) => meanOf(rewards.map((reward) => Number(reward >= threshold))));
+  return binned(rates, RATE_BINS, 0, 1);
+}
+
+/** The rewards of each task. */
+export function tasksOf(rows) {
+  const counted = rows.filter((row) => row.counted);
+  return [...groupRows(counted, (row) => row.task).values()].map(rewardsOf);
 }
 
 /** The overview of a selection, in the server's form. */
-export function overviewOf(rows) {
-  const done = rows.filter((row) => !row.failure);
-  const tasks = [...groupRows(done, (row) => row.task).values()].map(rewardsOf).filter((values) => values.length);
+export function overviewOf(rows, threshold) {
+  const counted = rows.filter((row) => row.counted);
+  const tasks = tasksOf(rows);
   const failed = {};
-  for (const row of rows) if (row.failure) failed[row.failure] = (failed[row.failure] ?? 0) + 1;
+  for (const { failed: isFailed, values } of rows)
+    if (isFailed && typeof values.failure === "string") failed[values.failure] = (failed[values.failure] ?? 0) + 1;
   return {
     rollouts: rows.length,
-    completed: done.length,
+    completed: counted.length,
     failed,
     planned: null,
+    completed_of_plan: null,
     coverage: null,
-    mean_reward: meanOf(rewardsOf(done)),
-    interval: intervalOf(tasks),
-    histogram: histogramOf(rewardsOf(done)),
-    pass_at_k: passAtK(tasks),
-    solve_rates: histogramOf(
-      tasks.map((values) => meanOf(values.map((value) => Number(value >= 1)))),
-      10,
-    ),
-    agents: [...groupRows(done, (row) => row.agent)].map(([agent, own]) => ({
-      agent,
-      rollouts: own.length,
-      mean_reward: meanOf(rewardsOf(own)),
-      interval: null,
-    })),
+    mean_reward: meanOf(rewardsOf(counted)),
+    interval: null,
+    histogram: histogramOf(rewardsOf(counted)),
+    ...attemptsOf(tasks, threshold),
+    solve_rates: solveRatesOf(tasks, threshold),
+    agents: agentsOf(counted),
     progress: null,
     metrics: null,
   };
 }
 
-/** One group of rollouts, in the server's form. */
-export function groupOf(key, rows, by) {
+function agentsOf(counted) {
+  const agents = [...groupRows(counted, (row) => row.values.agent ?? null)].map(([agent, own]) => ({
+    agent,
+    rollouts: own.length,
+    mean_reward: meanOf(rewardsOf(own)),
+    interval: null,
+  }));
+  agents.sort((left, right) => right.rollouts - left.rollouts);
+  return agents
+    .slice(0, MOST_AGENTS)
+    .sort(orderBy([{ valueOf: (one) => one.agent, sign: 1 }]));
+}
+
+/** The groups of a selection, in the server's form. `apart`: tasks of different files are different tasks. */
+export function groupsOf(rows, { by, sort, threshold, apart }) {
+  const keyOf = by === "task" ? (row) => row.task : (row) => row.values[by] ?? null;
+  const groups = [...groupRows(rows, keyOf).values()].map((own) => groupOf(own, { by, threshold, apart }));
+  groups.sort(by === "task" ? byTask : byName);
+  const name = sort.replace(/^-/, "");
+  if (name === "key") return (sort === "key" ? groups : groups.reverse()).map(({ order, ...group }) => group);
+  const valueOf = { mean: (group) => group.mean, spread: (group) => group.std, count: (group) => group.count }[name];
+  groups.sort(orderBy([{ valueOf, sign: sort.startsWith("-") ? -1 : 1 }]));
+  return groups.map(({ order, ...group }) => group);
+}
+
+function byTask(left, right) {
+  return left.order[0] - right.order[0] || left.order[1] - right.order[1];
+}
+
+/** Groups without a name come first. */
+function byName(left, right) {
+  const [one, other] = [left.order[0], right.order[0]];
+  if (one === null || other === null) return one === other ? 0 : one === null ? -1 : 1;
+  return compareText(one, other);
+}
+
+function groupOf(rows, { by, threshold, apart }) {
+  const [first] = rows;
+  const name = by === "task" ? first.values.task : (first.values[by] ?? null);
+  const file = by === "task" && apart ? first.values.file : null;
   const rewards = rewardsOf(rows);
-  const ordered = [...rewards].sort((left, right) => left - right);
+  const members = by === "task" ? rows.toSorted(byRollout).slice(0, MOST_MEMBERS) : null;
+  const own = `${by} == ${name === null ? "null" : by === "task" ? name : quoteText(name)}`;
   return {
-    key,
-    label: by === "task" ? `task ${key}` : String(key ?? "completed"),
-    question: by === "task" ? rows[0].question : null,
+    order: [name, first.run],
+    key: file === null ? name : `${first.run}:${name}`,
+    label: labelOf(by, name) + (file === null ? "" : ` · ${file}`),
+    filter: file === null ? own : `${own} and file == ${quoteText(file)}`,
+    question: members?.map((row) => row.values.question).find(Boolean) ?? null,
     count: rows.length,
-    failed: rows.filter((row) => row.failure).length,
+    failed: rows.filter((row) => row.failed).length,
     mean: meanOf(rewards),
-    min: ordered[0] ?? null,
-    max: ordered.at(-1) ?? null,
-    std: deviationOf(rewards),
-    solve_rate: meanOf(rewards.map((value) => Number(value >= 1))),
-    rollouts:
-      by === "task"
-        ? rows
-            .toSorted((left, right) => left.rollout - right.rollout)
-            .slice(0, 64)
-            .map(chipOf)
-        : undefined,
+    min: rewards.length ? rewards.reduce((low, value) => Math.min(low, value)) : null,
+    max: rewards.length ? rewards.reduce((high, value) => Math.max(high, value)) : null,
+    std: deviationOf(rewards, rows.length),
+    solve_rate: meanOf(rewards.map((value) => Number(value >= threshold))),
+    ...(members ? { rollouts: members.map(chipOf) } : {}),
   };
 }
 
-export function chipOf({ id, rollout, reward, failure }) {
-  return { id, rollout, reward, failure };
+function labelOf(by, name) {
+  if (by === "task") return `task ${name}`;
+  return name === null ? (UNNAMED[by] ?? "none") : name;
+}
+
+export const byRollout = orderBy([{ valueOf: (row) => row.values.rollout, sign: 1 }]);
+
+export function chipOf({ id, values }) {
+  return { id, rollout: values.rollout, reward: values.reward, failure: values.failure };
+}
+
+/** Whether a row went wrong: it failed, or its reward is 0 or less. */
+export function wentWrong(row) {
+  const reward = plainValue(row.values.reward);
+  return row.failed || (typeof reward === "number" && reward <= 0);
 }

@@ -1,4 +1,4 @@
-/* The table: any number of rows, of which only those in sight are asked for and drawn.
+/* The table: any number of rows, of which only those in view are loaded and drawn.
 
 Rows come in pages of a hundred. What the reader sees stays as it is while a collection goes on: new rows are announced
 and come in when asked for. */
@@ -37,7 +37,7 @@ function gridTemplate(columns) {
     .join(" ");
 }
 
-/** Whether a large part of the files is still to be read: then there is no place yet that a reader could lose. */
+/** Whether a large part of the files is still to be indexed; then nobody has a reading position to lose. */
 function isReading(files) {
   const [read, all] = files.reduce((sums, file) => [sums[0] + file.indexed_bytes, sums[1] + file.bytes], [0, 0]);
   return read < 0.9 * all;
@@ -92,7 +92,7 @@ function Grid({ rows, shown, place, narrow, focus }) {
   const last = Math.min(total, Math.ceil((view.top + view.height) / height) + OVERSCAN);
   useEffect(() => {
     clearTimeout(timer.current);
-    // While the reader drags the bar through a million rows, only where it comes to rest is worth asking for.
+    // While the reader drags the scroll bar through a million rows, load only where it comes to rest.
     timer.current = setTimeout(() => rows.need(first, last || PAGE_ROWS), rows.fresh ? WAIT_WHILE_SCROLLING : 0);
   });
   usePlaceOfReader(view, focus, total, JSON.stringify(selectionOf(place)));
@@ -149,7 +149,7 @@ function usePlaceOfReader(view, focus, total, selection) {
   }, [view.top]);
 }
 
-/** Keeps the row that the keyboard is on in sight. */
+/** Keeps the row that the keyboard is on in view. */
 function useSelected(view, focus, { total, height, rowAt }) {
   useEffect(() => {
     focus.total = total;
@@ -167,7 +167,7 @@ function Head({ column, sort }) {
   if (column === FOUND) return html`<div class="cell text found" role="columnheader">found</div>`;
   const [name, direction] = (sort ?? "").startsWith("-") ? [sort.slice(1), "descending"] : [sort ?? "", "ascending"];
   const sorted = name === column.name;
-  // Numbers are first wanted from the top; a third click gives the file's own order back.
+  // The first click sorts numbers from the top; a third click restores the order of the file.
   const steps =
     column.kind === "number" ? [`-${column.name}`, column.name, null] : [column.name, `-${column.name}`, null];
   const next = steps[(steps.indexOf(sorted ? sort : null) + 1) % 3];
@@ -193,7 +193,7 @@ function Row({ index, row, shown, top, narrow, template, current, search, onOpen
     ? html`<${NarrowCells} row=${row} shown=${shown} search=${search} />`
     : shown.map((column) => html`<${Cell} key=${column.name} column=${column} row=${row} search=${search} />`);
   return html`<a
-    class=${`row ${current ? "current" : ""} ${row.failure ? "is-failed" : ""}`}
+    class=${`row ${current ? "current" : ""} ${row.values.failure ? "is-failed" : ""}`}
     role="row"
     aria-rowindex=${index + 2}
     data-id=${row.id}
@@ -205,15 +205,16 @@ function Row({ index, row, shown, top, narrow, template, current, search, onOpen
 }
 
 function Cell({ column, row, search }) {
+  const { values } = row;
   if (column.name === "reward")
-    return html`<div class="cell" role="gridcell"><${Reward} value=${row.reward} failure=${row.failure} /></div>`;
-  if (column.name === "answer" && row.failure)
-    return html`<div class="cell bad" role="gridcell">${clean(row.failure)}</div>`;
+    return html`<div class="cell" role="gridcell"><${Reward} value=${values.reward} failure=${values.failure} /></div>`;
+  if (column.name === "answer" && values.failure)
+    return html`<div class="cell bad" role="gridcell">${clean(values.failure)}</div>`;
   if (column === FOUND)
     return html`<div class="cell text" role="gridcell">
       <${Snippet} text=${clean(row.snippet ?? "")} search=${search} />
     </div>`;
-  const value = row[column.name];
+  const value = values[column.name];
   const text = formatField(column.name, value);
   return html`<div
     class=${`cell ${column.kind} ${value === null || value === undefined ? "missing" : ""}`}
@@ -235,15 +236,16 @@ function Snippet({ text, search }) {
 }
 
 function NarrowCells({ row, shown, search }) {
+  const { values } = row;
   const extra = shown
     .filter((column) => column.kind === "number" && !["reward", "task", "rollout"].includes(column.name))
     .slice(0, 3);
   return html`<div class="line" role="gridcell">
-      <${Reward} value=${row.reward} failure=${row.failure} /><strong>task ${row.task ?? "–"}</strong
-      ><span>rollout ${row.rollout ?? "–"}</span> <span class="stretch"></span>${extra.map(
+      <${Reward} value=${values.reward} failure=${values.failure} /><strong>task ${values.task ?? "–"}</strong
+      ><span>rollout ${values.rollout ?? "–"}</span> <span class="stretch"></span>${extra.map(
         (column) =>
           html`<span key=${column.name} class="quiet"
-            >${formatField(column.name, row[column.name])} ${clean(column.name.replaceAll("_", " "))}</span
+            >${formatField(column.name, values[column.name])} ${clean(column.name.replaceAll("_", " "))}</span
           >`,
       )}
     </div>
@@ -251,7 +253,7 @@ function NarrowCells({ row, shown, search }) {
       ${
         row.snippet
           ? html`<${Snippet} text=${clean(row.snippet)} search=${search} />`
-          : clean(row.failure ?? row.question ?? row.answer ?? "")
+          : clean(values.failure ?? values.question ?? values.answer ?? "")
       }
     </div>`;
 }

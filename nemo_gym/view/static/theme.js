@@ -1,4 +1,4 @@
-/* Runs before the first paint: the reader's choice of light or dark, if there is one, over the system's. */
+/* Runs before the first paint: applies the reader's choice of light or dark, if there is one. */
 (() => {
   try {
     const theme = localStorage.getItem("rollout-gym-theme");

@@ -1,5 +1,5 @@
 /* Steps with a beginning and an end, wherever a record has them: a list `timing` of the record or of its response, or
-times on the output items. Seconds from the first beginning. */
+times on the output items. In seconds from the first start. */
 
 import { outputOf } from "./record.js";
 

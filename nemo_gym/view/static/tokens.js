@@ -2,10 +2,10 @@
 
 import { Lazy, html, useMemo, useState } from "./dom.js";
 import { clean, formatNumber, formatScore } from "./format.js";
-import { continuityOf, segmentsOf } from "./continuity.js";
+import { segmentsOf } from "./continuity.js";
 
 const CHUNK = 400;
-// Natural logarithms; from “as good as certain” to “hardly expected”.
+// Natural logarithms; from nearly certain to hardly expected.
 const STEPS = [-0.01, -0.1, -0.35, -0.7, -1.2, -2, -3.5];
 const CONTEXT_SHOWN = 60;
 
@@ -22,8 +22,7 @@ function logProbLevel(value) {
 
 export function Tokens({ record, continuity }) {
   const segments = useMemo(() => segmentsOf(record), [record]);
-  const check = continuity ?? continuityOf(record);
-  const breaks = new Map((check?.breaks ?? []).map((found) => [found.item, found]));
+  const breaks = new Map((continuity?.breaks ?? []).map((found) => [found.item, found]));
   const sampled = segments.reduce((sum, segment) => sum + segment.ids.length, 0);
   const mean = segments
     .flatMap((segment) => segment.logProbs)
@@ -32,9 +31,9 @@ export function Tokens({ record, continuity }) {
     <div class="token-facts">
       <span><b>${formatNumber(sampled)}</b> sampled in <b>${formatNumber(segments.length)}</b> calls</span>
       <span>mean log-probability <b>${formatScore(mean, 3)}</b></span>
-      <span class=${check?.ok ? "good" : "bad"}
+      <span class=${continuity?.ok ? "good" : "bad"}
         >${
-          check?.ok
+          continuity?.ok
             ? "the context continues in every call"
             : `the context breaks in ${formatNumber(breaks.size)} of them`
         }</span

@@ -1,4 +1,4 @@
-/* The conversation of a rollout: what was given, then what the model did, turn by turn. Drawn as it is scrolled to. */
+/* The conversation of a rollout: what was given, then what the model did, turn by turn. Drawn as it comes into view. */
 
 import { Lazy, html, useMemo, useRef, useState } from "./dom.js";
 import { useFoundWords } from "./found.js";
@@ -17,7 +17,7 @@ export function Transcript({ record, search }) {
   const [settings, setSettings] = useState({ markdown: true, open: false });
   const given = entries.filter((entry) => !entry.made);
   const made = entries.filter((entry) => entry.made);
-  // Of many steps, those out of sight are forgotten and drawn anew when all are unfolded, for that could take a while.
+  // Of many steps, those out of view are dropped and redrawn when all are unfolded, because drawing all takes long.
   const many = entries.length > DRAWN_AT_ONCE;
   if (!entries.length) return html`<p class="quiet pad">There is no conversation in this record.</p>`;
   return html`<div class="transcript-frame">
@@ -99,7 +99,7 @@ function Outline({ entries }) {
   </nav>`;
 }
 
-/** About how high an entry will be, so that the scroll bar is honest before it is drawn. */
+/** Estimated height of an entry, so that the scroll bar is about right before it is drawn. */
 function guessedHeight(entry) {
   const length =
     Math.min(textOfEntry(entry).length, 1600) + (entry.result ? Math.min(textOfEntry(entry.result).length, 1600) : 0);

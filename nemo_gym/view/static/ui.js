@@ -17,7 +17,7 @@ export function rewardShare(value) {
   return Math.max(0, Math.min(1, (value - scale.low) / (scale.high - scale.low)));
 }
 
-/** A reward as colour and number; a failed rollout says so, for it has none. */
+/** A reward as colour and number; a failed rollout has none and says so. */
 export function Reward({ value, failure, size = "", mean = false }) {
   if (failure) return html`<span class=${`reward failed ${size}`} title=${`failed: ${clean(failure)}`}>failed</span>`;
   if (typeof value !== "number") return html`<span class=${`reward none ${size}`} title="no reward">–</span>`;
@@ -26,7 +26,7 @@ export function Reward({ value, failure, size = "", mean = false }) {
   >`;
 }
 
-/** The repeats of a task side by side, each a way to its rollout. */
+/** The repeats of a task side by side, each a link to its rollout. */
 export function RewardChips({ rollouts, current, hrefOf = (chip) => placeUrl({ rollout: chip.id }) }) {
   return html`<span class="chips">
     ${rollouts.map(
@@ -53,7 +53,7 @@ export function Trouble({ error }) {
   </div>`;
 }
 
-/** A choice of few, as a row of buttons. */
+/** A few options as a row of buttons. */
 export function Choice({ label, value, options, onChange }) {
   return html`<span class="choice" role="group" aria-label=${label}>
     ${options.map(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.errors import ConfigError
-from resources_servers.calculator.evaluate import evaluate, format_number
-from resources_servers.calculator.extract import extract_number
+from resources_servers.calculator.answers import extract_number
+from resources_servers.calculator.expressions import evaluate, format_number
 from resources_servers.calculator.generate import DEMONSTRATIONS, generate, main, task_row
 from resources_servers.calculator.templates import LEVELS, TEMPLATES
 

@@ -6,11 +6,11 @@ from unittest.mock import MagicMock
 import pytest
 from fastapi.testclient import TestClient
 
+from nemo_gym.base_resources_server import BaseResourcesServerConfig
 from nemo_gym.server_utils import ServerClient
 from resources_servers.example_session_state_mgmt.app import (
-    CounterVerifyRequest,
-    ExampleSessionStateMgmtConfig,
-    ExampleSessionStateMgmtServer,
+    CountedRollout,
+    CounterEnvironment,
 )
 
 ROW: dict[str, Any] = {
@@ -33,13 +33,13 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture
-def server() -> ExampleSessionStateMgmtServer:
-    config = ExampleSessionStateMgmtConfig(host="127.0.0.1", port=8080, entrypoint="", name="counter")
-    return ExampleSessionStateMgmtServer(config=config, server_client=MagicMock(spec=ServerClient))
+def server() -> CounterEnvironment:
+    config = BaseResourcesServerConfig(host="127.0.0.1", port=8080, entrypoint="", name="counter")
+    return CounterEnvironment(config=config, server_client=MagicMock(spec=ServerClient))
 
 
 @pytest.fixture
-def client(server: ExampleSessionStateMgmtServer) -> TestClient:
+def client(server: CounterEnvironment) -> TestClient:
     return TestClient(server.setup_webserver())
 
 
@@ -71,7 +71,7 @@ def test_a_session_that_was_never_seeded_counts_from_zero(client: TestClient) ->
     assert count(client) == 0
 
 
-def test_sessions_do_not_see_each_other(server: ExampleSessionStateMgmtServer) -> None:
+def test_sessions_do_not_see_each_other(server: CounterEnvironment) -> None:
     app = server.setup_webserver()
     first, second = TestClient(app), TestClient(app)
     first.post("/seed_session", json=ROW)
@@ -103,5 +103,5 @@ def test_the_examples_can_be_solved_and_are_not_solved_at_the_start() -> None:
     rows = [json.loads(line) for line in (DATA / "example.jsonl").read_text().splitlines()]
     assert len(rows) == 5
     for row in rows:
-        body = CounterVerifyRequest.model_validate({**row, "response": RESPONSE})
+        body = CountedRollout.model_validate({**row, "response": RESPONSE})
         assert body.initial_count != body.expected_count

@@ -6,6 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
     BaseRunRequest,
     BaseVerifyRequest,
     NeMoGymResponse,
@@ -13,9 +14,8 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.server_utils import ServerClient
 from resources_servers.example_single_tool_call.app import (
-    ExampleSingleToolCallConfig,
-    ExampleSingleToolCallServer,
-    GetWeatherRequest,
+    WeatherEnvironment,
+    WeatherQuestion,
 )
 
 RESPONSE = {
@@ -41,17 +41,17 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture
-def server() -> ExampleSingleToolCallServer:
-    config = ExampleSingleToolCallConfig(host="127.0.0.1", port=8080, entrypoint="", name="weather")
-    return ExampleSingleToolCallServer(config=config, server_client=MagicMock(spec=ServerClient))
+def server() -> WeatherEnvironment:
+    config = BaseResourcesServerConfig(host="127.0.0.1", port=8080, entrypoint="", name="weather")
+    return WeatherEnvironment(config=config, server_client=MagicMock(spec=ServerClient))
 
 
-async def test_the_weather_is_cold(server: ExampleSingleToolCallServer) -> None:
-    answer = await server.get_weather(GetWeatherRequest(city="Oslo"))
+async def test_the_weather_is_cold(server: WeatherEnvironment) -> None:
+    answer = await server.report(WeatherQuestion(city="Oslo"))
     assert answer.model_dump() == {"city": "Oslo", "weather_description": "The weather in Oslo is cold."}
 
 
-async def test_every_finished_rollout_is_rewarded(server: ExampleSingleToolCallServer) -> None:
+async def test_every_finished_rollout_is_rewarded(server: WeatherEnvironment) -> None:
     body = BaseVerifyRequest(
         responses_create_params=NeMoGymResponseCreateParamsNonStreaming(input="Do I need a coat in Oslo?"),
         response=NeMoGymResponse.model_validate(RESPONSE),
@@ -61,19 +61,19 @@ async def test_every_finished_rollout_is_rewarded(server: ExampleSingleToolCallS
     assert scored.response.output_text == "Take a coat."
 
 
-def test_the_tool_is_a_route(server: ExampleSingleToolCallServer) -> None:
+def test_the_tool_is_a_route(server: WeatherEnvironment) -> None:
     client = TestClient(server.setup_webserver())
     answer = client.post("/get_weather", json={"city": "Lima"})
     assert answer.json() == {"city": "Lima", "weather_description": "The weather in Lima is cold."}
 
 
-def test_a_call_without_city_is_refused(server: ExampleSingleToolCallServer) -> None:
+def test_a_call_without_city_is_refused(server: WeatherEnvironment) -> None:
     answer = TestClient(server.setup_webserver()).post("/get_weather", json={"town": "Lima"})
     assert answer.status_code == 422
     assert answer.json()["detail"][0]["loc"] == ["body", "city"]
 
 
-def test_a_rollout_through_the_routes_keeps_what_was_sent(server: ExampleSingleToolCallServer) -> None:
+def test_a_rollout_through_the_routes_keeps_what_was_sent(server: WeatherEnvironment) -> None:
     client = TestClient(server.setup_webserver())
     row = {"responses_create_params": {"input": "Do I need a coat in Oslo?"}}
     assert client.post("/seed_session", json=row).json() == {}

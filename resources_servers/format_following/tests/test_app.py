@@ -12,7 +12,7 @@ from resources_servers.format_following.app import (
     FormatFollowingVerifyRequest,
     FormatFollowingVerifyResponse,
 )
-from resources_servers.format_following.checkers import parse_checks
+from resources_servers.format_following.checks import parse_checks
 
 CHECKS = [{"kind": "numbered_list", "count": 3}, {"kind": "all_caps"}]
 PROMPT = "Name some fruits. Number them 1 to 3, one per line. Use capital letters only."

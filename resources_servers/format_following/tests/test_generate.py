@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.errors import ConfigError
-from resources_servers.format_following.checkers import CHECKERS, judge, parse_checks
+from resources_servers.format_following.checks import CHECK_KINDS, judge, parse_checks
 from resources_servers.format_following.generate import LEVELS, WORD_LIMITS, generate, main, task_row
 from resources_servers.format_following.tasks import DEMONSTRATIONS, GOALS
 
@@ -33,7 +33,7 @@ def test_every_task_has_valid_checks_that_do_not_exclude_each_other(seed: int, d
 
 def test_all_kinds_of_checks_are_generated() -> None:
     tasks = [task for difficulty in LEVELS for task in generate(300, seed=1, difficulty=difficulty)]
-    assert {type(check) for task in tasks for check in parse_checks(task.checks)} == set(CHECKERS)
+    assert {type(check) for task in tasks for check in parse_checks(task.checks)} == set(CHECK_KINDS)
 
 
 @pytest.mark.parametrize("example", DEMONSTRATIONS, ids=str)

@@ -8,7 +8,13 @@ from fastapi.testclient import TestClient
 
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.server_utils import ServerClient
-from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig, add_usage, completed
+from responses_api_agents.simple_agent.app import (
+    DEFAULT_MAX_STEPS,
+    SimpleAgent,
+    SimpleAgentConfig,
+    add_usage,
+    completed,
+)
 
 
 def message(text: str) -> dict[str, Any]:
@@ -102,10 +108,15 @@ def test_sessions_of_model_and_tools_are_carried_and_handed_to_the_caller() -> N
     assert {"tool_session", "model_session"} <= set(result.cookies)
 
 
-def test_arguments_that_are_not_json_become_an_error_for_the_model() -> None:
-    servers = Servers(response(call("add", "{a: 1")), response(message("sorry")))
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [("{a: 1", "JSONDecodeError("), ("[" * 100_000, "RecursionError("), ("1" * 5000, "ValueError(")],
+    ids=["not JSON", "nested too deeply", "too many digits"],
+)
+def test_arguments_that_cannot_be_read_become_an_error_for_the_model(arguments: str, reason: str) -> None:
+    servers = Servers(response(call("add", arguments)), response(message("sorry")))
     output = ask(servers).json()["output"][1]["output"]
-    assert json.loads(output)["error"].startswith("Invalid tool call arguments: JSONDecodeError(")
+    assert json.loads(output)["error"].startswith(f"Invalid tool call arguments: {reason}")
     assert servers.tool_calls == []
 
 
@@ -124,8 +135,24 @@ def test_reasoning_alone_is_not_an_answer() -> None:
 
 def test_max_steps_ends_the_loop_after_the_tools_of_the_last_step() -> None:
     servers = Servers(*[response(call("again", "{}"))] * 5)
-    output = ask(servers, max_steps=2).json()["output"]
-    assert [item["type"] for item in output] == ["function_call", "function_call_output"] * 2
+    result = ask(servers, max_steps=2).json()
+    assert [item["type"] for item in result["output"]] == ["function_call", "function_call_output"] * 2
+    assert result["incomplete_details"] is None
+
+
+@pytest.mark.parametrize(("max_steps", "asked"), [(3, 3), (None, DEFAULT_MAX_STEPS), (0, DEFAULT_MAX_STEPS)])
+def test_a_model_that_only_reasons_leaves_an_incomplete_rollout(max_steps: int | None, asked: int) -> None:
+    servers = Servers(*[response({"type": "reasoning", "id": "rs_1", "summary": []}, status="completed")] * 200)
+    result = ask(servers, max_steps=max_steps).json()
+    assert len(servers.model_requests) == asked
+    assert (result["status"], result["incomplete_details"]) == ("incomplete", {"reason": "max_steps"})
+
+
+def test_a_model_that_calls_tools_for_ever_leaves_an_incomplete_rollout() -> None:
+    servers = Servers(*[response(call("again", "{}"))] * 200)
+    result = ask(servers).json()
+    assert len(servers.tool_calls) == DEFAULT_MAX_STEPS
+    assert result["incomplete_details"] == {"reason": "max_steps"}
 
 
 def test_usage_is_summed_and_its_details_are_dropped_once_there_are_two() -> None:

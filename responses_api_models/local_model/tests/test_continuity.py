@@ -23,7 +23,7 @@ CALCULATOR = {
     "description": "Evaluates an arithmetic expression exactly.",
     "parameters": {
         "type": "object",
-        "properties": {"expression": {"type": "string", "pattern": "^[a-z ]{6,12}$"}},
+        "properties": {"expression": {"type": "string", "pattern": "^[a-z ]{24,32}$"}},
         "required": ["expression"],
     },
     "strict": True,

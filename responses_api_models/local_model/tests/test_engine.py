@@ -10,30 +10,31 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from responses_api_models.local_model.cores import read_quota, usable_cores
 from responses_api_models.local_model.engine import (
     EngineError,
     EnginePlan,
     check_model,
     plan_engines,
+    read_quota,
     require_xllamacpp,
     start_engine,
+    usable_cores,
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
 
 
-def test_small_models_get_engines_of_one_thread() -> None:
-    plans = plan_engines(model_bytes=98 * MEGABYTE, slots=4, context=8192, cores=2)
-    assert plans == [EnginePlan(slots=2, context=4096, threads=1)] * 2
+def test_small_models_get_two_threads_at_most() -> None:
+    plans = plan_engines(model_bytes=98 * MEGABYTE, slots=4, context=8192, cores=8)
+    assert plans == [EnginePlan(slots=4, context=8192, threads=2)]
 
 
-def test_large_models_get_one_engine_with_all_cores() -> None:
+def test_large_models_get_all_cores() -> None:
     assert plan_engines(model_bytes=5 * GIGABYTE, slots=4, context=8192, cores=8) == [EnginePlan(4, 8192, 8)]
 
 
-def test_a_single_core_gets_a_single_engine() -> None:
+def test_a_single_core_gets_a_single_thread() -> None:
     assert plan_engines(model_bytes=MEGABYTE, slots=4, context=8192, cores=1) == [EnginePlan(4, 8192, 1)]
 
 
@@ -57,7 +58,7 @@ def test_a_container_can_only_take_cores_away(tmp_path: Path) -> None:
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.gguf can't be read: No such file"):
+    with pytest.raises(ConfigError, match=r"nothing\.gguf cannot be read: No such file"):
         check_model(tmp_path / "nothing.gguf")
 
 
@@ -68,7 +69,7 @@ def test_what_is_no_model_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_model_is_named(torn: Path) -> None:
-    with pytest.raises(ConfigError, match=r"torn\.gguf can't be loaded: it is damaged"):
+    with pytest.raises(ConfigError, match=r"torn\.gguf cannot be loaded: it is damaged"):
         start_engine(torn, EnginePlan(1, 512, 1))
 
 

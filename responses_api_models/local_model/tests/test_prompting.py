@@ -6,7 +6,7 @@ import pytest
 
 from nemo_gym.conversion.parts import UnsupportedContentError
 from responses_api_models.local_model.prompting import plain_messages
-from responses_api_models.local_model.worked_examples import Tool
+from responses_api_models.local_model.tool_calls import Tool
 
 TOOL = Tool("add", "Adds.", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
 CALL: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}

@@ -7,7 +7,7 @@ import pytest
 
 from nemo_gym.metrics.continuity import common_prefix
 from responses_api_models.local_model.engine import Engine
-from responses_api_models.local_model.slots import HOLD_S, PATIENCE, Slots
+from responses_api_models.local_model.slots import HOLD_S, PATIENCE, GrammarTurns, Slots
 
 
 def engine(slots: int = 1) -> Engine:
@@ -165,3 +165,53 @@ def test_common_prefixes_are_found() -> None:
     assert common_prefix([], [1]) == 0
     assert common_prefix([1, 2], [1, 2]) == 2
     assert common_prefix([9], [1]) == 0
+
+
+# ---- grammars of several engines -------------------------------------------------------------------------------------
+async def test_grammars_of_two_engines_take_turns_and_those_of_one_share_them() -> None:
+    turns, engines = GrammarTurns(), [engine(), engine()]
+    running: list[Engine] = []
+    most = 0
+
+    async def use(one: Engine) -> None:
+        nonlocal most
+        async with turns.of(one):
+            running.append(one)
+            assert set(running) == {one}
+            most = max(most, len(running))
+            await asyncio.sleep(0)
+            running.remove(one)
+
+    await asyncio.gather(*(use(engines[number // 3 % 2]) for number in range(24)))
+    assert most > 1
+
+
+async def test_an_engine_that_waits_for_its_turn_is_not_overtaken() -> None:
+    turns, first, second = GrammarTurns(), engine(), engine()
+    order: list[str] = []
+
+    async def use(one: Engine, name: str) -> None:
+        async with turns.of(one):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(use(first, "a"), use(second, "b"), use(first, "c"))
+    assert order == ["a", "b", "c"]
+
+
+async def test_a_turn_that_is_cancelled_is_passed_on() -> None:
+    turns, first, second = GrammarTurns(), engine(), engine()
+    async with turns.of(first):
+        waiting = [asyncio.create_task(turns.of(second).__aenter__()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+    await waiting[1]
+    assert waiting[0].cancelled()
+
+
+async def test_a_long_conversation_is_not_forgotten_while_an_empty_slot_is_free() -> None:
+    slots = Slots([engine(2)])
+    long = await slots.take(range(500))
+    slots.give_back(long, range(500), returns=False)
+    other = await slots.take([7])
+    assert other is not long

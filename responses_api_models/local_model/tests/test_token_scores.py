@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from responses_api_models.local_model.token_scores import align
+from responses_api_models.local_model.model import align
 
 
 def score(token: int, text: str, logprob: float) -> dict[str, Any]:

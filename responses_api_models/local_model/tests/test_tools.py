@@ -37,6 +37,13 @@ async def test_a_tool_is_called_and_its_result_told(model: LocalModel) -> None:
     assert second.usage.input_tokens_details.cached_tokens > 100
 
 
+async def test_a_call_ends_with_the_token_that_the_template_ends_answers_with(training_model: LocalModel) -> None:
+    response = await ask(training_model, [QUESTION], tools=[CALCULATOR], max_output_tokens=60)
+    [call] = response.output
+    assert call.type == "function_call"
+    assert call.model_dump()["generation_token_ids"][-1] == await training_model._model.pool.eos_token()
+
+
 async def test_a_model_that_has_seen_calls_makes_none_where_it_may_not(model: LocalModel) -> None:
     with CALCULATOR_TASKS.open() as file:
         task = json.loads(file.readline())["responses_create_params"]
@@ -55,7 +62,7 @@ async def test_tool_choice_is_obeyed(model: LocalModel) -> None:
     assert [item.type for item in response.output] == ["message"]
 
 
-async def test_a_call_that_is_cut_off_is_no_call(model: LocalModel) -> None:
+async def test_a_call_that_is_cut_off_does_not_count(model: LocalModel) -> None:
     response = await ask(model, [QUESTION], tools=[CALCULATOR], tool_choice="required", max_output_tokens=8)
     assert [item.type for item in response.output] == ["message"]
     assert response.output_text == ""

@@ -93,13 +93,13 @@ async def test_an_unreachable_index_is_named_with_a_way_out(weights: Weights, sh
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 async def test_an_unwritable_cache_is_named(weights: Weights, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(ConfigError, match="can't be written"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         await ensure_weights(weights, tmp_path / "closed" / "cache")
 
 
 async def test_a_file_in_the_way_is_named(weights: Weights, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("not a folder")
-    with pytest.raises(ConfigError, match="can't be written"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         await ensure_weights(weights, tmp_path / "cache")
 
 

@@ -103,6 +103,16 @@ async def test_chat_completions_are_forwarded_too() -> None:
         assert endpoint.bodies == [{"messages": [{"role": "user", "content": "hi"}], "model": "real-name"}]
 
 
+async def test_options_that_chat_completions_does_not_know_reach_the_endpoint() -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}], "top_k": 5, "chat_template_kwargs": {"a": 1}}
+    async with serving(reply(COMPLETION)) as endpoint:
+        transport = httpx.ASGITransport(model(endpoint.url).setup_webserver())
+        async with httpx.AsyncClient(transport=transport, base_url="http://model") as session:
+            assert (await session.post("/v1/chat/completions", json=chat)).status_code == 200
+
+        assert endpoint.bodies[0] == chat | {"model": "real-name"}
+
+
 async def test_an_endpoint_that_only_has_chat_completions_is_spoken_to_in_chat() -> None:
     message = {
         "role": "assistant",
@@ -178,7 +188,7 @@ async def test_the_request_is_left_as_it_was() -> None:
 
 CUT_OFF = reply(RESPONSE)[:-40] + CUT
 FAILED = RESPONSE | {"status": "failed", "output": [], "error": {"code": "server_error", "message": "went wrong"}}
-HOSTED = RESPONSE | {"output": [{"type": "web_search_call", "id": "w"}]}
+HOSTED = RESPONSE | {"output": [{"type": "oracle_call", "id": "w"}]}
 FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "wrong key": (reply(error(f"Incorrect API key: {KEY}"), 401), 502, "auth", "Incorrect API key: ****"),
     "wrong model": (reply(error("The model `x` does not exist"), 404), 400, "rejected", "does not exist"),
@@ -186,7 +196,7 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "broken": (reply(error("boom"), 500), 502, "model_error", "status 500 (2 attempts): boom"),
     "a page": (reply(b"<html>gateway</html>"), 502, "invalid_response", "gateway"),
     "another shape": (reply({"hello": ["world"]}), 502, "invalid_response", "hello"),
-    "unknown item": (reply(HOSTED), 502, "invalid_response", "web_search_call"),
+    "unknown item": (reply(HOSTED), 502, "invalid_response", "oracle_call"),
     "half the JSON": (reply(json.dumps(RESPONSE).encode()[:-7]), 502, "invalid_response", "no response"),
     "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
     "an error as 200": (reply(error("overloaded", type="server_error")), 502, "model_error", "overloaded"),
@@ -303,7 +313,7 @@ def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
 
 
 async def test_items_of_unknown_types_are_kept_and_given_back(caplog: pytest.LogCaptureFixture) -> None:
-    search = {"type": "web_search_call", "id": "w", "status": "completed", "action": {"query": "x"}}
+    search = {"type": "oracle_call", "id": "w", "status": "completed", "action": {"query": "x"}}
     async with serving(reply(RESPONSE | {"output": [search, SAID]}), reply(RESPONSE)) as endpoint:
         server = model(endpoint.url)
         first = (await post(server, "/v1/responses", {"input": "hi"})).json()["output"]
@@ -314,7 +324,7 @@ async def test_items_of_unknown_types_are_kept_and_given_back(caplog: pytest.Log
         assert [item["type"] for item in first] == ["reasoning", "message"]
         assert first[0]["unknown_item"] == search
         assert [body["input"][1] for body in endpoint.bodies[1:]] == [search, search]
-        assert f"model real-name at {endpoint.url}: it answers with items of type web_search_call" in caplog.text
+        assert f"model real-name at {endpoint.url}: it answers with items of type oracle_call" in caplog.text
 
 
 async def test_arguments_that_are_no_json_are_what_the_model_wrote() -> None:

@@ -23,13 +23,15 @@ from responses_api_models.openai_model.tests.scripted_endpoint import (
     serving,
     stream,
 )
-from responses_api_models.vllm_model.app import VLLMModel
+from responses_api_models.vllm_model.app import VLLMConverter, VLLMModel, split_responses_input_output_items
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 
 KEY = "sk-very-secret"
 CHAT, TOKENIZE = "/v1/chat/completions", "/tokenize"
 TOOL_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+PLAIN_SCORES = {"content": [{"token": word, "logprob": -0.5, "top_logprobs": []} for word in ("h", "i")]}
+COUNTED = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 SCORES = {"content": [{"token": f"token_id:{i}", "logprob": -i / 10, "top_logprobs": []} for i in (7, 8)]}
 
 
@@ -140,6 +142,55 @@ async def test_reasoning_that_is_parsed_against_the_settings_is_told_clearly() -
         assert got.json()["error"]["hint"] == "set uses_reasoning_parser: true"
 
 
+async def test_without_a_reasoning_parser_thoughts_stay_inside_the_text() -> None:
+    async with serving(reply(completion(content="<think>hm</think>yes"))) as endpoint:
+        got = await post(model(endpoint.url, uses_reasoning_parser=False), {"input": "hi"})
+
+        [item] = got.json()["output"]
+        assert item["content"][0]["text"] == "<think>hm</think>yes"
+
+
+async def test_options_that_chat_completions_does_not_know_reach_the_endpoint() -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}], "top_k": 5, "chat_template_kwargs": {"a": 1}}
+    async with serving(reply(completion())) as endpoint:
+        server = model(endpoint.url, extra_body={"top_k": 1}, chat_template_kwargs={"a": 0, "b": 0})
+        await post(server, chat | {"extra_body": {"min_p": 0.1, "top_k": 2}}, CHAT)
+
+        body = endpoint.bodies[0]
+        assert (body["top_k"], body["min_p"], body["chat_template_kwargs"]) == (5, 0.1, {"a": 1, "b": 0})
+        assert "extra_body" not in body
+
+
+class Polite(VLLMModel):
+    """A subclass as other people write them: it learns its endpoint late and has a say in every request."""
+
+    def _post_init(self) -> None:
+        self.config.extra_body = {"seed": 1}
+        super()._post_init()
+
+    def get_converter(self) -> VLLMConverter:
+        return VLLMConverter(return_token_id_information=False, uses_reasoning_parser=False)
+
+    def _preprocess_chat_completion_create_params(self, request: Any, body_dict: dict[str, Any]) -> dict[str, Any]:
+        body_dict = super()._preprocess_chat_completion_create_params(request, body_dict)
+        body_dict["messages"] = [{"role": "system", "content": request.headers["x-tone"]}, *body_dict["messages"]]
+        return body_dict
+
+
+async def test_a_subclass_has_a_say_in_what_is_sent_and_how_it_is_read() -> None:
+    async with serving(reply(completion(content="<think>hm</think>yes"))) as endpoint:
+        server = Polite(config=model(endpoint.url).config, server_client=MagicMock(spec=ServerClient))
+        async with client(server) as session:
+            got = await session.post("/v1/responses", json={"input": "hi"}, headers={"x-tone": "be polite"})
+            await session.post(CHAT, json={"messages": []}, headers={"x-tone": "be brief"})
+
+        assert [body["messages"][0]["content"] for body in endpoint.bodies] == ["be polite", "be brief"]
+        assert endpoint.bodies[0]["seed"] == 1
+        assert got.json()["output"][0]["content"][0]["text"] == "<think>hm</think>yes"
+        answer = await server._clients[0].create_chat_completion(model="m", messages=[])
+        assert answer["choices"][0]["message"]["content"] == "<think>hm</think>yes"
+
+
 async def test_metadata_sets_options_that_the_protocol_does_not_have() -> None:
     metadata = {
         "extra_body": json.dumps({"top_k": 2, "temperature": 9, "min_p": 0.1}),
@@ -169,7 +220,7 @@ async def test_metadata_sets_options_that_the_protocol_does_not_have() -> None:
     [
         ({"extra_body": "{"}, "metadata.extra_body is not JSON"),
         ({"chat_template_kwargs": "[]"}, "metadata.chat_template_kwargs is not a JSON object"),
-        ({"audio_path": "x.txt"}, "a recording ends in .wav"),
+        ({"audio_path": "x.txt"}, "must end in one of .wav"),
         ({"audio_path": "missing.wav"}, "No such file"),
         ({"audio_paths": "x"}, "metadata.audio_paths is not JSON"),
         ({"audio_paths": "{}"}, "not a JSON list of paths"),
@@ -259,12 +310,13 @@ async def test_a_prompt_that_does_not_fit_gets_an_empty_incomplete_answer(words:
         assert chat["choices"][0]["finish_reason"] == "length"
 
 
-async def test_other_refusals_stay_refusals() -> None:
-    async with serving(reply({"object": "error", "message": "no such tool parser", "code": 400}, 400)) as endpoint:
+@pytest.mark.parametrize("words", ["no such tool parser", "max_tokens must be at least 1, got -5"])
+async def test_other_refusals_stay_refusals(words: str) -> None:
+    async with serving(reply({"object": "error", "message": words, "code": 400}, 400)) as endpoint:
         got = await post(model(endpoint.url), {"input": "hi"})
 
         assert (got.status_code, got.json()["error"]["type"]) == (400, "rejected")
-        assert "status 400: no such tool parser" in got.json()["error"]["message"]
+        assert f"status 400: {words}" in got.json()["error"]["message"]
 
 
 async def test_a_model_that_only_thought_is_not_asked_again_if_that_is_not_allowed() -> None:
@@ -301,6 +353,26 @@ async def test_every_answer_carries_its_tokens_on_its_last_item() -> None:
         assert endpoint.sent_to(TOKENIZE) == [
             {name: asked[name] for name in ("model", "messages", "tools", "chat_template_kwargs")}
         ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "more"),
+    [
+        ({"logprobs": PLAIN_SCORES, "token_ids": [7, 8]}, {"prompt_token_ids": [1, 2]}),
+        ({"logprobs": PLAIN_SCORES, "response_token_ids": [7, 8], "prompt_token_ids": [1, 2]}, {}),
+        ({"logprobs": {"content": [s | {"id": i} for s, i in zip(PLAIN_SCORES["content"], (7, 8), strict=True)]}}, {}),
+    ],
+    ids=["vLLM", "SGLang", "llama.cpp"],
+)
+async def test_the_tokens_of_every_engine_are_read(choice: dict[str, Any], more: dict[str, Any]) -> None:
+    answer = completion(choice=choice | {"routed_experts": [[3]]}, more=more)
+    async with serving(routes={CHAT: reply(answer), TOKENIZE: reply({"tokens": [1, 2]})}) as endpoint:
+        got = await post(model(endpoint.url, return_token_id_information=True), {"input": "hi"})
+
+        [item] = got.json()["output"]
+        assert (item["prompt_token_ids"], item["generation_token_ids"]) == ([1, 2], [7, 8])
+        assert (item["generation_log_probs"], item["routed_experts"]) == ([-0.5, -0.5], [[3]])
+        assert endpoint.sent_to(CHAT)[0]["return_token_ids"] is True
 
 
 async def test_tokens_go_back_with_the_next_request_and_only_once() -> None:
@@ -343,10 +415,14 @@ async def test_tokens_go_back_with_the_next_request_and_only_once() -> None:
         (completion(choice={"logprobs": {"content": [{"token": "hi", "logprob": -1}]}}), "instead of its id"),
         (completion(choice={"logprobs": {"content": [{"token": "token_id:1"}]}}), "without its log-probability"),
         (completion(choice={"logprobs": SCORES, "token_ids": [7]}), "1 tokens and 2 log-probabilities"),
-        (completion(choice={"logprobs": SCORES, "token_ids": "7"}), "no list of numbers"),
+        (completion(choice={"logprobs": SCORES, "token_ids": "7"}), "not a list of numbers"),
         (
             completion(prompt_token_ids=[1], generation_token_ids=[1, 2], generation_log_probs=[-1.0]),
             "2 tokens and 1 log-probabilities",
+        ),
+        (
+            completion(choice={"logprobs": SCORES}, more={"usage": COUNTED}),
+            "5 prompt tokens, but 1 ids were found",
         ),
     ],
 )
@@ -560,6 +636,10 @@ async def test_anthropics_protocol_is_spoken_too() -> None:
 
         assert (got["content"], got["stop_reason"]) == ([{"type": "text", "text": "hi"}], "end_turn")
         assert endpoint.bodies[0]["max_tokens"] == 9
+
+
+def test_the_converter_can_be_imported_from_here() -> None:
+    assert split_responses_input_output_items([]) == ([], [])
 
 
 def test_the_key_is_in_no_repr() -> None:

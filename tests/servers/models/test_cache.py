@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.config.keys import CONFIG_PATH_ENV_VAR
+from nemo_gym.config.paths import STARTED_IN_ENV_VAR
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -274,7 +274,11 @@ def test_mistakes_are_the_users_to_fix(settings: dict[str, Any]) -> None:
         open_cache(OmegaConf.create(settings))
 
 
-def test_a_relative_folder_means_nothing_to_a_server_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CONFIG_PATH_ENV_VAR, "policy_model")
-    with pytest.raises(ConfigError, match="relative"):
-        open_cache(OmegaConf.create({"cache": "folder"}))
+def test_a_relative_folder_is_meant_where_the_command_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a server process, whose working directory is the server's folder."""
+    monkeypatch.setenv(STARTED_IN_ENV_VAR, str(tmp_path))
+    cache = open_cache(OmegaConf.create({"cache": "folder"}))
+    assert cache is not None
+    assert cache.folder == tmp_path / "folder"

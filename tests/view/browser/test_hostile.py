@@ -151,3 +151,34 @@ def test_an_exported_page_is_as_safe(page: Any, files: Path, corpus: ModuleType,
     for number in range(len(corpus.PAYLOADS)):
         open_everything(page, f"0.{number}")
     harmless(page, path.as_uri())
+
+
+@pytest.mark.parametrize("sign", ["\\(", "[", "> "])
+def test_a_long_text_of_signs_does_not_freeze_the_page(
+    page: Any, serve: Any, make: ModuleType, tmp_path: Path, sign: str
+) -> None:
+    path = tmp_path / "long.jsonl"
+    make.write_run(path, tasks=1, repeats=1)
+    record = json.loads(path.read_text())
+    said = {"role": "assistant", "content": f"{sign * (130_000 // len(sign))}\n\nthe **end**"}
+    path.write_text(json.dumps(record | {"response": {"output": [said]}}) + "\n")
+    page.go(f"{serve(path)}#rollout=0.0")
+    page.click("button.fold-toggle", "Show all")
+    # Chromium gives up on an answer after 20 seconds; what the parser takes the square of the length for takes longer.
+    page.wait("[...document.querySelectorAll('.prose strong')].some((one) => one.textContent === 'end')")
+
+
+def test_code_that_is_cut_into_pieces_stays_code(page: Any, serve: Any, make: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "code.jsonl"
+    make.write_run(path, tasks=1, repeats=1)
+    record = json.loads(path.read_text())
+    code = "\n".join(f"*line* {number}" for number in range(2000))
+    said = {"role": "assistant", "content": f"Before\n\n```python\n{code}\n```\n\n*after*"}
+    path.write_text(json.dumps(record | {"response": {"output": [said]}}) + "\n")
+    page.go(f"{serve(path)}#rollout=0.0")
+    page.click("button.fold-toggle", "Show all")
+    page.wait("document.querySelector('.prose em')?.textContent === 'after'")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('.prose pre')].map((one) => one.textContent.trim()).join('\\n')"
+    )
+    assert shown.splitlines() == code.splitlines()

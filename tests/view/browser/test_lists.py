@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -154,3 +155,34 @@ def test_groups_by_other_things(page: Any, one_run: str, by: str, name: str) -> 
     page.see(name, ".group-list")
     page.click(".group-list .group-name", name)
     page.wait("document.querySelectorAll('a.row').length > 0")
+
+
+def test_a_bar_of_the_histogram_adds_to_the_filter_and_shows_what_it_counts(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(f"{one_run}#view=overview&filter={quote('tool_calls >= 1')}")
+    page.wait("document.querySelectorAll('.bin.pick').length > 0")
+    found = ask(one_run, f"overview?filter={quote('tool_calls >= 1')}")["histogram"]
+    first = next(number for number, count in enumerate(found["counts"]) if count)
+    page.click(".bin.pick")
+    page.wait("location.hash.includes('view=table')")
+    assert page.place().split("filter=")[1].startswith("(tool_calls >= 1) and reward >= ")
+    noun = "rollout" if found["counts"][first] == 1 else "rollouts"
+    page.wait(f"document.querySelector('.count').innerText === '{found['counts'][first]} {noun}'")
+
+
+def test_the_threshold_can_be_set_and_is_part_of_the_address(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(one_run)
+    page.see("n = 12 tasks")
+    for threshold in ("0.5", "-1"):
+        page.fill(".threshold input", threshold)
+        page.wait(f"location.hash.includes('threshold={threshold}')")
+        value = ask(one_run, f"overview?threshold={threshold}")["pass_at_k"][0]["value"]
+        page.see(f"{value:.3f}", ".figures .figure:nth-child(2)")
+        page.see(f"reward ≥ {threshold}", ".figures")
+    page.see("reward@k")
+
+
+def test_runs_are_paired_by_what_tasks_ask_and_the_pairs_are_counted(page: Any, two_runs: str) -> None:
+    page.go(f"{two_runs}#view=compare")
+    page.see("12 pairs")
+    page.go(f"{two_runs}#view=compare&pair=index")
+    page.see("12 pairs")

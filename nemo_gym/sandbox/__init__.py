@@ -1,0 +1,81 @@
+"""Runs code that nobody trusts: with limits, without network, in a folder that is thrown away.
+
+For programs: ``open_runner``, ``sandbox_runner`` and ``run``. For servers written against NeMo Gym's interface:
+``AsyncSandbox``, ``Sandbox`` and their types. Names are loaded on first use, because the far side of the wall lives in
+this package, too, and is to load nothing that it does not need.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from nemo_gym.sandbox.interface import (
+        ExecResult,
+        SandboxCreateError,
+        SandboxCreateVerificationError,
+        SandboxError,
+        SandboxExecResult,
+        SandboxHandle,
+        SandboxProvider,
+        SandboxResources,
+        SandboxSpec,
+        SandboxStatus,
+    )
+    from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
+    from nemo_gym.sandbox.providers import (
+        create_provider,
+        get_provider_class,
+        list_providers,
+        register_provider,
+        resolve_provider_config,
+    )
+    from nemo_gym.sandbox.runners import (
+        Isolation,
+        LazyRunner,
+        Runner,
+        SandboxSettings,
+        open_runner,
+        run,
+        sandbox_runner,
+    )
+    from nemo_gym.sandbox.sandboxes import AsyncSandbox, Sandbox
+
+__all__ = [
+    "AsyncSandbox",
+    "ExecResult",
+    "Isolation",
+    "LazyRunner",
+    "ProgramEnding",
+    "Result",
+    "Runner",
+    "Sandbox",
+    "SandboxCreateError",
+    "SandboxCreateVerificationError",
+    "SandboxError",
+    "SandboxExecResult",
+    "SandboxHandle",
+    "SandboxLimits",
+    "SandboxProvider",
+    "SandboxResources",
+    "SandboxSettings",
+    "SandboxSpec",
+    "SandboxStatus",
+    "create_provider",
+    "get_provider_class",
+    "list_providers",
+    "open_runner",
+    "register_provider",
+    "resolve_provider_config",
+    "run",
+    "sandbox_runner",
+]
+
+_MODULES: Final = ("interface", "limits", "providers", "runners", "sandboxes")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, (f"{__name__}.{short}" for short in _MODULES)):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

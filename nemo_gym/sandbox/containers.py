@@ -1,0 +1,281 @@
+"""Boxes in containers of Docker or Podman, by their command lines; in gVisor where its runtime is installed.
+
+Slower to start than the other levels, but with a system of their own: the image. The writable folder is in memory,
+the rest of the image can't be written, there is no network and no capability.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
+
+ENGINES: Final = ("docker", "podman")
+FOLDER: Final = "/box"
+_GVISOR: Final = "runsc"
+# The first process of a container. A shell also buries processes whose parents have ended.
+_WAITING: Final = ("/bin/sh", "-c", "while :; do sleep 1000 & wait $!; done")
+_USER: Final = "1000:1000"
+_CONTROL_TIMEOUT_S: Final = 60.0
+_OUT_OF_TIME: Final = 128 + signal.SIGXCPU
+_CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
+
+
+class ContainerRunner:
+    """Runs each program in a container of its own."""
+
+    level = "container"
+
+    def __init__(
+        self,
+        *,
+        image: str,
+        limits: SandboxLimits | None = None,
+        modules: Mapping[str, str] | None = None,
+        parallel: int | None = None,
+        engine: str | None = None,
+    ) -> None:
+        self.limits = limits or SandboxLimits()
+        self._image = image
+        self._engine = engine
+        self._modules = {f"{name.replace('.', '/')}.py": source.encode() for name, source in (modules or {}).items()}
+        self._runtime: list[str] = []
+        self._sessions: set[ContainerSession] = set()
+        self._gate = asyncio.Semaphore(parallel or os.cpu_count() or 1)
+
+    async def start(self) -> None:
+        """Find an engine that answers and has the image."""
+        problems = []
+        for engine in [self._engine] if self._engine else ENGINES:
+            problem = await self._problem_with(engine)
+            if problem is None:
+                self._engine = engine
+                return
+            problems.append(f"{engine}: {problem}")
+        raise SandboxCreateError(f"isolation by containers does not work here: {'; '.join(problems)}")
+
+    async def run(
+        self,
+        program: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a Python program in a new container."""
+        async with self._gate, self.session(limits=limits) as session:
+            return await session.python(program, stdin=stdin, files=files)
+
+    @asynccontextmanager
+    async def session(
+        self, *, limits: SandboxLimits | None = None, image: str | None = None
+    ) -> AsyncIterator["ContainerSession"]:
+        """A container for several programs."""
+        session = await self.open_session(limits=limits, image=image)
+        try:
+            yield session
+        finally:
+            await session.stop()
+
+    async def open_session(
+        self, *, limits: SandboxLimits | None = None, image: str | None = None
+    ) -> "ContainerSession":
+        """A container that its caller stops."""
+        if self._engine is None:
+            await self.start()
+        assert self._engine is not None, "start finds one or raises"
+        limits = limits or self.limits
+        name = f"rollout-gym-{uuid.uuid4().hex}"
+        answer = await call([self._engine, *self._create(name, limits), image or self._image, *_WAITING])
+        if answer.exit_code != 0:
+            raise SandboxCreateError(f"{self._engine} could not start a container: {_last_line(answer.stderr)}")
+        session = ContainerSession(self._engine, name, limits, on_stop=self._sessions.discard)
+        self._sessions.add(session)
+        for path, content in self._modules.items():
+            await session.upload(path, content)
+        return session
+
+    async def aclose(self) -> None:
+        """Remove all containers."""
+        for session in tuple(self._sessions):
+            await session.stop()
+
+    def _create(self, name: str, limits: SandboxLimits) -> list[str]:
+        disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
+        if self._engine == "docker":  # Podman does not know the option
+            disk += f",nr_inodes={limits.disk_files}"
+        return [
+            "run", "--detach", "--rm", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
+            "--security-opt=no-new-privileges", f"--user={_USER}", f"--workdir={FOLDER}", f"--tmpfs={disk}",
+            f"--memory={limits.memory_mib}m", f"--memory-swap={limits.memory_mib}m",
+            f"--pids-limit={limits.processes + 2}", f"--ulimit=nofile={limits.open_files}",
+            f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0", f"--env=HOME={FOLDER}",
+            f"--env=TMPDIR={FOLDER}", "--pull=never", *self._runtime,
+        ]  # fmt: skip
+
+    async def _problem_with(self, engine: str) -> str | None:
+        if shutil.which(engine) is None:
+            return "not installed"
+        info = await call([engine, "info", "--format", "{{json .}}"])
+        if info.exit_code != 0:
+            return _last_line(info.stderr)
+        if (await call([engine, "image", "inspect", self._image])).exit_code != 0:
+            return f"the image is not here ({engine} pull {self._image})"
+        # Docker lists its runtimes; Podman finds them by name.
+        runtimes = json.loads(info.stdout).get("Runtimes") or {}
+        if _GVISOR in runtimes or (engine == "podman" and shutil.which(_GVISOR)):
+            self._runtime = [f"--runtime={_GVISOR}"]
+        return None
+
+
+class ContainerSession:
+    """A running container."""
+
+    def __init__(
+        self, engine: str, name: str, limits: SandboxLimits, *, on_stop: Callable[["ContainerSession"], None]
+    ) -> None:
+        self.limits = limits
+        self._engine = engine
+        self._name = name
+        self._on_stop = on_stop
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        folder: str = "",
+        environment: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a command, by the shell if it is text. One that takes too long ends with its container."""
+        limits = limits or self.limits
+        arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        seconds = int(limits.cpu_s) + 1
+        limit = f'ulimit -S -t {seconds}; ulimit -H -t {seconds + 1}; exec "$@"'
+        bounded = ["/bin/sh", "-c", limit, "sh", *arguments]
+        settings = [f"--env={name}={value}" for name, value in (environment or {}).items()]
+        place = [f"--workdir={PurePosixPath(FOLDER, folder)}"]
+        line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
+        result = await call(line, stdin=stdin, limits=limits)
+        if result.ending in {ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT}:
+            # The engine's client is gone, the program is not.
+            await call([self._engine, "kill", self._name])
+        elif result.exit_code in {125, 126} and b"container" in result.stderr:
+            raise SandboxError(f"{self._engine} could not run the program: {_last_line(result.stderr)}")
+        elif result.exit_code == _OUT_OF_TIME:
+            return replace(result, ending=ProgramEnding.CPU_TIME)
+        return result
+
+    async def python(
+        self,
+        program: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a Python program."""
+        for path, content in {**(files or {}), "program.py": program.encode()}.items():
+            await self.upload(path, content)
+        return await self.exec(["python3", "program.py"], stdin=stdin, limits=limits)
+
+    async def upload(self, path: str, content: bytes) -> None:
+        """Write a file; a relative path is below the box's folder."""
+        script = 'mkdir -p "$(dirname "$1")" && base64 -d > "$1"'
+        result = await self.exec(["/bin/sh", "-c", script, "sh", path], stdin=base64.b64encode(content), limits=_CLIENT)
+        if not result.ok:
+            raise SandboxError(f"can't write {path}: {_last_line(result.stderr)}")
+
+    async def download(self, path: str) -> bytes:
+        """Read a file as a program in the box would."""
+        result = await self.exec(["cat", "--", path])
+        if result.ending is ProgramEnding.OUTPUT:
+            raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
+        if not result.ok:
+            raise FileNotFoundError(_last_line(result.stderr))
+        return result.stdout
+
+    async def stop(self) -> None:
+        """Remove the container with everything in it."""
+        self._on_stop(self)
+        await call([self._engine, "rm", "--force", "--volumes", self._name])
+
+
+async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
+    """Run a client of the engine; it is ended when it takes too long or writes too much."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    most = limits.output_kib * KIB
+    ending = ProgramEnding.EXITED
+    streams = [asyncio.ensure_future(_read(stream, most)) for stream in (process.stdout, process.stderr)]
+    writer = asyncio.ensure_future(_write(process.stdin, stdin))
+    try:
+        async with asyncio.timeout(limits.wall_s):
+            await asyncio.gather(*streams)
+            await process.wait()
+    except TimeoutError:
+        ending = ProgramEnding.WALL_TIME
+    except _TooMuchError:
+        ending = ProgramEnding.OUTPUT
+    finally:
+        if process.returncode is None:
+            # With whatever it started: who holds its pipes open would be waited for.
+            os.killpg(process.pid, signal.SIGKILL)
+        for task in (*streams, writer):
+            task.cancel()
+        await asyncio.gather(*streams, writer, return_exceptions=True)
+        code = await process.wait()
+    out, err = (stream.result() if _has_result(stream) else b"" for stream in streams)
+    return Result(ending, code, out, err, cpu_s=0.0, wall_s=loop.time() - started, peak_memory_mib=0.0)
+
+
+class _TooMuchError(Exception):
+    """More output than is allowed."""
+
+
+async def _read(stream: asyncio.StreamReader, most: int) -> bytes:
+    data = bytearray()
+    while piece := await stream.read(1 << 16):
+        data += piece
+        if len(data) > most:
+            raise _TooMuchError
+    return bytes(data)
+
+
+async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
+    try:
+        stream.write(data)
+        await stream.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    finally:
+        stream.close()
+
+
+def _has_result(task: asyncio.Future[bytes]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _last_line(data: bytes) -> str:
+    return data.decode("utf-8", "replace").strip().rpartition("\n")[2] or "no reason given"

@@ -1,0 +1,222 @@
+"""Boxes without namespaces: Landlock guards the files, seccomp the rest, one process group holds all descendants.
+
+For machines that do not allow user namespaces, most containers among them. As root, every box has a user of its own,
+so that neither signals nor limits are shared with anybody. The level ``none`` uses the same boxes without any lock;
+somebody has to ask for it by name.
+"""
+
+import itertools
+import os
+import resource
+import signal
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from nemo_gym.sandbox.inside import kernel, landlock, seccomp, system
+from nemo_gym.sandbox.limits import MIB, SandboxLimits
+
+_FIRST_USER: Final = 0x70000000
+_USERS: Final = 4096
+_PR_SET_KEEPCAPS: Final = 8
+_READ_ANYTHING: Final = 2  # CAP_DAC_READ_SEARCH
+_SET_USER: Final = 7  # CAP_SETUID
+
+
+class GuardedLevel:
+    """Makes boxes below a folder of the host."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.boxes: str = settings["folder"]
+        self.readable: list[str] = settings["readable"]
+        self.locked: bool = settings["level"] == "landlock"
+        self._user = _spare_users() if self.locked else None
+        if self._user is not None:
+            os.chmod(self.boxes, 0o711)  # noqa: S103 - the users of the boxes pass through it, but can't list it
+        self.reachable = _reachable(sys.base_prefix) and _reachable(self.boxes)
+        if self.locked:
+            self._check()
+            hidden = list(map(os.path.realpath, settings["hidden"]))
+            visible = system.unhidden(map(os.path.realpath, self.readable), hidden)
+            landlock.restrict([*visible.whole, "/proc"], [self.boxes, *system.DEVICES], listed=visible.listed)
+            self.filter = seccomp.assemble(kernel.architecture(), one_group=True)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def fork(self) -> int:
+        """Start the supervisor of a new box; 0 in it."""
+        if self._user is not None:
+            self.user = next(self._user)
+        return os.fork()
+
+    def box(self, limits: SandboxLimits) -> "GuardedBox":
+        """Make the box that the calling process supervises."""
+        del limits
+        return GuardedBox(self, self.user if self._user is not None else None)
+
+    def _check(self) -> None:
+        known = landlock.version()
+        if known == 0:
+            raise OSError("the kernel has no Landlock")
+        if self._user is None and known < landlock.SIGNALS_SINCE:
+            raise OSError(f"Landlock version {known} does not hold back signals, and only root can do without")
+
+
+class GuardedBox:
+    """A box as seen by its supervisor."""
+
+    def __init__(self, level: GuardedLevel, user: int | None) -> None:
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        self.folder = os.path.join(level.boxes, str(os.getpid()))
+        self._level = level
+        self._user = user
+        self._make_folder()
+
+    def confine(self, limits: SandboxLimits) -> None:
+        """Lock the calling process in, before it runs anything that is not ours."""
+        os.setsid()
+        if not self._level.locked:
+            return
+        others = 0
+        if self._user is None:
+            others = _tasks_of(os.getuid())
+        else:
+            _become(self._user, blind=self._level.reachable)
+        kernel.set_limit(resource.RLIMIT_NPROC, limits.processes + others)
+        readable = [path for path in self._level.readable if not os.path.islink(path)]
+        landlock.restrict(readable, [self.folder, *system.DEVICES])
+        seccomp.install(self._level.filter)
+
+    def processes(self) -> Sequence[str]:
+        """The ids of all descendants: they are in the session of a child of ours."""
+        own = os.getpid()
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[1]) == own or _is_child_session(int(fields[3]), own):
+                found.append(pid)
+        return found
+
+    def end_processes(self, leader: int) -> None:
+        """End the group, and whoever left it where nothing keeps them from that."""
+        for kill, target in ((os.killpg, leader), *((os.kill, child) for child in _children())):
+            try:
+                kill(target, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def over_disk(self, limits: SandboxLimits) -> bool:
+        """Whether there is too much in the folder."""
+        used = files = 0
+        for entry in _entries(self.folder):
+            files += 1
+            used += entry.st_blocks * 512
+        return used > limits.disk_mib * MIB or files > limits.disk_files
+
+    def reset(self, limits: SandboxLimits) -> None:
+        """Make the folder anew."""
+        del limits
+        remove_folder(self.folder)
+        self._make_folder()
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        remove_folder(self.folder)
+
+    def _make_folder(self) -> None:
+        for path in (self.folder, os.path.join(self.folder, "tmp")):
+            os.mkdir(path, 0o700)
+            if self._user is not None:
+                os.chown(path, self._user, self._user)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder, however deep it is and whatever its modes are: folders inside are moved up before they go."""
+    numbers = itertools.count()
+    while names := os.listdir(folder):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                os.unlink(path)
+                continue
+            os.chmod(path, 0o700)
+            for inner in os.listdir(path):
+                source = os.path.join(path, inner)
+                if stat.S_ISDIR(os.lstat(source).st_mode):
+                    os.chmod(source, 0o700)
+                    os.rename(source, os.path.join(folder, f".{next(numbers)}.{os.path.basename(folder)}"))
+                else:
+                    os.unlink(source)
+            os.rmdir(path)
+    os.rmdir(folder)
+
+
+def _spare_users() -> Iterator[int] | None:
+    """Users that nobody else has, one after the other; None if this process can't become them."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        capabilities = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
+    if os.geteuid() != 0 or not capabilities >> _SET_USER & 1:
+        return None
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        first, _, count = map(int, file.readline().split())
+    start = max(1, min(_FIRST_USER, first + count - _USERS))
+    return itertools.cycle(range(start, start + _USERS))
+
+
+def _become(user: int, *, blind: bool) -> None:
+    """Take on a user of no rights.
+
+    If only root can reach the interpreter or the boxes, the right to read anything stays; Landlock says what that is.
+    """
+    keep = 0 if blind else 1 << _READ_ANYTHING
+    kernel.prctl(_PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    kernel.drop_capabilities(keep)
+    if keep:
+        kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, _READ_ANYTHING)
+
+
+def _reachable(path: str) -> bool:
+    parts = path.strip("/").split("/")
+    folders = ["/" + "/".join(parts[: number + 1]) for number in range(len(parts))]
+    return all(os.stat(folder).st_mode & stat.S_IXOTH for folder in folders)
+
+
+def _tasks_of(user: int) -> int:
+    """The threads of a user. The kernel's limit on processes counts them all."""
+    count = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            status = os.stat(f"/proc/{pid}/task")
+        except FileNotFoundError:
+            continue
+        count += status.st_nlink - 2 if status.st_uid == user else 0
+    return count
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def _is_child_session(session: int, own: int) -> bool:
+    try:
+        with open(f"/proc/{session}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1]) == own
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _entries(folder: str) -> Iterator[os.stat_result]:
+    for path, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            try:
+                yield os.lstat(os.path.join(path, name))
+            except OSError:
+                continue

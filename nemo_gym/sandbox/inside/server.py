@@ -1,0 +1,133 @@
+"""The fork server: enters the isolation it was told to, warms up, and forks a supervisor for every box.
+
+It is started afresh by the host, with an empty environment, so there is nothing in its memory that a program may not
+see. It ends when the host's end of its connection is closed, and with it every box. A caretaker stays outside the
+isolation, waits for that, and removes the folder that the host made.
+"""
+
+import gc
+import importlib
+import os
+import signal
+import site
+import socket
+import sys
+import types
+from typing import Any, Final, NoReturn, Protocol
+
+from nemo_gym.sandbox.inside import guarded, namespaces, supervisor
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
+from nemo_gym.sandbox.limits import SandboxLimits
+
+# What programs are likely to import; a copy of the server has it already.
+_WARM: Final = (
+    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
+    "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "struct", "traceback",
+    "typing",
+)  # fmt: skip
+
+
+class Level(Protocol):
+    """A way to isolate boxes, entered."""
+
+    def fork(self) -> int:
+        """Start the supervisor of a new box; 0 in it."""
+
+    def box(self, limits: SandboxLimits) -> supervisor.Box:
+        """Make the box of the calling supervisor."""
+
+
+def main() -> None:
+    """Serve on the connection whose descriptor is the first argument."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    sys.path.remove(sys.argv[2])  # the project is of no concern to programs
+    settings = receive(control).head
+    try:
+        level = _enter(settings)
+        _warm_up(settings["modules"])
+    except OSError as error:
+        control.sendall(Message({"failure": str(error)}).encode())
+        os._exit(1)
+    control.sendall(Message({"ready": True}).encode())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
+    gc.collect()
+    gc.freeze()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not data:
+            _wait_for_supervisors()
+        _start_box(control, descriptors[0], level)
+
+
+def _enter(settings: dict[str, Any]) -> Level:
+    apart = settings["level"] == "namespaces"
+    ready, go = os.pipe()
+    pid = namespaces.fork_server() if apart else os.fork()
+    if pid:
+        os.close(ready)
+        _take_care(pid, go, settings["folder"], apart=apart)
+    os.close(go)
+    told = os.read(ready, 64).decode()
+    os.close(ready)
+    if not told:
+        raise OSError("the kernel refuses to map users into a namespace")
+    return namespaces.NamespaceLevel({**settings, "users": told[1:]}) if apart else guarded.GuardedLevel(settings)
+
+
+def _take_care(pid: int, go: int, folder: str, *, apart: bool) -> NoReturn:
+    try:
+        users = namespaces.map_server_users(pid) if apart else ""
+        os.write(go, f"+{users}".encode())
+    finally:
+        os.closerange(3, 256)
+        os.waitpid(pid, 0)
+        guarded.remove_folder(folder)
+        os._exit(0)
+
+
+def _start_box(control: socket.socket, descriptor: int, level: Level) -> None:
+    if level.fork() == 0:
+        try:
+            control.close()
+            supervisor.prepare()
+            _serve(socket.socket(fileno=descriptor), level)
+        finally:
+            os._exit(1)
+    os.close(descriptor)
+
+
+def _serve(connection: socket.socket, level: Level) -> None:
+    try:
+        limits = SandboxLimits(**receive(connection).head["limits"])
+        try:
+            box = level.box(limits)
+        except OSError as error:
+            connection.sendall(Message({"failure": f"can't make a box: {error}"}).encode())
+            return
+        supervisor.serve(connection, box, limits)
+    except (BrokenMessageError, ConnectionError):
+        return
+
+
+def _wait_for_supervisors() -> NoReturn:
+    """They see that the host is gone, too, and put their boxes away."""
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
+        os._exit(0)
+
+
+def _warm_up(modules: dict[str, str]) -> None:
+    for name in _WARM:
+        importlib.import_module(name)
+    site.setquit()  # exit() and quit(), which an interpreter with packages has
+    for name, source in modules.items():
+        for end in (index for index, character in enumerate(name) if character == "."):
+            package = types.ModuleType(name[:end])
+            package.__path__ = []
+            sys.modules.setdefault(name[:end], package)
+        module = types.ModuleType(name)
+        sys.modules[name] = module
+        exec(compile(source, f"{name}.py", "exec"), module.__dict__)

@@ -1,0 +1,290 @@
+"""The first process of a box: runs programs on behalf of the host, watches what they use, and ends them.
+
+It answers one message after the other until the host hangs up; then the box and everything in it is gone. A program
+that could not be locked in is never run: the answer is a failure, and the host raises.
+"""
+
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
+
+from nemo_gym.sandbox.inside import kernel, program, system
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
+from nemo_gym.sandbox.limits import KIB, MIB, ProgramEnding, SandboxLimits
+
+_LOOK_EVERY_S: Final = 0.1
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_PIECE: Final = 1 << 16
+
+
+class Box(Protocol):
+    """A place to lock programs in."""
+
+    folder: str
+
+    def confine(self, limits: SandboxLimits) -> None:
+        """Lock the calling process in."""
+
+    def processes(self) -> Sequence[str]:
+        """The process ids of everything that runs in it."""
+
+    def end_processes(self, leader: int) -> None:
+        """End the program that ``leader`` began, with all its descendants."""
+
+    def over_disk(self, limits: SandboxLimits) -> bool:
+        """Whether there is too much in its folder, if nothing else prevents that."""
+
+    def reset(self, limits: SandboxLimits) -> None:
+        """Throw the folder away and make a new one."""
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+
+
+def serve(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
+    """Run what the host asks for until it hangs up."""
+    try:
+        while True:
+            request = receive(connection)
+            execution = Execution(box, request, connection)
+            size = (execution.limits.disk_mib, execution.limits.disk_files)
+            if request.head["fresh"] and size != (limits.disk_mib, limits.disk_files):
+                limits = execution.limits
+                box.reset(limits)
+            connection.sendall(execution.run().encode())
+            if request.head["fresh"]:
+                box.reset(limits)
+    except (BrokenMessageError, ConnectionError):
+        return
+    finally:
+        box.remove()
+
+
+class Execution:
+    """One program, from start to end."""
+
+    def __init__(self, box: Box, request: Message, connection: socket.socket) -> None:
+        self.box = box
+        self.head: Mapping[str, Any] = request.head
+        self.limits = SandboxLimits(**request.head["limits"])
+        self.stdin = memoryview(request.blobs[0])
+        self.files = dict(zip(request.head["files"], request.blobs[1:], strict=True))
+        self.connection = connection
+        self.written = {1: bytearray(), 2: bytearray()}
+        self.ending = ProgramEnding.EXITED
+        self.started = time.monotonic()
+        self.used_before = _cpu_of_children()
+        self.peak_memory = 0
+
+    def run(self) -> Message:
+        """Run the program to its end and describe it."""
+        pipes = [os.pipe() for _ in range(4)]
+        pid = os.fork()
+        if pid == 0:
+            self._become_program(pipes)
+        (stdin, put), (out, stdout), (err, stderr), (told, status) = pipes
+        for descriptor in (stdin, stdout, stderr, status):
+            os.close(descriptor)
+        try:
+            problem = _read_all(told)
+            if problem != b"ok":
+                return Message({"failure": problem.decode("utf-8", "replace") or "the program's process ended early"})
+            code = self._watch(pid, put, {out: 1, err: 2})
+        finally:
+            self.box.end_processes(pid)
+            _reap_all(self.box, pid)
+            for descriptor in (out, err, told):
+                os.close(descriptor)
+        return self._describe(code)
+
+    def _become_program(self, pipes: Sequence[tuple[int, int]]) -> NoReturn:
+        try:
+            (stdin, _), (_, stdout), (_, stderr), (_, status) = pipes
+            for place, descriptor in enumerate((stdin, stdout, stderr, status)):
+                os.dup2(descriptor, 100 + place)
+            for place in range(4):
+                os.dup2(100 + place, place, inheritable=place < 3)
+            os.closerange(4, 65536)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                self._lock_in()
+                program.write_files(self.box.folder, self.files)
+            except OSError as error:
+                os.write(3, f"can't lock the program in: {error}".encode())
+                os._exit(program.CANNOT_START)
+            os.write(3, b"ok")
+            os.close(3)
+            environment = {**system.environment(self.box.folder), **self.head["environment"]}
+            if self.head["arguments"] is not None:
+                program.start_command(self.head["arguments"], environment)
+            program.start_python(self.head["source"], self.box.folder, environment)
+        finally:
+            os._exit(program.CANNOT_START)
+
+    def _lock_in(self) -> None:
+        os.umask(0o022)
+        os.chdir(os.path.join(self.box.folder, self.head["folder"]))
+        kernel.set_limit(resource.RLIMIT_CORE, 0)
+        kernel.set_limit(resource.RLIMIT_MEMLOCK, 0)
+        kernel.set_limit(resource.RLIMIT_MSGQUEUE, 0)
+        kernel.set_limit(resource.RLIMIT_NOFILE, self.limits.open_files)
+        kernel.set_limit(resource.RLIMIT_FSIZE, self.limits.file_mib * MIB)
+        kernel.set_limit(resource.RLIMIT_AS, self.limits.memory_mib * MIB)
+        kernel.set_limit(resource.RLIMIT_CPU, int(self.limits.cpu_s) + 1)
+        self.box.confine(self.limits)
+
+    def _watch(self, pid: int, put: int, outputs: dict[int, int]) -> int:
+        """Move bytes and look after the limits until the program's first process ends."""
+        process = os.pidfd_open(pid)
+        poller = select.poll()
+        for descriptor in (process, self.connection.fileno(), *outputs):
+            poller.register(descriptor, select.POLLIN | select.POLLRDHUP)
+        os.set_blocking(put, False)
+        poller.register(put, select.POLLOUT)
+        try:
+            while self.ending is ProgramEnding.EXITED:
+                ready = dict(poller.poll(self._next_look() * 1000))
+                if self.connection.fileno() in ready:
+                    raise BrokenMessageError("the host hung up")
+                if put in ready and self._feed(put):
+                    poller.unregister(put)
+                    os.close(put)
+                    put = -1
+                for descriptor in outputs.keys() & ready.keys():
+                    self._collect(descriptor, outputs[descriptor], poller)
+                if process in ready:
+                    break
+                if not ready:
+                    self._look()
+            return self._finish(pid, outputs)
+        finally:
+            os.close(process)
+            if put >= 0:
+                os.close(put)
+
+    def _next_look(self) -> float:
+        return max(0.0, min(_LOOK_EVERY_S, self.started + self.limits.wall_s - time.monotonic()))
+
+    def _feed(self, put: int) -> bool:
+        """Give the program more of its input; whether that was all."""
+        try:
+            self.stdin = self.stdin[os.write(put, self.stdin[:_PIECE]) :] if self.stdin else self.stdin
+        except BrokenPipeError:
+            return True
+        return not self.stdin
+
+    def _collect(self, descriptor: int, stream: int, poller: select.poll) -> None:
+        data = os.read(descriptor, _PIECE)
+        if not data:
+            poller.unregister(descriptor)
+        room = self.limits.output_kib * KIB - len(self.written[stream])
+        self.written[stream] += data[:room]
+        if len(data) > room:
+            self.ending = ProgramEnding.OUTPUT
+
+    def _look(self) -> None:
+        """End what uses too much."""
+        if time.monotonic() - self.started >= self.limits.wall_s:
+            self.ending = ProgramEnding.WALL_TIME
+            return
+        usage = [_usage_of(pid) for pid in self.box.processes()]
+        if sum(cpu for cpu, _ in usage) + _cpu_of_children() - self.used_before > self.limits.cpu_s:
+            self.ending = ProgramEnding.CPU_TIME
+        elif sum(memory for _, memory in usage) > self.limits.memory_mib * MIB:
+            # Processes share memory with the ones they were forked from; the exact sum takes longer to find out.
+            if sum(map(_own_memory, self.box.processes())) > self.limits.memory_mib * MIB:
+                self.ending = ProgramEnding.MEMORY
+        elif self.box.over_disk(self.limits):
+            self.ending = ProgramEnding.DISK
+
+    def _finish(self, pid: int, outputs: Mapping[int, int]) -> int:
+        """End the program if it has not ended, and take what is left in its pipes."""
+        self.box.end_processes(pid)
+        _, status, usage = os.wait4(pid, 0)
+        self.peak_memory = usage.ru_maxrss * KIB
+        for descriptor, stream in outputs.items():
+            os.set_blocking(descriptor, False)
+            room = self.limits.output_kib * KIB - len(self.written[stream])
+            rest = _read_ready(descriptor, room + 1)
+            self.written[stream] += rest[:room]
+            if len(rest) > room and self.ending is ProgramEnding.EXITED:
+                self.ending = ProgramEnding.OUTPUT
+        return os.waitstatus_to_exitcode(status)
+
+    def _describe(self, code: int) -> Message:
+        cpu = _cpu_of_children() - self.used_before
+        if (
+            self.ending is ProgramEnding.EXITED
+            and code in {-signal.SIGXCPU, -signal.SIGKILL}
+            and cpu >= self.limits.cpu_s
+        ):
+            self.ending = ProgramEnding.CPU_TIME
+        head = {
+            "ending": self.ending,
+            "exit_code": code,
+            "cpu_s": cpu,
+            "wall_s": time.monotonic() - self.started,
+            "peak_memory_mib": self.peak_memory / MIB,
+        }
+        return Message(head, [bytes(self.written[1]), bytes(self.written[2])])
+
+
+def prepare() -> None:
+    """What a fresh copy of the fork server does before it serves a box."""
+    gc.disable()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _usage_of(pid: str) -> tuple[float, int]:
+    """Seconds of CPU, its dead children's included, and bytes of memory."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0, 0
+    return sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE
+
+
+def _own_memory(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            line = next(line for line in file if line.startswith(b"Pss:"))
+    except (OSError, StopIteration):
+        return 0
+    return int(line.split()[1]) * KIB
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _read_all(descriptor: int) -> bytes:
+    return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+
+
+def _read_ready(descriptor: int, most: int) -> bytes:
+    data = bytearray()
+    try:
+        while len(data) < most and (piece := os.read(descriptor, min(_PIECE, most - len(data)))):
+            data += piece
+    except BlockingIOError:
+        pass
+    return bytes(data)
+
+
+def _reap_all(box: Box, pid: int) -> None:
+    """Wait until every process that was ended is gone."""
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+        box.end_processes(pid)

@@ -1,0 +1,321 @@
+"""Boxes on this machine: the host's side of the fork server.
+
+A ``Jail`` runs programs from any number of tasks and event loops at once. Nothing in here waits on the event loop for
+anything but sockets. A cancelled caller hangs up, and the box ends with everything in it; if this process dies, the
+kernel hangs up for it.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from nemo_gym import PARENT_DIR
+from nemo_gym.sandbox.inside import system
+from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message, receive
+from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
+
+_START: Final = "import sys; sys.path.append(sys.argv[2]); from nemo_gym.sandbox.inside.server import main; main()"
+_START_TIMEOUT_S: Final = 60.0
+_GRACE_S: Final = 30.0  # beyond the limit on time, for a machine that is very busy
+_HEAD_SIZE: Final = 64 * KIB
+_MOST_USES: Final = 1000
+_DOWNLOAD: Final = (
+    "import shutil, sys\nwith open({path!r}, 'rb') as file: shutil.copyfileobj(file, sys.stdout.buffer)\n"
+)
+
+
+class BrokenBoxError(SandboxError):
+    """A box ended, or did not answer, while something was running in it."""
+
+
+class Jail:
+    """Runs programs at one level of isolation; the fork server starts on first use."""
+
+    def __init__(
+        self,
+        level: str,
+        *,
+        limits: SandboxLimits | None = None,
+        readable: Sequence[str | Path] = (),
+        modules: Mapping[str, str] | None = None,
+        parallel: int | None = None,
+    ) -> None:
+        self.level = level
+        self.limits = limits or SandboxLimits()
+        self._server = _ForkServer(level, [str(path) for path in readable], dict(modules or {}))
+        self._parallel = parallel or max(8, 4 * (os.cpu_count() or 1))
+        self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._gates = weakref.WeakKeyDictionary()
+        self._idle: deque[_IdleBox] = deque()
+
+    async def run(
+        self,
+        program: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a Python program in an empty box. ``files`` are written beside it first."""
+        limits = limits or self.limits
+        async with self._gate():
+            box = self._idle.pop() if self._idle else None
+            if box is not None:
+                with contextlib.suppress(BrokenBoxError):  # it may have ended with its fork server meanwhile
+                    return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
+            box = _IdleBox(await self.open_session(limits=limits))
+            return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
+
+    async def _run_in(
+        self, box: "_IdleBox", program: str, *, stdin: bytes, files: Mapping[str, bytes] | None, limits: SandboxLimits
+    ) -> Result:
+        """Run a program and keep the box, which the supervisor empties, for the next one."""
+        keep = False
+        try:
+            result = await box.session.python(program, stdin=stdin, files=files, limits=limits, fresh=True)
+            keep = box.uses < _MOST_USES
+            return result
+        finally:
+            if keep and self._server.running:
+                self._idle.append(_IdleBox(box.session, box.uses + 1))
+            else:
+                await box.session.stop()
+
+    @asynccontextmanager
+    async def session(self, *, limits: SandboxLimits | None = None) -> AsyncIterator["BoxSession"]:
+        """A box for several programs, with one folder for all of them."""
+        session = await self.open_session(limits=limits)
+        try:
+            yield session
+        finally:
+            await session.stop()
+
+    async def open_session(self, *, limits: SandboxLimits | None = None) -> "BoxSession":
+        """A box that its caller stops."""
+        if not self._server.running:
+            await asyncio.to_thread(self._server.start)
+        return BoxSession(self._server.connect(), limits or self.limits)
+
+    async def start(self) -> None:
+        """Start the fork server now; raises ``SandboxCreateError`` where this level does not work."""
+        await asyncio.to_thread(self._server.start)
+
+    async def aclose(self) -> None:
+        """End all boxes and the fork server."""
+        while self._idle:
+            await self._idle.pop().session.stop()
+        await asyncio.to_thread(self._server.stop)
+
+    def _gate(self) -> asyncio.Semaphore:
+        return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._parallel))
+
+
+class BoxSession:
+    """A box: run commands and programs, put files in, take files out, stop."""
+
+    def __init__(self, connection: socket.socket, limits: SandboxLimits) -> None:
+        self.limits = limits
+        self._connection = connection
+        self._turn = asyncio.Lock()
+        self._opening: bytes = Message({"limits": limits.to_json()}).encode()
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        folder: str = "",
+        environment: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a command, by the shell if it is text. Whatever it leaves running ends with it."""
+        arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        head = {
+            "arguments": arguments,
+            "source": "",
+            "folder": folder,
+            "environment": dict(environment or {}),
+            "fresh": False,
+        }
+        return await self._execute(head, stdin, {}, limits or self.limits)
+
+    async def python(
+        self,
+        program: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: SandboxLimits | None = None,
+        fresh: bool = False,
+    ) -> Result:
+        """Run a Python program in the warm interpreter. ``fresh`` throws the folder away before and after."""
+        head: dict[str, Any] = {"arguments": None, "source": program, "folder": "", "environment": {}, "fresh": fresh}
+        return await self._execute(head, stdin, files or {}, limits or self.limits)
+
+    async def upload(self, path: str, content: bytes) -> None:
+        """Write a file; a relative path is below the box's folder."""
+        await self.python("", files={path: content})
+
+    async def download(self, path: str) -> bytes:
+        """Read a file as a program in the box would."""
+        result = await self.python(_DOWNLOAD.format(path=path))
+        if result.ending is ProgramEnding.OUTPUT:
+            raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
+        if not result.ok:
+            raise FileNotFoundError(result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        return result.stdout
+
+    async def stop(self) -> None:
+        """End everything in the box, and the box. A command that is running raises ``SandboxError``."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes who is waiting for an answer, and closes it
+        if not self._turn.locked():
+            self._connection.close()
+
+    async def _execute(
+        self, head: Mapping[str, Any], stdin: bytes, files: Mapping[str, bytes], limits: SandboxLimits
+    ) -> Result:
+        message = Message({**head, "files": list(files), "limits": limits.to_json()}, [stdin, *files.values()])
+        try:
+            async with self._turn, asyncio.timeout(limits.wall_s + _GRACE_S):
+                answer = await self._ask(message, limits)
+        except (BrokenMessageError, OSError, TimeoutError) as error:
+            self._connection.close()
+            raise BrokenBoxError(f"the sandbox broke down: {str(error) or type(error).__name__}") from error
+        except asyncio.CancelledError:
+            self._connection.close()
+            raise
+        if "failure" in answer.head:
+            raise SandboxError(f"the sandbox could not run the program: {answer.head['failure']}")
+        return _result(answer)
+
+    async def _ask(self, message: Message, limits: SandboxLimits) -> Message:
+        loop = asyncio.get_running_loop()
+        decoder = Decoder(limit=2 * limits.output_kib * KIB + _HEAD_SIZE)
+        await loop.sock_sendall(self._connection, self._opening + message.encode())
+        self._opening = b""
+        while True:
+            answer = decoder.feed(await loop.sock_recv(self._connection, min(decoder.wanted, 1 << 20)))
+            if answer is not None:
+                return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _IdleBox:
+    """A box with nothing in it, and how often it was used."""
+
+    session: BoxSession
+    uses: int = 1
+
+
+class _ForkServer:
+    """The process that forks boxes, and the connection to it."""
+
+    def __init__(self, level: str, readable: list[str], modules: dict[str, str]) -> None:
+        self._settings = {"level": level, "modules": modules}
+        self._extra = readable
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        with self._lock:
+            if not self.running:
+                self._stop()
+                self._start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def connect(self) -> socket.socket:
+        """A connection to a new box."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs, self._lock:
+                if self._control is None:
+                    raise SandboxError("the sandbox is closed")
+                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            raise SandboxError(f"the fork server of the sandbox is gone: {error}") from error
+        return ours
+
+    def _start(self) -> None:
+        folder = tempfile.mkdtemp(prefix="rollout-gym-sandbox-")
+        ours, theirs = socket.socketpair()
+        with tempfile.TemporaryFile() as log, theirs:
+            self._process = subprocess.Popen(
+                [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(theirs.fileno()), str(PARENT_DIR)],
+                pass_fds=[theirs.fileno()],
+                env=system.environment("/"),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+            self._control = ours
+            problem = self._introduce(ours, folder, log)
+        if problem is not None:
+            self._stop()
+            raise SandboxCreateError(f"isolation by {self._settings['level']} does not work here: {problem}")
+
+    def _introduce(self, control: socket.socket, folder: str, log: IO[bytes]) -> str | None:
+        """Tell the server what to do; what kept it from that, if anything did."""
+        paths = {"readable": system.readable(self._extra), "hidden": system.hidden(self._extra)}
+        control.settimeout(_START_TIMEOUT_S)
+        try:
+            control.sendall(Message({**self._settings, **paths, "folder": folder}).encode())
+            answer = receive(control)
+        except (BrokenMessageError, OSError) as error:
+            log.seek(0)
+            lines = log.read().decode("utf-8", "replace").splitlines()
+            return lines[-1] if lines else str(error)
+        control.settimeout(None)
+        failure = answer.head.get("failure")
+        return None if failure is None else str(failure)
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+
+def _result(answer: Message) -> Result:
+    """What the supervisor said, looked at closely: it lives next door to code that nobody trusts."""
+    head = answer.head
+    try:
+        stdout, stderr = answer.blobs
+        return Result(
+            ending=ProgramEnding(head["ending"]),
+            exit_code=int(head["exit_code"]),
+            stdout=stdout,
+            stderr=stderr,
+            cpu_s=float(head["cpu_s"]),
+            wall_s=float(head["wall_s"]),
+            peak_memory_mib=float(head["peak_memory_mib"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxError(f"the sandbox gave an answer that makes no sense: {error}") from error

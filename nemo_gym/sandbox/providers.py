@@ -1,0 +1,279 @@
+"""The providers of sandboxes, by name: ours (``jail``), containers (``docker``, ``podman``), and what others register.
+
+A provider is configured by its name or by a mapping ``{name: {options}}``. ``resolve_provider_config`` finds the
+mapping in a server's configuration.
+"""
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.containers import ENGINES, ContainerRunner, ContainerSession
+from nemo_gym.sandbox.interface import (
+    SandboxCreateError,
+    SandboxError,
+    SandboxExecResult,
+    SandboxHandle,
+    SandboxProvider,
+    SandboxSpec,
+    SandboxStatus,
+)
+from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
+from nemo_gym.sandbox.runners import Isolation, Runner, RunningSession, SandboxSettings, open_runner
+
+DEFAULT_PROVIDER: Final = "jail"
+_GRACE_S: Final = 1.0
+_TIMED_OUT: Final = 124  # as the command timeout says it
+_ERROR_TYPES: Final = {ProgramEnding.WALL_TIME: "timeout", ProgramEnding.CPU_TIME: "timeout"}
+_SESSION_LIMITS: Final = SandboxLimits(
+    cpu_s=600, wall_s=600, memory_mib=2048, processes=128, file_mib=512, disk_mib=1024
+)
+
+
+class _SessionProvider:
+    """What providers have in common whose sandboxes are sessions of a runner."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+
+    async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        """Open a session, put the files in, run the entry point."""
+        limits = _limits_of(spec)
+        async with asyncio.timeout(spec.ready_timeout_s):
+            session = await self._session(spec, limits)
+        sandbox = _Open(session, spec, limits)
+        handle = SandboxHandle(f"{self.name}-{uuid.uuid4().hex}", self.name, session)
+        self._open[handle.sandbox_id] = sandbox
+        try:
+            for path, content in spec.files.items():
+                await session.upload(path, content.encode() if isinstance(content, str) else content)
+            if spec.workdir:
+                await session.exec(["mkdir", "-p", spec.workdir])
+            if spec.entrypoint:
+                await session.exec(spec.entrypoint, environment=spec.env, limits=limits)
+        except (SandboxError, OSError) as error:
+            await self.close(handle)
+            raise SandboxCreateError(f"the sandbox could not be set up: {error}") from error
+        return handle
+
+    async def exec(
+        self,
+        handle: SandboxHandle,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        user: str | int | None = None,
+    ) -> SandboxExecResult:
+        """Run a command by the shell."""
+        if user is not None:
+            raise ConfigError(f"the sandbox provider {self.name!r} has one user, so user={user!r} can't be chosen")
+        sandbox = self._get(handle)
+        if sandbox.seconds_left() <= 0:
+            raise SandboxError(f"the sandbox {handle.sandbox_id} has come to the end of its time")
+        seconds = min(timeout_s or sandbox.limits.wall_s, sandbox.seconds_left())
+        limits = replace(sandbox.limits, wall_s=seconds, cpu_s=min(sandbox.limits.cpu_s, seconds + 1))
+        environment = {**sandbox.spec.env, **(env or {})}
+        folder = cwd or sandbox.spec.workdir or ""
+        result = await sandbox.session.exec(command, folder=folder, environment=environment, limits=limits)
+        return _exec_result(result)
+
+    async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
+        """Copy a file into the sandbox."""
+        content = await asyncio.to_thread(Path(local).read_bytes)
+        await self._get(handle).session.upload(remote, content)
+
+    async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
+        """Copy a file out of the sandbox."""
+        content = await self._get(handle).session.download(remote)
+        await asyncio.to_thread(Path(local).write_bytes, content)
+
+    async def status(self, handle: SandboxHandle) -> SandboxStatus:
+        """Running until it is closed or its time is over."""
+        sandbox = self._open.get(handle.sandbox_id)
+        return SandboxStatus.RUNNING if sandbox and sandbox.seconds_left() > 0 else SandboxStatus.STOPPED
+
+    async def close(self, handle: SandboxHandle) -> None:
+        """End a sandbox; again does nothing."""
+        sandbox = self._open.pop(handle.sandbox_id, None)
+        if sandbox is not None:
+            await sandbox.stop()
+
+    async def aclose(self) -> None:
+        """End all sandboxes."""
+        for sandbox in tuple(self._open.values()):
+            await sandbox.stop()
+        self._open.clear()
+
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> RunningSession:
+        raise NotImplementedError
+
+    def _get(self, handle: SandboxHandle) -> "_Open":
+        if handle.sandbox_id not in self._open:
+            raise SandboxError(f"the sandbox {handle.sandbox_id} is not running")
+        return self._open[handle.sandbox_id]
+
+
+class JailProvider(_SessionProvider):
+    """Sandboxes on this machine and its own system: quick, without images."""
+
+    name = "jail"
+
+    def __init__(self, isolation: Isolation = "auto", readable: list[str] | None = None) -> None:
+        super().__init__()
+        self._settings = SandboxSettings(isolation=isolation, readable=readable or [])
+        self._runner: Runner | None = None
+
+    async def aclose(self) -> None:
+        """End all sandboxes and what makes them."""
+        await super().aclose()
+        if self._runner is not None:
+            await self._runner.aclose()
+            self._runner = None
+
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> RunningSession:
+        unable = {"image": spec.image, "ports": spec.ports, "resources.gpu": spec.resources.gpu}
+        for name, value in unable.items():
+            if value:
+                raise SandboxCreateError(f"the sandbox provider 'jail' has no {name} ({value!r}); use 'docker'")
+        if self._runner is None:
+            self._runner = await open_runner(self._settings)
+        return await self._runner.open_session(limits=limits)
+
+
+class ContainerProvider(_SessionProvider):
+    """Sandboxes in containers of one engine."""
+
+    def __init__(self, image: str = "python:3.12-slim") -> None:
+        super().__init__()
+        self._runner = ContainerRunner(image=image, engine=self.name)
+
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> ContainerSession:
+        if spec.ports or spec.resources.gpu:
+            raise SandboxCreateError(f"the sandbox provider {self.name!r} offers neither ports nor GPUs")
+        return await self._runner.open_session(limits=limits, image=spec.image)
+
+
+class DockerProvider(ContainerProvider):
+    """Containers of Docker."""
+
+    name = ENGINES[0]
+
+
+class PodmanProvider(ContainerProvider):
+    """Containers of Podman."""
+
+    name = ENGINES[1]
+
+
+class _Open:
+    """A session, what was asked for, and when its time is over."""
+
+    def __init__(self, session: RunningSession, spec: SandboxSpec, limits: SandboxLimits) -> None:
+        self.session = session
+        self.spec = spec
+        self.limits = limits
+        self._until = time.monotonic() + spec.ttl_s if spec.ttl_s else float("inf")
+        loop = asyncio.get_running_loop()
+        # A little later, so that a command that takes till then can say that it was ended.
+        self._end = loop.call_later(spec.ttl_s + _GRACE_S, self._expire) if spec.ttl_s else None
+        self._ending: asyncio.Task[None] | None = None
+
+    def seconds_left(self) -> float:
+        """Until the end of its time to live."""
+        return self._until - time.monotonic()
+
+    async def stop(self) -> None:
+        """End it before its time."""
+        if self._end is not None:
+            self._end.cancel()
+        await self.session.stop()
+
+    def _expire(self) -> None:
+        self._ending = asyncio.ensure_future(self.session.stop())
+
+
+ProviderFactory = Callable[..., SandboxProvider]
+_BUILT_IN: Final[Mapping[str, ProviderFactory]] = {
+    provider.name: provider for provider in (JailProvider, DockerProvider, PodmanProvider)
+}
+_registered: dict[str, ProviderFactory] = {}
+
+
+def register_provider(name: str, provider: ProviderFactory) -> None:
+    """Make a provider known by a name; the same name again replaces it."""
+    _registered[name] = provider
+
+
+def get_provider_class(name: str) -> ProviderFactory:
+    """The provider of that name."""
+    known = {**_BUILT_IN, **_registered}
+    if name not in known:
+        raise ConfigError(f"there is no sandbox provider {name!r}", hint=f"choose one of {', '.join(sorted(known))}")
+    return known[name]
+
+
+def list_providers() -> list[str]:
+    """All names, in alphabetical order."""
+    return sorted({**_BUILT_IN, **_registered})
+
+
+def create_provider(config: str | Mapping[str, Any] | SandboxProvider) -> SandboxProvider:
+    """A provider from its name, from ``{name: {options}}``, or as it is."""
+    if isinstance(config, SandboxProvider):
+        return config
+    name, options = (config, {}) if isinstance(config, str) else _only_item(config)
+    try:
+        return get_provider_class(name)(**options)
+    except TypeError as error:
+        raise ConfigError(f"the options of the sandbox provider {name!r} are not valid: {error}") from error
+
+
+def resolve_provider_config(config: Any, global_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The provider's mapping: given as such, or as the name of one under ``sandbox_providers`` or of the registry."""
+    if config is None:
+        return {DEFAULT_PROVIDER: {}}
+    if not isinstance(config, str):
+        name, options = _only_item(config)
+        return {name: options}
+    named = (global_config or {}).get("sandbox_providers") or {}
+    return dict(named[config]) if config in named else {config: {}}
+
+
+def _only_item(config: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(config, Mapping) or len(config) != 1:
+        raise ConfigError(f"a sandbox provider is a name or one name with options, not {config!r}")
+    name, options = next(iter(config.items()))
+    return str(name), dict(options or {})
+
+
+def _limits_of(spec: SandboxSpec) -> SandboxLimits:
+    limits = _SESSION_LIMITS
+    resources = spec.resources
+    if resources.memory_mib:
+        limits = replace(limits, memory_mib=resources.memory_mib)
+    if resources.disk_gib:
+        size = max(1, int(resources.disk_gib * 1024))
+        limits = replace(limits, disk_mib=size, file_mib=size, disk_files=max(limits.disk_files, size * 16))
+    seconds = spec.provider_options.get("wall_s", limits.wall_s)
+    cores = resources.cpu or os.cpu_count() or 1
+    return replace(limits, wall_s=seconds, cpu_s=seconds * cores, output_kib=16 * 1024)
+
+
+def _exec_result(result: Result) -> SandboxExecResult:
+    over = result.ending is not ProgramEnding.EXITED
+    return SandboxExecResult(
+        stdout=result.text,
+        stderr=result.stderr.decode("utf-8", "replace"),
+        return_code=_TIMED_OUT if result.ending in _ERROR_TYPES else result.exit_code,
+        error_type=_ERROR_TYPES.get(result.ending, str(result.ending)) if over else None,
+    )

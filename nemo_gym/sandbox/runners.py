@@ -1,0 +1,219 @@
+"""Which wall stands between a program and this machine: the best one that works here, or none if somebody says so.
+
+==============  =====================================================================================
+``namespaces``  namespaces, seccomp and limits of the kernel; for root and ordinary users
+``landlock``    Landlock and seccomp, for machines and containers that do not allow user namespaces
+``container``   Docker or Podman, with gVisor where it is installed
+``none``        limits only. Never chosen by itself
+==============  =====================================================================================
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.containers import ContainerRunner
+from nemo_gym.sandbox.interface import SandboxCreateError, SandboxCreateVerificationError
+from nemo_gym.sandbox.jail import Jail
+from nemo_gym.sandbox.limits import Result, SandboxLimits
+
+logger = logging.getLogger(__name__)
+
+Isolation = Literal["auto", "namespaces", "landlock", "container", "none"]
+_IN_ORDER: Final[Sequence[Isolation]] = ("namespaces", "landlock", "container")
+_HINT: Final = (
+    "install Podman (apt-get install podman) or Docker and pull the image, allow user namespaces (sysctl -w "
+    "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0), or, if you trust the code "
+    "and lose nothing with this machine, ask for no isolation (isolation: none; sandbox_isolation: none for a server)"
+)
+# Run once after the start: a wall is believed when it has been touched.
+_TRIAL: Final = """
+import os, socket
+try:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
+    print("there is a way into the network")
+except OSError:
+    pass
+for path in ("/etc/sandbox-trial", "/usr/sandbox-trial", os.path.expanduser("~/../sandbox-trial")):
+    try:
+        open(path, "w")
+        print("it is possible to write", path)
+    except OSError:
+        pass
+"""
+
+
+class RunningSession(Protocol):
+    """A box that is open."""
+
+    limits: SandboxLimits
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        folder: str = "",
+        environment: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a command."""
+
+    async def python(
+        self,
+        program: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a Python program."""
+
+    async def upload(self, path: str, content: bytes) -> None:
+        """Write a file."""
+
+    async def download(self, path: str) -> bytes:
+        """Read a file."""
+
+    async def stop(self) -> None:
+        """End everything in it."""
+
+
+class Runner(Protocol):
+    """Runs programs that nobody trusts, many at once."""
+
+    level: str
+    limits: SandboxLimits
+
+    async def start(self) -> None:
+        """Get ready; raises ``SandboxCreateError`` where it does not work."""
+
+    async def run(
+        self,
+        program: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> Result:
+        """Run a Python program in a box of its own."""
+
+    def session(self, *, limits: SandboxLimits | None = None) -> AbstractAsyncContextManager[RunningSession]:
+        """A box for several programs, as a context."""
+
+    async def open_session(self, *, limits: SandboxLimits | None = None) -> RunningSession:
+        """A box that its caller stops."""
+
+    async def aclose(self) -> None:
+        """End everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """How programs are isolated. ``modules`` are Python modules by name that all programs can import."""
+
+    isolation: Isolation = "auto"
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    readable: Sequence[str | Path] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    image: str = "python:3.12-slim"
+    parallel: int | None = None
+
+
+async def open_runner(settings: SandboxSettings | None = None) -> Runner:
+    """The best isolation that works here, started and tried. Its caller closes it."""
+    settings = settings or SandboxSettings()
+    levels = _IN_ORDER if settings.isolation == "auto" else (settings.isolation,)
+    reasons = []
+    for level in levels:
+        runner = _make(level, settings)
+        try:
+            await runner.start()
+            await _try(runner)
+        except SandboxCreateError as error:
+            reasons.append(str(error))
+            await runner.aclose()
+            continue
+        log = logger.warning if level == "none" else logger.info
+        log("programs run in a sandbox isolated by: %s", level)
+        return runner
+    raise ConfigError("no sandbox works on this machine:\n  " + "\n  ".join(reasons), hint=_HINT)
+
+
+class LazyRunner:
+    """A runner for servers: opened by the first call, whichever event loop it comes from."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._runner: Runner | None = None
+
+    async def get(self) -> Runner:
+        """The runner; raises ``ConfigError`` where no sandbox works."""
+        if self._runner is None:
+            await asyncio.to_thread(self._open)
+        assert self._runner is not None, "opened or raised"
+        return self._runner
+
+    async def aclose(self) -> None:
+        """Close it if it was opened; a later call opens it again."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.aclose()
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._runner is None:
+                self._runner = asyncio.run(open_runner(self._settings))
+
+
+@asynccontextmanager
+async def sandbox_runner(settings: SandboxSettings | None = None) -> AsyncIterator[Runner]:
+    """``open_runner`` as a context."""
+    runner = await open_runner(settings)
+    try:
+        yield runner
+    finally:
+        await runner.aclose()
+
+
+async def run(
+    program: str,
+    *,
+    stdin: bytes = b"",
+    files: Mapping[str, bytes] | None = None,
+    limits: SandboxLimits | None = None,
+    isolation: Isolation = "auto",
+) -> Result:
+    """Run one Python program. For more than one, keep a runner: it is warm after the first."""
+    async with sandbox_runner(SandboxSettings(isolation=isolation)) as runner:
+        return await runner.run(program, stdin=stdin, files=files, limits=limits)
+
+
+def _make(level: Isolation, settings: SandboxSettings) -> Runner:
+    if level == "container":
+        return ContainerRunner(
+            image=settings.image, limits=settings.limits, modules=settings.modules, parallel=settings.parallel
+        )
+    return Jail(
+        level,
+        limits=settings.limits,
+        readable=settings.readable,
+        modules=settings.modules,
+        parallel=settings.parallel,
+    )
+
+
+async def _try(runner: Runner) -> None:
+    if runner.level == "none":
+        return
+    result = await runner.run(_TRIAL)
+    if not result.ok or result.stdout:
+        found = result.text or result.stderr.decode("utf-8", "replace")
+        raise SandboxCreateVerificationError(f"isolation by {runner.level} does not hold: {found.strip()}")

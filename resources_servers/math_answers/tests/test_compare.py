@@ -1,0 +1,131 @@
+"""Equal and different answers, by the rules and by the library; and every labelled solution of GSM8K."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym import PARENT_DIR
+from nemo_gym.process_pool import ProcessPool
+from resources_servers.math_answers.compare import compare_plainly
+from resources_servers.math_answers.extract import extract_answer
+from resources_servers.math_answers.quantities import parse_quantity
+
+SOLUTIONS = PARENT_DIR.parent / "shared/data/gsm8k/model_solutions.jsonl"
+
+EQUAL = [
+    ("18", "18.0"),
+    ("90,000", r"\$90000"),
+    ("1081", "1{,}081"),
+    ("-5", "\u22125"),
+    ("6.5", r"6\frac{1}{2}"),
+    ("3/4", "0.75"),
+    ("1/3", "0.333333"),
+    (r"50\%", "50"),
+    (r"50\%", "0.5"),
+    ("0.5", "50%"),
+    (r"90^\circ", "90"),
+    (r"90^{\circ}", "90 degrees"),
+    (r"10\text{ cm}", "10"),
+    ("150 cm", "1.5 m"),
+    ("2 hours", "120 min"),
+    ("3 dollars", "300 cents"),
+    ("18", "18 eggs"),
+    (r"\text{Evelyn}", "Evelyn"),
+    ("(1,2]", r"\left(1, 2\right]"),
+    ("1.5e3", "1500"),
+    (r"\{1,2\}", "2, 1"),
+    (r"\{1/2, 3\}", r"\{0.5, 3\}"),
+    ("(3, 4)", r"\left(3, 4.0\right)"),
+    ("[2, 3)", "[2.0,3)"),
+]
+DIFFERENT = [
+    ("18", "18.01"),
+    ("1000000", "1000001"),
+    ("1/3", "0.33"),
+    ("150 cm", "150 m"),
+    ("150 cm", "150 kg"),
+    ("2 1/2", "21/2"),
+    ("1e-9", "0"),
+    ("(1,2]", "[1,2]"),
+    ("(1,2)", "(2,1)"),
+    (r"\{1,2\}", r"\{1,3\}"),
+    ("1,2", "1,2,3"),
+]
+SYMBOLICALLY_EQUAL = [
+    (r"\sqrt{8}", r"2\sqrt2"),
+    (r"\frac{1}{\sqrt2}", r"\frac{\sqrt2}{2}"),
+    ("x^2+2x+1", "(x+1)^2"),
+    ("(1,2]", r"(1, \sqrt{4}]"),
+    (r"x\in[2,3)", "[2,3)"),
+    (r"\{1,2\}", r"\{2, \sqrt{1}\}"),
+    ("x=5", "5"),
+    ("y=2x+3", "2x+3=y"),
+    (r"2\pi", "6.283185"),
+    ("3+2i", "2i+3"),
+    (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}"),
+    (r"\log_2 8", "3"),
+    ("2^{10}", "1024"),
+]
+SYMBOLICALLY_DIFFERENT = [
+    ("(1,2]", r"[\sqrt{1},2]"),
+    ("p - q", "q - p"),
+    ("x^3", "x^2"),
+    (r"\sqrt{8}", "8"),
+]
+
+
+@pytest.mark.parametrize(("expected", "answer"), EQUAL)
+def test_equal_numbers_and_texts_need_no_library(expected: str, answer: str) -> None:
+    found = compare_plainly(expected, answer)
+    assert found is not None
+    assert found.equal
+
+
+@pytest.mark.parametrize(("expected", "answer"), DIFFERENT)
+def test_different_numbers_need_no_library(expected: str, answer: str) -> None:
+    found = compare_plainly(expected, answer)
+    assert found is not None
+    assert not found.equal
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,2", "(1,2)", "1/0", "2+2", "12 x 3", "9" * 300, r"\frac{1}{x}", "1.2.3"])
+def test_what_is_more_than_a_number_is_left_to_the_library(text: str) -> None:
+    assert parse_quantity(text) is None
+
+
+@pytest.mark.parametrize(("expected", "answer"), SYMBOLICALLY_EQUAL)
+async def test_equal_formulas_are_compared_by_meaning(library: ProcessPool, expected: str, answer: str) -> None:
+    assert compare_plainly(expected, answer) is None
+    assert await library.call(expected, answer)
+
+
+@pytest.mark.parametrize(("expected", "answer"), SYMBOLICALLY_DIFFERENT)
+async def test_different_formulas_are_compared_by_meaning(library: ProcessPool, expected: str, answer: str) -> None:
+    assert compare_plainly(expected, answer) is None
+    assert not await library.call(expected, answer)
+
+
+def labelled_solutions(path: Path) -> list[tuple[str, str, bool]]:
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [
+        (row["ground_truth"].rpartition("A:")[2].strip(), solution["solution"], solution["is_correct"])
+        for row in rows
+        for solution in row.values()
+        if isinstance(solution, dict)
+    ]
+
+
+@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="the labelled solutions of GSM8K are not beside the repository")
+def test_every_labelled_solution_of_gsm8k_is_judged_alike() -> None:
+    """The three answers of hundreds of digits are not plain numbers; the library is not needed to see them differ."""
+    solutions = labelled_solutions(SOLUTIONS)
+    disagreements = []
+    for expected, text, is_correct in solutions:
+        answer = extract_answer(text)
+        found = compare_plainly(expected, answer.text) if answer else None
+        if (found.equal if found else False) != is_correct:
+            disagreements.append((expected, answer, is_correct))
+    assert len(solutions) == 2640
+    assert disagreements == []

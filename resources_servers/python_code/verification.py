@@ -1,0 +1,144 @@
+"""From a row and an answer to a verdict: finds the code, runs the judge in the sandbox and reads what it says.
+
+A solution that is wrong, slow, too large or hostile fails, with a reason. A sandbox or a test that does not work
+raises, so that the rollout is a failure and not a reward of 0.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from nemo_gym.sandbox import ProgramEnding, Result, Runner, SandboxLimits
+
+_FOLDER: Final = Path(__file__).parent
+_IN_THE_BOX: Final = ("plain", "solver", "judge")
+_PACKAGE: Final = "resources_servers.python_code"
+_PROGRAM: Final = f"from {_PACKAGE}.judge import main\nmain()\n"
+# Answers are untrusted and may be megabytes; a program of that length is not one.
+MAX_CODE: Final = 100_000
+_FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_PYTHON: Final = {"python", "py", "python3", ""}
+_ENDINGS: Final = {
+    ProgramEnding.CPU_TIME: "takes too much CPU time",
+    ProgramEnding.WALL_TIME: "takes too long",
+    ProgramEnding.MEMORY: "takes too much memory",
+    ProgramEnding.DISK: "writes too many files",
+    ProgramEnding.OUTPUT: "prints too much",
+}
+
+
+class Case(BaseModel):
+    """Arguments and the value they give, or an input and the output it gives."""
+
+    args: list[Any] | None = None
+    expected: Any = None
+    stdin: str | None = None
+    stdout: str | None = None
+
+
+class HiddenTests(BaseModel):
+    """How a solution is tested: a function by ``check(candidate)`` or by cases, a program by cases.
+
+    ``setup`` is code that the task gives, to which the solution is added.
+    """
+
+    kind: Literal["function", "program"]
+    entry_point: str | None = None
+    setup: str = ""
+    test: str | None = None
+    cases: Annotated[list[Case], Field(max_length=1000)] = []
+    tolerance: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "HiddenTests":
+        if self.kind == "program":
+            if not self.cases or any(case.stdin is None or case.stdout is None for case in self.cases):
+                raise ValueError("a program is tested by cases with stdin and stdout")
+        elif not self.entry_point or bool(self.test) == bool(self.cases):
+            raise ValueError("a function is tested by an entry_point with either a test or cases")
+        elif any(case.args is None for case in self.cases):
+            raise ValueError("a case of a function has args and expected")
+        return self
+
+    @property
+    def count(self) -> int:
+        """How many verdicts there are."""
+        return len(self.cases) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was passed, and what is wrong with the first that was not."""
+
+    passed: int
+    total: int
+    reason: str | None
+    cpu_s: float = 0.0
+
+
+def modules_in_the_box() -> dict[str, str]:
+    """The judge, for the sandbox to have it ready."""
+    return {f"{_PACKAGE}.{name}": (_FOLDER / f"{name}.py").read_text("utf-8") for name in _IN_THE_BOX}
+
+
+async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, limits: SandboxLimits) -> Verdict:
+    """Test a solution in the sandbox."""
+    kind = "cases" if tests.kind == "function" and tests.cases else tests.kind
+    request = {
+        **tests.model_dump(exclude={"cases", "kind"}),
+        "kind": kind,
+        "cases": [case.model_dump() for case in tests.cases],
+        "solution": solution,
+        "case_s": limits.wall_s / 2,
+    }
+    result = await runner.run(_PROGRAM, stdin=json.dumps(request).encode(), limits=limits)
+    return read_verdict(result, total=tests.count)
+
+
+def read_verdict(result: Result, *, total: int) -> Verdict:
+    """What the judge said; if it did not come to that, the solution saw to it."""
+    if result.ending is not ProgramEnding.EXITED:
+        return Verdict(0, total, _ENDINGS[result.ending], result.cpu_s)
+    try:
+        said = json.loads(result.stdout)
+    except ValueError:
+        return Verdict(0, total, f"ends the judge with exit code {result.exit_code}", result.cpu_s)
+    if "untestable" in said:
+        raise ValueError(f"the row's tests do not work: {said['untestable']}")
+    passed = said["passed"]
+    if len(passed) != total:
+        raise ValueError(f"the judge gave {len(passed)} verdicts on {total} tests")
+    return Verdict(sum(passed), total, said["reason"], result.cpu_s)
+
+
+def extract_code(text: str) -> str | None:
+    """The last fenced block of Python; without any fence the whole text, as a plain completion."""
+    text = text[-MAX_CODE:] if "```" in text or "~~~" in text else text[:MAX_CODE]
+    blocks = _blocks(text)
+    if blocks:
+        python = [code for language, code in blocks if language.lower() in _PYTHON]
+        return python[-1] if python else None
+    return text if text.strip() else None
+
+
+def complete(setup: str, code: str) -> str:
+    """The beginning that the task gave, with what the model wrote: the rest of it, or all of it again."""
+    return f"{setup.rstrip()}\n{code}" if setup.strip() else code
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    blocks: list[tuple[str, str]] = []
+    opening: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        if opening is None:
+            opening = fence
+        elif fence[1].startswith(opening[1]) and not fence[2]:
+            blocks.append((opening[2], text[opening.end() + 1 : fence.start()]))
+            opening = None
+    if opening is not None:  # cut off by a limit on tokens
+        blocks.append((opening[2], text[opening.end() + 1 :]))
+    return blocks

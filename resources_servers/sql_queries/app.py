@@ -1,0 +1,168 @@
+"""Questions about a database: the model writes a query, which must return what a reference query returns."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Literal
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, Field, PrivateAttr
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseSeedSessionResponse,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.server_utils import SESSION_ID_KEY
+from resources_servers.sql_queries.extract import MAX_QUERY, extract_query
+from resources_servers.sql_queries.process_pool import NoAnswer, ProcessPool
+
+# A process counts the time that it computes; how long it may wait for a busy machine is another matter.
+PATIENCE: Final = 20
+
+
+class SqlQueriesConfig(BaseResourcesServerConfig):
+    """Limits of a query, and how many run at once."""
+
+    max_rows: int = Field(default=10_000, ge=1)
+    max_seconds: float = Field(default=1.0, gt=0)
+    processes: int = Field(default=2, ge=1)
+
+
+class SqlQueriesTask(BaseModel):
+    """The fields of a row that say what is expected. The query must be right on every one of the databases."""
+
+    databases: list[str] = Field(min_length=1, max_length=10)
+    reference_query: str
+    dialect: Literal["sqlite", "duckdb"] = "sqlite"
+    ordered: bool = False
+
+
+class SqlQueriesVerifyRequest(SqlQueriesTask, BaseVerifyRequest):
+    """A row and what the agent made of it."""
+
+    id: str | int | None = None
+    question: str | None = None
+    difficulty: int | None = None
+
+
+class SqlQueriesVerifyResponse(SqlQueriesVerifyRequest, BaseVerifyResponse):
+    """The score and its reasons."""
+
+    accuracy: float
+    executed: bool
+    extracted_query: str | None
+    reason: str | None
+
+
+class RunQueryRequest(BaseModel):
+    """Arguments of the tool."""
+
+    query: str
+
+
+class RowError(ValueError):
+    """The row's database or reference query does not work: nothing can be scored with it."""
+
+
+class SqlQueriesServer(SimpleResourcesServer):
+    """Runs queries in processes of their own."""
+
+    config: SqlQueriesConfig
+    sessions: dict[str, SqlQueriesTask] = Field(default_factory=dict)
+    _pool: ProcessPool = PrivateAttr()
+    _threads: ThreadPoolExecutor = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Prepare for processes; they are started by the first queries."""
+        super().model_post_init(context)
+        self._pool = ProcessPool(self.config.processes)
+        self._threads = ThreadPoolExecutor(self.config.processes, thread_name_prefix="sql")
+
+    def setup_webserver(self) -> FastAPI:
+        """Add the tool to the standard routes."""
+        app = super().setup_webserver()
+        app.post("/run_query")(self.run_query)
+        return app
+
+    def close(self) -> None:
+        """End the processes now; otherwise they end with the program."""
+        self._threads.shutdown()
+        self._pool.close()
+
+    async def seed_session(  # type: ignore[override]  # the route takes its parameters from this signature
+        self, request: Request, body: SqlQueriesTask
+    ) -> BaseSeedSessionResponse:
+        """Run the reference query: a row that does not work is refused before it costs a model call."""
+        await self._ask("check", body, query="")
+        self.sessions[request.session[SESSION_ID_KEY]] = body
+        return BaseSeedSessionResponse()
+
+    async def run_query(self, request: Request, body: RunQueryRequest) -> dict[str, Any]:
+        """Show the model the first rows that its query returns."""
+        task = self.sessions.get(request.session[SESSION_ID_KEY])
+        if task is None:
+            return {"error": "the rollout has not begun"}
+        if len(body.query) > MAX_QUERY:
+            return {"error": f"the query is longer than {MAX_QUERY} characters"}
+        answer = await self._ask("run", task, query=body.query)
+        return {"error": answer["error"]} if "error" in answer else answer
+
+    async def verify(  # type: ignore[override]  # the route takes its parameters from this signature
+        self, request: Request, body: SqlQueriesVerifyRequest
+    ) -> SqlQueriesVerifyResponse:
+        """Run the query on every database and compare what it returns."""
+        self.sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
+        query = extract_query(final_text(body.response))
+        answer: dict[str, Any] = {"equal": False, "error": "no query"}
+        if query is not None:
+            answer = await self._ask("compare", body, query=query)
+        return SqlQueriesVerifyResponse(
+            **dict(body),
+            reward=float(answer["equal"]),
+            accuracy=float(answer["equal"]),
+            executed="error" not in answer,
+            extracted_query=query,
+            reason=answer.get("error") or answer.get("reason"),
+        )
+
+    async def _ask(
+        self, what: Literal["check", "run", "compare"], task: SqlQueriesTask, *, query: str
+    ) -> dict[str, Any]:
+        request = {
+            "do": what,
+            "dialect": task.dialect,
+            "databases": task.databases,
+            "reference": task.reference_query,
+            "ordered": task.ordered,
+            "query": query,
+            "max_rows": self.config.max_rows,
+            "seconds": self.config.max_seconds,
+        }
+        answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request)
+        if "broken" in answer:
+            raise RowError(answer["broken"])
+        return answer
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask, and ask once more if a process died: it may have been somebody else's query that hurt it."""
+        seconds = PATIENCE * (1 + len(request["databases"]) * self.config.max_seconds)
+        try:
+            return self._pool.ask(request, seconds=seconds)
+        except NoAnswer as error:
+            if error.late and request["do"] != "check":
+                return {"equal": False, "error": str(error)}
+        return self._pool.ask(request, seconds=seconds)
+
+
+def final_text(response: NeMoGymResponse) -> str:
+    """The text of the last message; earlier ones are thoughts between tool calls."""
+    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
+    content = messages[-1].content if messages else []
+    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
+
+
+if __name__ == "__main__":
+    SqlQueriesServer.run_webserver()

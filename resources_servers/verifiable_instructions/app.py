@@ -1,0 +1,124 @@
+"""Instructions that a program can verify, of the kinds of IFEval and IFBench, strictly and loosely."""
+
+import asyncio
+from typing import Any, ClassVar, Final, Literal, Self
+
+from pydantic import BaseModel, model_validator
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseSeedSessionRequest,
+    BaseSeedSessionResponse,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    ReverifyMode,
+    SimpleResourcesServer,
+)
+from resources_servers.verifiable_instructions.registry import MAX_TEXT, check, read_instructions
+
+# Longer answers are checked in a thread, so that other rollouts go on meanwhile. So are languages, which takes longer.
+SHORT: Final = 4_000
+LANGUAGE_CHECKS: Final = frozenset(
+    {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
+)
+
+
+# pydantic's plugin for mypy names the arguments of __init__ after the fields, and **kwargs is one of its own.
+class InstructionRow(BaseModel):  # type: ignore[no-redef]
+    """The instructions of a row: names, and the parameters of each."""
+
+    instruction_id_list: list[str]
+    kwargs: list[dict[str, Any] | None]
+    grading_mode: Literal["binary", "fraction"] = "binary"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        read_instructions(self.instruction_id_list, self.kwargs)
+        return self
+
+
+class VerifiableInstructionsConfig(BaseResourcesServerConfig):
+    """Which of the two verdicts is rewarded; both are in the result."""
+
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
+    grading: Literal["strict", "loose"] = "strict"
+
+
+class VerifiableInstructionsSeedSessionRequest(InstructionRow, BaseSeedSessionRequest):  # type: ignore[no-redef]
+    """A row that can't be verified is refused before it costs a model call."""
+
+
+class VerifiableInstructionsVerifyRequest(InstructionRow, BaseVerifyRequest):  # type: ignore[no-redef]
+    """A row and what the agent made of it."""
+
+    id: int | None = None
+    key: int | str | None = None
+    prompt: str | None = None
+
+
+class VerifiableInstructionsVerifyResponse(VerifiableInstructionsVerifyRequest, BaseVerifyResponse):  # type: ignore[no-redef]
+    """The score and the verdict on each instruction."""
+
+    accuracy: float
+    follow_all_instructions: bool
+    follow_instruction_list: list[bool]
+    follow_all_instructions_loose: bool
+    follow_instruction_list_loose: list[bool]
+    instruction_accuracy: float
+    instruction_accuracy_loose: float
+    reason: str
+
+
+class VerifiableInstructionsServer(SimpleResourcesServer):
+    """Puts every instruction of a row to the answer."""
+
+    config: VerifiableInstructionsConfig
+
+    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: VerifiableInstructionsSeedSessionRequest
+    ) -> BaseSeedSessionResponse:
+        """Keep nothing: that the body is valid is all there is to find out."""
+        del body
+        return BaseSeedSessionResponse()
+
+    async def verify(  # type: ignore[override]  # the route takes its body type from this signature
+        self, body: VerifiableInstructionsVerifyRequest
+    ) -> VerifiableInstructionsVerifyResponse:
+        """Reward an answer that follows all instructions, or the share that it follows."""
+        instructions = read_instructions(body.instruction_id_list, body.kwargs)
+        text = answer_of(body.response.output_text)
+        if len(text) <= SHORT and not LANGUAGE_CHECKS.intersection(body.instruction_id_list):
+            followed = check(text, instructions)
+        else:
+            followed = await asyncio.to_thread(check, text, instructions)
+        strict, loose = (sum(verdicts) / len(verdicts) for verdicts in followed)
+        share = strict if self.config.grading == "strict" else loose
+        return VerifiableInstructionsVerifyResponse(
+            **dict(body),
+            reward=share if body.grading_mode == "fraction" else float(share == 1.0),
+            accuracy=float(share == 1.0),
+            follow_all_instructions=all(followed.strict),
+            follow_instruction_list=followed.strict,
+            follow_all_instructions_loose=all(followed.loose),
+            follow_instruction_list_loose=followed.loose,
+            instruction_accuracy=strict,
+            instruction_accuracy_loose=loose,
+            reason=_reason(text, body.instruction_id_list, followed.strict),
+        )
+
+
+def answer_of(output: str) -> str:
+    """The text after the thoughts, if there are any. Otherwise space at its edges is part of the answer."""
+    _, thought, answer = output.rpartition("</think>")
+    return answer.strip() if thought else output
+
+
+def _reason(text: str, names: list[str], followed: list[bool]) -> str:
+    if len(text) > MAX_TEXT:
+        return f"the answer is longer than {MAX_TEXT} characters"
+    broken = [name for name, passed in zip(names, followed, strict=True) if not passed]
+    return f"not followed: {', '.join(broken)}" if broken else "all instructions are followed"
+
+
+if __name__ == "__main__":
+    VerifiableInstructionsServer.run_webserver()

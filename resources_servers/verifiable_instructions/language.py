@@ -1,0 +1,42 @@
+"""Which language a text is in, by the package ``langdetect``: always the same for the same text."""
+
+import functools
+import importlib
+from typing import Any, Final
+
+from nemo_gym.errors import ConfigError
+
+INSTALL: Final = (
+    "pip install 'rollout-gym[environments]', or -r resources_servers/verifiable_instructions/requirements.txt"
+)
+# More than this tells nothing more about the language and takes long.
+SAMPLE: Final = 3_000
+
+
+def language_of(text: str) -> str | None:
+    """The code of the language, None if the text has nothing to tell it by."""
+    library = _library()
+    detector = library.create()
+    detector.seed = 0
+    detector.append(text[:SAMPLE])
+    try:
+        found: str = detector.detect()
+    except _error():
+        return None
+    return found
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        factory = importlib.import_module("langdetect.detector_factory")
+    except ModuleNotFoundError:
+        raise ConfigError("the package 'langdetect' is not installed", hint=INSTALL) from None
+    factory.init_factory()
+    return factory._factory  # noqa: SLF001 - the package has no public way to a detector with a seed of its own
+
+
+@functools.cache
+def _error() -> type[Exception]:
+    error: type[Exception] = importlib.import_module("langdetect.lang_detect_exception").LangDetectException
+    return error

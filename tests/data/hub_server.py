@@ -1,0 +1,92 @@
+"""A stand-in of the hub: addresses, redirects to another host, checksums, ranges, tokens; and faults on demand."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Hub:
+    """What is served, what goes wrong next, and what was asked."""
+
+    files: dict[str, bytes]
+    large: bool = True
+    token: str | None = None
+    faults: list[str] = field(default_factory=list)
+    asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # path, range, authorization
+    address: str = ""
+    storage: str = ""
+
+    def checksum(self, content: bytes) -> str:
+        if self.large:
+            return hashlib.sha256(content).hexdigest()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def hub(self) -> Hub:
+        return self.server.hub  # type: ignore[attr-defined]
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self.hub.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
+        self.close_connection = True
+        on_storage = self.path.startswith("/storage/")
+        key = self.path.removeprefix("/storage/").removeprefix("/datasets/")
+        if not on_storage and self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self.answer(401)
+        if key not in self.hub.files:
+            return self.answer(404)
+        fault = self.hub.faults[0] if self.hub.faults else ""
+        if fault in {"503", "429"}:
+            self.hub.faults.pop(0)
+            return self.answer(int(fault), {"Retry-After": "7"} if fault == "429" else {})
+        content = self.hub.files[key]
+        if not on_storage and self.hub.large:
+            headers = {"X-Linked-Etag": f'"{self.hub.checksum(content)}"', "X-Linked-Size": str(len(content))}
+            return self.answer(302, {**headers, "Location": f"{self.hub.storage}/storage/{key}"})
+        return self.content(content, self.hub.faults.pop(0) if self.hub.faults else "")
+
+    def content(self, content: bytes, fault: str) -> None:
+        start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+        body = content[start:]
+        if fault == "corrupt":
+            body = b"x" * len(body)
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{self.hub.checksum(content)}"')
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+
+    def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**(headers or {}), "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    """Serve from two addresses: the hub's and its storage's."""
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+    for server in servers:
+        server.hub = hub  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
+    hub.address, hub.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
+    for thread in threads:
+        thread.start()
+    try:
+        yield hub
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            thread.join()
+            server.server_close()

@@ -190,12 +190,16 @@ def open_plan(
     A fresh run moves aside what is there, or, without ``overwrite``, is refused.
     """
     if not resume or not store.can_resume:
-        if is_taken(store.files) and not overwrite:
-            raise taken(store.files)
         if resume:
             missing = [path.name for path in (store.files.plan, store.files.rollouts) if not path.exists()]
             logger.info("Nothing to resume (%s not there): starting afresh", " and ".join(missing))
-        return store.start(rows(), request, policy, approve)
+
+        def approve_fresh(plan: PlanOnDisk) -> None:
+            approve(plan)  # what is wrong with the input comes first
+            if is_taken(store.files) and not overwrite:
+                raise taken(store.files)
+
+        return store.start(rows(), request, policy, approve_fresh)
     changes = _changes(store, request)
     if mode is ResumeMode.EXTEND:
         return store.extend(rows(), request, policy, approve)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.io.files import RunFiles
+from nemo_gym.io.files import RunFiles, role_of
 from nemo_gym.io.lines import parse_line
 
-# Files of a run that are JSON lines, but not of rollouts.
-_SIDECARS: Final = ("_failures", "_materialized_inputs", "_difficulty", "_reward_profiling")
 _MAGIC: Final = frozenset("*?[")
 _MOST_FILES: Final = 200  # each is kept open, with its index
 _LOOKED_AT: Final = 10  # lines, before a file is refused
@@ -34,7 +32,7 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
             found[Path(expanded)] = None
         else:
             paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
-            found.update(dict.fromkeys(path for path in paths if path.is_file() and not _is_sidecar(path)))
+            found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
     return list(found)
 
 
@@ -98,10 +96,6 @@ def _reason(line: bytes) -> str | None:
     except ValueError as error:
         return f"line 1 is {error}"
     return None if isinstance(value, dict) else f"line 1 is not an object but {type(value).__name__}"
-
-
-def _is_sidecar(path: Path) -> bool:
-    return any(path.stem.endswith(ending) for ending in _SIDECARS)
 
 
 def display_names(paths: Sequence[Path]) -> list[str]:

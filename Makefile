@@ -29,10 +29,8 @@ $(DEMO): pyproject.toml
 demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key needed
 	@$(BIN)/python scripts/demo.py
 
-# Browsers, models and dozens of processes share two cores here: what failed beside others runs once more alone.
 test: $(DEV) ## run the tests
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal || \
-	  $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures=none
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff format .

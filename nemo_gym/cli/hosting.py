@@ -27,7 +27,7 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import Exit, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
@@ -214,6 +214,7 @@ def validate(overrides: Sequence[str]) -> int:
 
 def check_folder(overrides: Sequence[str]) -> int:
     """Say what of a server folder will not work here."""
+    overrides = path_overrides(overrides, "entrypoint", as_list=False)
     folder = Path(read_parameters(CheckFolderConfig, overrides).entrypoint)
     findings = inspect_folder(folder)
     for finding in findings:

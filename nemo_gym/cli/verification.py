@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, report
+from nemo_gym.cli.command import path_overrides
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration
 from nemo_gym.config.addresses import server_names, server_settings
@@ -76,6 +77,7 @@ class ReverifyConfig(BaseModel):
 
 def reverify_rollouts(overrides: Sequence[str]) -> int:
     """Verify saved rollouts again, show their metrics and which rewards changed."""
+    overrides = path_overrides(overrides, "input", as_list=False)
     config = read_configuration(ReverifyConfig, overrides, needs_model=False)
     parameters = build(ReverifyConfig, config)
     with closing(SavedRollouts(Path(parameters.input))) as saved:

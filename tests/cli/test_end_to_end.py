@@ -101,7 +101,7 @@ def test_an_earlier_preparation_is_reused_on_request(run):
     reuse = "+reuse_existing_data_preparation=true"
     assert run("ng_e2e_collect_rollouts", *BASE, "+split=validation", reuse).code == 0
     assert [r["n"] for r in results()] == [9]
-    assert run("ng_e2e_collect_rollouts", *BASE, "+split=validation").code == 0
+    assert run("ng_e2e_collect_rollouts", *BASE, "+split=validation", "+overwrite=true").code == 0
     assert [r["n"] for r in results()] == [0, 1]
 
 

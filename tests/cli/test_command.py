@@ -46,10 +46,10 @@ def test_search_directories_come_first(workspace):
 
 
 def test_an_unknown_name_suggests_a_near_one(workspace):
-    touch("benchmarks/aime/config.yaml")
-    with pytest.raises(UsageError, match="no benchmarks/aimee with a configuration file") as caught:
-        selectors.benchmark("aimee", [])
-    assert caught.value.hint == "Did you mean: 'aime'?"
+    touch("benchmarks/zodiac/config.yaml")
+    with pytest.raises(UsageError, match="no benchmarks/zodiak with a configuration file") as caught:
+        selectors.benchmark("zodiak", [])
+    assert caught.value.hint == "Did you mean: 'zodiac'?"
 
 
 def test_several_files_and_no_flavor_is_ambiguous(workspace):

@@ -16,6 +16,18 @@ maths_agent:
       resources_server: {type: resources_servers, name: maths}
       model_server: {type: responses_api_models, name: policy_model}
 """
+APP = """\
+from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer
+
+
+class Maths(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        return BaseVerifyResponse(**body.model_dump(), reward=1.0)
+
+
+if __name__ == "__main__":
+    Maths.run_webserver()
+"""
 MODEL = """\
 policy_model:
   responses_api_models:
@@ -30,6 +42,10 @@ ENV = "policy_base_url: http://127.0.0.1:1/v1\npolicy_api_key: sk-0123456789\n"
 @pytest.fixture
 def configured(workspace):
     (workspace / "servers.yaml").write_text(SERVERS)
+    folder = workspace / "resources_servers" / "maths"
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").touch()
+    (folder / "app.py").write_text(APP)
     (workspace / "model.yaml").write_text(MODEL)
     (workspace / "env.yaml").write_text(ENV)
     return workspace

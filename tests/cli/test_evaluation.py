@@ -83,7 +83,7 @@ def test_two_runs_are_compared_task_by_task(run):
     Path("a_materialized_inputs.jsonl").write_text(Path("b.jsonl").read_text())
     ran = run("ng_compare", "+a=a.jsonl", "+b=b.jsonl")
     assert ran.code == 0, ran.err
-    assert "20 tasks in both runs (0 only in a, 1 only in b)" in ran.out
+    assert "20 tasks in both runs, matched by what they ask (0 only in a, 1 only in b)" in ran.out
     assert "difference +0.75" in ran.out
     assert "significant" in ran.out
     assert "newly solved: 15 (tasks 5, 6, 7" in ran.out

@@ -33,7 +33,7 @@ def test_flags_name_the_same_files(run):
         ("prompt.yaml", "just a text\n", "error: prompt.yaml is no prompt template (the file: "),
         ("prompt.yaml", "user: [\n", "is not valid YAML"),
         ("prompt.yaml", "user: '{answer}'\n", "names the field 'answer'"),
-        ("in.jsonl", "not json\n", "line 1 is no task"),
+        ("in.jsonl", "not json\n", "line 1 is not a task"),
         ("in.jsonl", '{"responses_create_params": {"input": "x"}}\n', "rows [0] (counted from 0) already have"),
     ],
 )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.metrics.compare import compare
+from nemo_gym.metrics.compare import Run, compare, read_contents
 from nemo_gym.metrics.report import comparison_text
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.store.shards import Shards
@@ -60,11 +60,10 @@ def main(arguments: list[str] | None = None) -> None:
         stage(f"training with {method}", lambda: train(options, rollouts, base, policy))
     stage("held-out tasks, after", lambda: collect(options, policy, after, heldout))
 
-    tables = [Shards([path], strict=False).table() for path in (before, after)]
-    found = compare(*tables)
+    found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
     (folder / f"comparison_{method}.json").write_text(json.dumps(found.as_dict(), indent=2))
     picture = folder / f"before_and_after_{method}.svg"
-    picture.write_text(before_and_after_svg(*tables, title=f"Held-out reward before and after {method}"))
+    picture.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {method}"))
     print(f"\n{comparison_text(found)}\n{picture}")
 
 

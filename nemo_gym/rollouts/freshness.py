@@ -14,8 +14,9 @@ from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.metrics.fields import output_of
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, FailureClass, Outcome
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
 
 NAME: Final = POLICY_VERSION.encode()
 

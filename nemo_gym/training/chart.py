@@ -9,11 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from nemo_gym.metrics.compare import compare
-from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.intervals import bootstrap_means
-from nemo_gym.metrics.statistics import describe
-from nemo_gym.metrics.table import Floats, Ints, RolloutTable
+from nemo_gym.metrics.table import Floats
 
 WIDTH: Final = 860
 HEIGHT: Final = 330
@@ -26,10 +24,9 @@ AFTER: Final = "#2a7ab0"
 WORSE: Final = "#c2553d"
 
 
-def before_and_after_svg(before: RolloutTable, after: RolloutTable, *, title: str) -> str:
+def before_and_after_svg(found: RunComparison, *, title: str) -> str:
     """Two bars with intervals, and a line from before to after for each task, in the order of what was before."""
-    first, second = _paired(before, after)
-    found = compare(before, after)
+    first, second = found.pairs.mean_a, found.pairs.mean_b
     low, high = found.interval or (float("nan"), float("nan"))
     summary = f"{found.difference:+.3f} [{low:+.3f}, {high:+.3f}], {found.tasks} tasks"
     parts = [
@@ -48,18 +45,6 @@ def before_and_after_svg(before: RolloutTable, after: RolloutTable, *, title: st
         f'aria-label="{escape(title)}: {escape(summary)}" font-family="sans-serif" font-size="12" text-anchor="middle">'
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
     )
-
-
-def _paired(before: RolloutTable, after: RolloutTable) -> tuple[Floats, Floats]:
-    """The mean reward of each task that both have."""
-    (tasks_a, means_a), (tasks_b, means_b) = _means(before), _means(after)
-    _, in_a, in_b = np.intersect1d(tasks_a, tasks_b, assume_unique=True, return_indices=True)
-    return means_a[in_a], means_b[in_b]
-
-
-def _means(table: RolloutTable) -> tuple[Ints, Floats]:
-    starts = table.task_starts()
-    return table.task[starts], describe(table.metrics()[REWARD], starts).mean
 
 
 def _tally(change: Floats) -> str:

@@ -4,13 +4,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEV    := $(VENV)/.ready-dev
 DEMO   := $(VENV)/.ready-demo
+TRAIN  := $(VENV)/.ready-train
+# Where torch comes from. The usual build for Linux brings gigabytes for GPUs; with a GPU, say TORCH= and nothing.
+TORCH  ?= --extra-index-url https://download.pytorch.org/whl/cpu
 # Everything but what needs newer libraries than the lowest (extras, a browser, the embedded model).
 LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_models/vllm_model \
   responses_api_models/replay_model $(addprefix --ignore=tests/,view conversion/test_anthropic.py test_demo.py \
   test_documentation.py metrics/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check format lowest bench bench-all clean
+.PHONY: help demo train test check format lowest bench bench-all clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,6 +31,14 @@ $(DEMO): pyproject.toml
 
 demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key needed
 	@$(BIN)/python scripts/demo.py
+
+$(TRAIN): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH) -e '.[train]'
+	@touch $@
+
+train: $(TRAIN) ## train a real small model on its own rollouts and see the reward rise (ARGS="--seed 1"; 15 minutes)
+	@$(BIN)/python examples/train.py $(ARGS)
 
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

@@ -18,6 +18,7 @@ from nemo_gym.conversion.chat_answers import (
     messages_to_items,
     uuid4,
     with_tokens,
+    with_version,
 )
 from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
 from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
@@ -120,6 +121,7 @@ class ResponsesConverter(BaseModel):
         if not self.uses_reasoning_parser and separate_reasoning(message):
             raise ReasoningParserError("the endpoint returns reasoning separately: set uses_reasoning_parser: true")
         items = assistant_to_items(message, _new_id, parses_reasoning=self.uses_reasoning_parser)
+        items = with_version(items, message)
         return with_tokens(items, message) if self.return_token_id_information else items
 
     def history_to_items(self, messages: Iterable[Mapping[str, Any]]) -> list[Item]:

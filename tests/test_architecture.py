@@ -28,6 +28,7 @@ LAYERS = [
     "executors",
     "data",
     "export",
+    "training",
     "view",
     "cli",
 ]
@@ -99,6 +100,14 @@ def test_names_occur_once_and_no_module_is_a_splinter() -> None:
 def test_every_module_is_listed_once() -> None:
     document = statistics.ARCHITECTURE.read_text("utf-8")
     assert document == statistics.with_module_list(document), "run: python scripts/module_statistics.py --write"
+
+
+def test_only_training_imports_what_trains() -> None:
+    """Torch and its kind take seconds and gigabytes: whoever collects must never meet them."""
+    heavy = {"torch", "transformers", "peft", "trl", "gguf"}
+    for path in SHIPPED:
+        if path.parent != PACKAGE / "training":
+            assert not {name.partition(".")[0] for name in imports_of(path)} & heavy, path
 
 
 def test_only_the_console_prints() -> None:

@@ -13,6 +13,7 @@ from os import urandom
 from typing import Any, Final
 
 from nemo_gym.conversion.parts import (
+    POLICY_VERSION,
     TOKEN_FIELDS,
     extract_reasoning,
     joined_text,
@@ -94,6 +95,13 @@ def with_tokens(items: list[Item], message: Mapping[str, Any]) -> list[Item]:
     """The items of one model call, the last of them with the tokens of the call, if the message has any."""
     if message.get("generation_token_ids") is not None:
         items[-1] |= {name: message[name] for name in TOKEN_FIELDS if message.get(name) is not None}
+    return items
+
+
+def with_version(items: list[Item], message: Mapping[str, Any]) -> list[Item]:
+    """The items of one model call, the last of them with the version of the weights, if the message names one."""
+    if message.get(POLICY_VERSION) is not None:
+        items[-1][POLICY_VERSION] = message[POLICY_VERSION]
     return items
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 TOKEN_FIELDS: Final = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts")
+# Which version of its weights a model server answered with; for trainers, never sent back to a model.
+POLICY_VERSION: Final = "policy_version"
 
 
 class UnsupportedContentError(NotImplementedError):

@@ -5,12 +5,14 @@
             train_on(group)
 
 Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. Attempts that are
-followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward. An outage is
+followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward. If asked for,
+that includes rollouts whose tokens are not one sequence (``token_continuity``) and rollouts of weights that have become
+too old (``freshness``), also while they waited for the rest of their group. An outage is
 waited out for ``patience_s``; then what it hit is shown as failed, and an ``OutageError`` ends the loop.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -20,7 +22,9 @@ from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
+from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
 from nemo_gym.rollouts.dispatch import Attempt, Dispatch
+from nemo_gym.rollouts.freshness import Freshness
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Failed, Outcome
@@ -41,14 +45,15 @@ async def stream(
     timeout_s: float | None = None,
     max_attempts: int = MAX_ATTEMPTS,
     patience_s: float = DEFAULT_PATIENCE_S,
+    token_continuity: TokenContinuity = TokenContinuity.OFF,
+    freshness: Freshness | None = None,
 ) -> AsyncGenerator[Outcome, None]:
     """Run tasks and yield how each rollout ended, in the order in which they end."""
     rows = _plan(tasks, PlanSpec(agent=agent, repeats=repeats))
-    async with aclosing(
-        _run(rows, AgentAttempt(client, timeout_s=timeout_s), limit, max_attempts, patience_s)
-    ) as outcomes:
-        async for outcome in outcomes:
-            yield outcome
+    with _gated(AgentAttempt(client, timeout_s=timeout_s), token_continuity, freshness) as attempt:
+        async with aclosing(_run(rows, attempt, limit, max_attempts, patience_s)) as outcomes:
+            async for outcome in outcomes:
+                yield outcome
 
 
 async def stream_groups(
@@ -61,6 +66,8 @@ async def stream_groups(
     timeout_s: float | None = None,
     max_attempts: int = MAX_ATTEMPTS,
     patience_s: float = DEFAULT_PATIENCE_S,
+    token_continuity: TokenContinuity = TokenContinuity.OFF,
+    freshness: Freshness | None = None,
 ) -> AsyncGenerator[list[Outcome], None]:
     """Run tasks and yield all rollouts of a task together, once the last of them has ended, in their order."""
     rows = list(_plan(tasks, PlanSpec(agent=agent, repeats=repeats)))
@@ -68,20 +75,26 @@ async def stream_groups(
     for row in rows:
         missing[row[TASK_INDEX_KEY_NAME]] = missing.get(row[TASK_INDEX_KEY_NAME], 0) + 1
     groups: dict[int, list[Outcome]] = {}
-    async with aclosing(
-        _run(rows, AgentAttempt(client, timeout_s=timeout_s), limit, max_attempts, patience_s)
-    ) as outcomes:
-        async for outcome in outcomes:
-            task = outcome.planned.key.task
-            groups.setdefault(task, []).append(outcome)
-            missing[task] -= 1
-            if not missing[task]:
-                yield sorted(groups.pop(task), key=lambda ended: ended.planned.key)
+    with _gated(AgentAttempt(client, timeout_s=timeout_s), token_continuity, freshness) as attempt:
+        async with aclosing(_run(rows, attempt, limit, max_attempts, patience_s)) as outcomes:
+            async for outcome in outcomes:
+                task = outcome.planned.key.task
+                groups.setdefault(task, []).append(outcome)
+                missing[task] -= 1
+                if not missing[task]:
+                    group = sorted(groups.pop(task), key=lambda ended: ended.planned.key)
+                    yield freshness.judge_group(group) if freshness else group
 
 
 def _plan(tasks: Iterable[Mapping[str, Any]], spec: PlanSpec) -> Iterable[Row]:
     numbered = (Task(number, sha256(encode(task)).digest(), dict(task)) for number, task in enumerate(tasks))
     return plan_rollouts(numbered, spec)
+
+
+@contextmanager
+def _gated(attempt: Attempt, continuity: TokenContinuity, freshness: Freshness | None) -> Iterator[Attempt]:
+    with continuity_gate(attempt, continuity) as gated:
+        yield freshness.gate(gated) if freshness else gated
 
 
 class OutageError(ConfigError):

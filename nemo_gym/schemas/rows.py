@@ -46,6 +46,7 @@ class FailureClass(StrEnum):
     VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
     JUDGE_FAILED = "judge_failed"  # the model that was to score it gave no verdict
     INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
+    STALE = "stale"  # it was made with weights that are older than a trainer allows
     WORKER_DIED = "worker_died"  # the process that ran it is gone
     AUTH = "auth"  # an endpoint does not accept our key
     REJECTED = "rejected"  # an endpoint refused the request, and would again

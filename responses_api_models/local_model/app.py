@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
-from pydantic import Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr
 from tqdm import tqdm
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
@@ -31,7 +31,8 @@ from nemo_gym.openai_utils import (
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.models.answering import ForwardedChatParams
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
-from responses_api_models.local_model.completions import chat_completion
+from nemo_gym.servers.models.policy import Policy, PolicyState
+from responses_api_models.local_model.completions import Outcome, chat_completion
 from responses_api_models.local_model.engine import (
     EngineError,
     EnginePlan,
@@ -42,7 +43,7 @@ from responses_api_models.local_model.engine import (
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.model import ToolCallingModel
-from responses_api_models.local_model.request import RequestError, read_request
+from responses_api_models.local_model.request import ChatRequest, RequestError, read_request
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, cached, ensure_weights
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -60,6 +61,14 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
     return_token_id_information: bool = False
     on_policy_correction: bool = True
     extra_body: dict[str, Any] = Field(default_factory=dict)
+    weights_token: str | None = Field(default=None, min_length=8, repr=False)
+
+
+class NewWeights(BaseModel):
+    """Weights of the same model for all turns from now on; without a version, the next one."""
+
+    model_path: str
+    version: int | None = None
 
 
 class LocalModel(SimpleResponsesAPIModel):
@@ -70,6 +79,7 @@ class LocalModel(SimpleResponsesAPIModel):
     _model: ToolCallingModel = PrivateAttr()
     _converter: ResponsesConverter = PrivateAttr()
     _address: ModelAddress = PrivateAttr()
+    _policy: Policy | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare everything but the model itself, which is loaded by the first request."""
@@ -84,6 +94,7 @@ class LocalModel(SimpleResponsesAPIModel):
         self._converter = ResponsesConverter(return_token_id_information=config.return_token_id_information)
         name = Path(config.model_path).stem if config.model_path else Path(SMOLLM2.file_name).stem
         self._address = ModelAddress("this process", name)
+        self._policy = Policy(config.weights_token) if config.weights_token else None
 
     def setup_webserver(self) -> FastAPI:
         """Build the app; a missing package is reported now rather than by the first request."""
@@ -91,7 +102,23 @@ class LocalModel(SimpleResponsesAPIModel):
         app = super().setup_webserver()
         app.router.lifespan_context = self._lifespan
         app.add_exception_handler(ModelCallError, _answer_model_error)
+        if self._policy is not None:
+            self._policy.add_routes(app, self.update_weights)
         return app
+
+    async def update_weights(self, body: NewWeights) -> PolicyState:
+        """Swap the model file without a restart. Turns that have begun finish with the weights they began with."""
+        assert self._policy is not None
+        if self._cached_calls is not None:
+            raise HTTPException(409, "answers are cached (+cache): those of earlier weights would be given again")
+        try:
+            path = find_readable(body.model_path) or Path(body.model_path)
+            check_model(path)
+            async with self._policy.change(body.version) as version:
+                await self._model.pool.swap(path, version=version)
+        except ConfigError as error:
+            raise HTTPException(400, f"{error.message} ({error.hint})") from error
+        return self._policy.state
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses API request."""
@@ -117,7 +144,7 @@ class LocalModel(SimpleResponsesAPIModel):
 
     async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         try:
-            outcomes = await self._model.answer(read_request(body, self.config.extra_body))
+            outcomes = await self._answer(read_request(body, self.config.extra_body))
         except (RequestError, UnsupportedContentError) as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         except ConfigError as error:
@@ -125,7 +152,13 @@ class LocalModel(SimpleResponsesAPIModel):
         except EngineError as error:
             kind = ModelErrorKind.REJECTED if error.status == 400 else ModelErrorKind.MODEL_ERROR
             raise self._address.error(kind, str(error), upstream_status=error.status) from error
-        return chat_completion(outcomes, model=self._address.model)
+        return chat_completion(outcomes, model=self._address.model, versions=self._policy is not None)
+
+    async def _answer(self, request: ChatRequest) -> list[Outcome]:
+        if self._policy is None:
+            return await self._model.answer(request)
+        async with self._policy.turn():
+            return await self._model.answer(request)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

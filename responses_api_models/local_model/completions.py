@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from responses_api_models.local_model.tool_calls import Answer
 
@@ -30,10 +31,11 @@ class Outcome:
     generated_tokens: int
     scores: Sequence[Mapping[str, Any]] | None = None
     tokens: Tokens | None = None
+    version: int | None = None  # of the weights
 
 
-def chat_completion(outcomes: Sequence[Outcome], *, model: str) -> NeMoGymChatCompletion:
-    """Put the answers to one request into a completion."""
+def chat_completion(outcomes: Sequence[Outcome], *, model: str, versions: bool = False) -> NeMoGymChatCompletion:
+    """Put the answers to one request into a completion; ``versions``: each says which weights made it."""
     prompt = outcomes[0].prompt_tokens
     generated = sum(outcome.generated_tokens for outcome in outcomes)
     body = {
@@ -41,7 +43,7 @@ def chat_completion(outcomes: Sequence[Outcome], *, model: str) -> NeMoGymChatCo
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
-        "choices": [_choice(index, outcome) for index, outcome in enumerate(outcomes)],
+        "choices": [_choice(index, outcome, versions=versions) for index, outcome in enumerate(outcomes)],
         "usage": {
             "prompt_tokens": prompt,
             "completion_tokens": generated,
@@ -52,7 +54,7 @@ def chat_completion(outcomes: Sequence[Outcome], *, model: str) -> NeMoGymChatCo
     return NeMoGymChatCompletion.model_validate(body)
 
 
-def _choice(index: int, outcome: Outcome) -> dict[str, Any]:
+def _choice(index: int, outcome: Outcome, *, versions: bool) -> dict[str, Any]:
     answer = outcome.answer
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     if answer.calls:
@@ -70,6 +72,8 @@ def _choice(index: int, outcome: Outcome) -> dict[str, Any]:
             "generation_token_ids": outcome.tokens.generation,
             "generation_log_probs": outcome.tokens.log_probs,
         }
+    if versions and outcome.version is not None:
+        message[POLICY_VERSION] = outcome.version
     finish = "length" if outcome.cut_off else "tool_calls" if answer.calls else "stop"
     logprobs = None if outcome.scores is None else {"content": list(map(_logprob, outcome.scores)), "refusal": None}
     return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs}

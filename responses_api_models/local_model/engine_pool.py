@@ -1,17 +1,22 @@
-"""The engines of one model server: loaded by the first request, shared by all that follow."""
+"""The engines of one model server: loaded by the first request, shared by all that follow.
+
+Engines of one model are a fleet. Weights are swapped by loading a second fleet beside the first: turns that have begun
+finish where they began, those that wait for a slot move over, and the old fleet ends with its last turn.
+"""
 
 import asyncio
 import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from nemo_gym.errors import ConfigError
 from responses_api_models.local_model.engine import Engine, EnginePlan, start_engine
 from responses_api_models.local_model.slots import GrammarTurns, Slots
 
@@ -20,6 +25,8 @@ logger = logging.getLogger(__name__)
 # One for the whole process, like the cache inside the engine's library that it guards.
 GRAMMAR_TURNS: Final = GrammarTurns()
 REMEMBERED_PROMPTS: Final = 512
+# Two models that cut this into the same tokens have the same tokenizer for all that matters here.
+PROBE: Final = "The 1,234 quick foxes' naïve café: <|im_start|>user\n\treturn {'x': [1.5e-3, null]} 你好 🦊"
 # Everything else in an answer repeats the request.
 FIELDS: Final = ("content", "tokens", "stop_type", "tokens_evaluated", "timings/cache_n", "completion_probabilities")
 
@@ -36,52 +43,126 @@ class Generation:
     scores: list[dict[str, Any]]
 
 
+@dataclass(eq=False)
+class Fleet:
+    """The engines of one version of the weights, and how many turns are being answered with them."""
+
+    engines: list[Engine]
+    version: int
+    slots: Slots = field(init=False)
+    turns: int = 0
+    retired: bool = False
+
+    def __post_init__(self) -> None:
+        self.slots = Slots(self.engines)
+
+    async def generate(
+        self, prompt: list[int], options: Mapping[str, Any], *, returns_after: str = "", movable: bool = False
+    ) -> Generation:
+        """Generate. After text that ends in ``returns_after`` the conversation is expected to continue."""
+        tokens, returns = prompt, False
+        slot = await self.slots.take(prompt, movable=movable)
+        try:
+            body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
+            async with GRAMMAR_TURNS.of(slot.engine) if "grammar" in options else contextlib.nullcontext():
+                answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
+            tokens = prompt + answer["tokens"]
+            returns = bool(returns_after) and answer["content"].endswith(returns_after)
+        finally:
+            self.slots.give_back(slot, tokens, returns=returns)
+        return Generation(
+            text=answer["content"],
+            tokens=answer["tokens"],
+            cut_off=answer["stop_type"] == "limit",
+            ended=answer["stop_type"] == "eos",
+            cached_tokens=answer["timings/cache_n"],
+            scores=answer.get("completion_probabilities", []),
+        )
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Tokenize a text, which may contain special tokens."""
+        body = {"content": text, "add_special": True, "parse_special": True}
+        tokens: list[int] = (await self.engines[0].post("/tokenize", body))["tokens"]
+        return tokens
+
+    async def close(self) -> None:
+        """End all engines."""
+        ended, self.engines = self.engines, []
+        for engine in ended:
+            await engine.close()
+
+
+async def _vocabulary(fleet: Fleet) -> tuple[str, list[int]]:
+    return fleet.engines[0].eos_token, await fleet.tokenize(PROBE)
+
+
 class EnginePool:
     """The engines of one model."""
 
     def __init__(self, find_model: Callable[[], Awaitable[Path]], plan: Callable[[Path], Sequence[EnginePlan]]) -> None:
         self._find_model = find_model
         self._plan = plan
-        self._engines: list[Engine] = []
+        self._fleet: Fleet | None = None
+        self._old: list[Fleet] = []
         self._loading = asyncio.Lock()
-        self._slots = Slots([])
         self._prompts: OrderedDict[bytes, list[int]] = OrderedDict()
         self._end: list[int] | None = None
 
     async def load(self) -> None:
         """Load the model, unless it is loaded."""
         async with self._loading:
-            if self._engines:
-                return
-            model = await self._find_model()
-            started = time.perf_counter()
-            plans = await asyncio.to_thread(self._plan, model)
-            engines = await asyncio.to_thread(lambda: [start_engine(model, plan) for plan in plans])
-            self._engines, self._slots = engines, Slots(engines)
-        logger.info("loaded %s in %.1f s: %s", model.name, time.perf_counter() - started, plans)
+            if self._fleet is None:
+                self._fleet = Fleet(await self._start(await self._find_model()), version=0)
+
+    async def swap(self, model: Path, *, version: int) -> None:
+        """Load other weights of the same model. From then on, turns begin with these."""
+        async with self._loading:
+            old, new = self._fleet, Fleet(await self._start(model), version)
+            if old is not None and await _vocabulary(old) != await _vocabulary(new):
+                await new.close()
+                raise ConfigError(
+                    f"{model} has another tokenizer than the model that is running",
+                    hint="start a server of its own for another model",
+                )
+            self._fleet = new
+            self._prompts.clear()
+        if old is not None:
+            old.retired = True
+            old.slots.retire()
+            self._old.append(old)
+            await self._close_if_unused(old)
 
     async def close(self) -> None:
         """End all engines. Another request would start them again."""
-        ended, self._engines = self._engines, []
-        for engine in ended:
-            await engine.close()
+        ended, self._fleet, self._old = [*self._old, *([self._fleet] if self._fleet else [])], None, []
+        for fleet in ended:
+            await fleet.close()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[Fleet]:
+        """Give the newest engines, which stay until this turn has ended."""
+        fleet = await self._current()
+        fleet.turns += 1
+        try:
+            yield fleet
+        finally:
+            fleet.turns -= 1
+            await self._close_if_unused(fleet)
 
     async def context(self) -> int:
         """Return how many tokens a conversation may have."""
-        return (await self._any()).context
+        return (await self._current()).engines[0].context
 
     async def tokenize(self, text: str) -> list[int]:
         """Tokenize a prompt, which may contain special tokens."""
-        answer = await (await self._any()).post(
-            "/tokenize", {"content": text, "add_special": True, "parse_special": True}
-        )
-        tokens: list[int] = answer["tokens"]
-        return tokens
+        async with self.turn() as fleet:
+            return await fleet.tokenize(text)
 
     async def eos_token(self) -> int | None:
         """Return the token that ends an answer, if the model has one."""
         if self._end is None:
-            self._end = await self.tokenize((await self._any()).eos_token)
+            async with self.turn() as fleet:
+                self._end = await fleet.tokenize(fleet.engines[0].eos_token)
         return self._end[-1] if self._end else None
 
     async def prompt(
@@ -92,35 +173,32 @@ class EnginePool:
         key = orjson.dumps(body)
         known = self._prompts.get(key)
         if known is None:
-            templated = await (await self._any()).post("/apply-template", body)
-            known = self._prompts[key] = await self.tokenize(templated["prompt"])
+            async with self.turn() as fleet:
+                templated = await fleet.engines[0].post("/apply-template", body)
+                known = self._prompts[key] = await fleet.tokenize(templated["prompt"])
             if len(self._prompts) > REMEMBERED_PROMPTS:
                 self._prompts.popitem(last=False)
         return known
 
     async def generate(self, prompt: list[int], options: Mapping[str, Any], *, returns_after: str = "") -> Generation:
-        """Generate. After text that ends in ``returns_after`` the conversation is expected to continue."""
-        await self._any()
-        slots, tokens, returns = self._slots, prompt, False
-        slot = await slots.take(prompt)
-        try:
-            body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
-            async with GRAMMAR_TURNS.of(slot.engine) if "grammar" in options else contextlib.nullcontext():
-                answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
-            tokens = prompt + answer["tokens"]
-            returns = bool(returns_after) and answer["content"].endswith(returns_after)
-        finally:
-            slots.give_back(slot, tokens, returns=returns)
-        return Generation(
-            text=answer["content"],
-            tokens=answer["tokens"],
-            cut_off=answer["stop_type"] == "limit",
-            ended=answer["stop_type"] == "eos",
-            cached_tokens=answer["timings/cache_n"],
-            scores=answer.get("completion_probabilities", []),
-        )
+        """Generate with the newest weights."""
+        async with self.turn() as fleet:
+            return await fleet.generate(prompt, options, returns_after=returns_after)
 
-    async def _any(self) -> Engine:
-        if not self._engines:
+    async def _start(self, model: Path) -> list[Engine]:
+        started = time.perf_counter()
+        plans = await asyncio.to_thread(self._plan, model)
+        engines = await asyncio.to_thread(lambda: [start_engine(model, plan) for plan in plans])
+        logger.info("loaded %s in %.1f s: %s", model.name, time.perf_counter() - started, plans)
+        return engines
+
+    async def _close_if_unused(self, fleet: Fleet) -> None:
+        if fleet.retired and not fleet.turns and fleet in self._old:
+            self._old.remove(fleet)
+            await fleet.close()
+
+    async def _current(self) -> Fleet:
+        if self._fleet is None:
             await self.load()
-        return self._engines[0]
+        assert self._fleet is not None
+        return self._fleet

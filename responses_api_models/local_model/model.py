@@ -1,24 +1,33 @@
 """From a request to answers: prompt, grammar, generation, and the tokens with their log-probabilities."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nemo_gym.conversion.token_prefix import PrefixMismatchError, splice_prefix
 from responses_api_models.local_model.completions import Outcome, Tokens
 from responses_api_models.local_model.engine import EngineError
-from responses_api_models.local_model.engine_pool import EnginePool, Generation
+from responses_api_models.local_model.engine_pool import EnginePool, Fleet, Generation
 from responses_api_models.local_model.grammar import AnswerGrammar, Choice, SchemaError, answer_grammar
 from responses_api_models.local_model.prompting import plain_messages
 from responses_api_models.local_model.request import SEEDS, ChatRequest, RequestError
+from responses_api_models.local_model.slots import RetiredError
 from responses_api_models.local_model.tool_calls import CLOSE, Answer, Tool, read_answer
 
 logger = logging.getLogger(__name__)
 
 # How many candidates to ask for when looking for the score of one token: likely ones first, then all.
 CANDIDATES: Final = (64, 1_000_000)
+
+
+class _Written(NamedTuple):
+    """What was generated, and by which engines: they are asked again for what is missing."""
+
+    generation: Generation
+    fleet: Fleet
 
 
 class ToolCallingModel:
@@ -88,7 +97,17 @@ class ToolCallingModel:
     async def _one(
         self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, options: Mapping[str, Any]
     ) -> Outcome:
-        generation = await self.pool.generate(prompt, options, returns_after=CLOSE if request.tools else "")
+        while True:
+            with contextlib.suppress(RetiredError):  # waited in vain: begin with the weights that came meanwhile
+                async with self.pool.turn() as fleet:
+                    end = CLOSE if request.tools else ""
+                    generation = await fleet.generate(prompt, options, returns_after=end, movable=True)
+                    return await self._outcome(request, prompt, grammar, _Written(generation, fleet))
+
+    async def _outcome(
+        self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, written: "_Written"
+    ) -> Outcome:
+        generation, fleet = written
         # A limit may cut a character in two; its first half is not text yet.
         text = generation.text.rstrip("\ufffd") if generation.cut_off else generation.text
         if grammar is not None and not grammar.accepts(text, cut_off=not generation.ended):
@@ -103,28 +122,30 @@ class ToolCallingModel:
             cached_tokens=generation.cached_tokens,
             generated_tokens=len(generation.tokens),
             scores=_shown_scores(generation, request.top_logprobs),
-            tokens=await self._tokens(prompt, generation) if self._token_ids else None,
+            tokens=await self._tokens(prompt, generation, fleet) if self._token_ids else None,
+            version=fleet.version,
         )
 
-    async def _tokens(self, prompt: list[int], generation: Generation) -> Tokens:
+    async def _tokens(self, prompt: list[int], generation: Generation, fleet: Fleet) -> Tokens:
         log_probs: list[float] = []
         for position, score in enumerate(align(generation.tokens, generation.scores)):
             if score is None:
-                score = await self._score([*prompt, *generation.tokens[:position]], generation.tokens[position])  # noqa: PLW2901
+                score = await _score(fleet, [*prompt, *generation.tokens[:position]], generation.tokens[position])  # noqa: PLW2901
             log_probs.append(score)
         return Tokens(prompt, generation.tokens, log_probs)
 
-    async def _score(self, prompt: list[int], token: int) -> float:
-        """Find the log-probability of a token after a prompt among the candidates for its place."""
-        for count in CANDIDATES:
-            # The engine lists candidates for what it writes, so it has to write something complete.
-            options = {"n_predict": 1, "n_probs": count, "grammar": "root ::= [a-z]"}
-            generation = await self.pool.generate(prompt, options)
-            for candidate in generation.scores[0]["top_logprobs"]:
-                if candidate["id"] == token:
-                    score: float = candidate["logprob"]
-                    return score
-        raise LookupError(f"the engine does not know token {token}")
+
+async def _score(fleet: Fleet, prompt: list[int], token: int) -> float:
+    """Find the log-probability of a token after a prompt among the candidates for its place."""
+    for count in CANDIDATES:
+        # The engine lists candidates for what it writes, so it has to write something complete.
+        options = {"n_predict": 1, "n_probs": count, "grammar": "root ::= [a-z]"}
+        generation = await fleet.generate(prompt, options)
+        for candidate in generation.scores[0]["top_logprobs"]:
+            if candidate["id"] == token:
+                score: float = candidate["logprob"]
+                return score
+    raise LookupError(f"the engine does not know token {token}")
 
 
 def _shown_scores(generation: Generation, top: int | None) -> list[dict[str, Any]] | None:

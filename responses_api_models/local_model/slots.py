@@ -40,11 +40,16 @@ class Slot:
         return common_prefix(prompt, self.tokens)
 
 
+class RetiredError(Exception):
+    """The engines are being replaced: ask those that came after them."""
+
+
 @dataclass(eq=False, slots=True)
 class _Waiting:
     prompt: Sequence[int]
     turn: asyncio.Future[Slot]
     passed_over: int = 0
+    movable: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +71,8 @@ class Slots:
         self._waiting: deque[_Waiting] = deque()
         self._held: list[_Held] = []
 
-    async def take(self, prompt: Sequence[int]) -> Slot:
-        """Wait for a slot."""
+    async def take(self, prompt: Sequence[int], *, movable: bool = False) -> Slot:
+        """Wait for a slot; who is ``movable`` gets a ``RetiredError`` if the engines are replaced meanwhile."""
         self._release_overdue()
         held = next((one for one in self._held if one.continued_by(prompt)), None)
         if held is not None:
@@ -76,12 +81,12 @@ class Slots:
         free = [slot for slot in self._slots if not slot.busy]
         if free and not self._waiting:
             return _occupy(max(free, key=lambda slot: self._worth(slot, prompt)), prompt)
-        waiting = _Waiting(prompt, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(prompt, asyncio.get_running_loop().create_future(), movable=movable)
         self._waiting.append(waiting)
         try:
             return await waiting.turn
         except asyncio.CancelledError:
-            if waiting.turn.done() and not waiting.turn.cancelled():
+            if waiting.turn.done() and not waiting.turn.cancelled() and waiting.turn.exception() is None:
                 self._release(waiting.turn.result())  # it came to somebody who no longer wants it
             raise
 
@@ -93,6 +98,13 @@ class Slots:
             return
         self._held.append(_Held(slot, prompt, time.monotonic() + HOLD_S))
         asyncio.get_running_loop().call_later(HOLD_S, self._release_overdue)
+
+    def retire(self) -> None:
+        """Send those who wait elsewhere. Who has begun, and so needs these engines, may still come."""
+        for waiting in self._waiting:
+            if waiting.movable and not waiting.turn.done():
+                waiting.turn.set_exception(RetiredError())
+        self._waiting = deque(one for one in self._waiting if not one.turn.done())
 
     def _release_overdue(self) -> None:
         now = time.monotonic()

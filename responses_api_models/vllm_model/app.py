@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import PrivateAttr
 
@@ -26,6 +26,7 @@ from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_r
 from nemo_gym.servers.models.answering import ForwardedChatParams, answer_model_error
 from nemo_gym.servers.models.failures import ModelCallError
 from nemo_gym.servers.models.gate import gates_of
+from nemo_gym.servers.models.policy import PolicyState
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, good_content
 from responses_api_models.vllm_model.settings import (
     VLLMModelConfig,
@@ -33,6 +34,7 @@ from responses_api_models.vllm_model.settings import (
     open_clients,
     unsupported_settings,
 )
+from responses_api_models.vllm_model.weights import WeightUpdate, pass_on
 
 # Servers written for NeMo Gym import the converter from here.
 __all__ = ["VLLMConverter", "VLLMModel", "VLLMModelConfig", "split_responses_input_output_items"]
@@ -92,6 +94,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         app.post("/tokenize")(self.tokenize)
         app.post("/detokenize")(self.detokenize)
         app.get("/health")(self.health)
+        if self._calls.policy is not None:
+            self._calls.policy.add_routes(app, self.update_weights)
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
@@ -125,6 +129,13 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Turn tokens into text, if the endpoint can."""
         answer = await self._calls.post(self._calls.session(request), "/detokenize", body)
         return Response(good_content(answer), media_type="application/json")
+
+    async def update_weights(self, body: WeightUpdate) -> PolicyState:
+        """Pass weight updates on to all endpoints."""
+        assert self._calls.policy is not None
+        if self._cached_calls is not None:
+            raise HTTPException(409, "answers are cached (+cache): those of earlier weights would be given again")
+        return await pass_on(body, self._calls.policy, self._calls.replicas)
 
     async def health(self) -> JSONResponse:
         """Report which endpoints work and how long their queues are; 503 if none works."""

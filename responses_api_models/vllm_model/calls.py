@@ -14,7 +14,7 @@ from fastapi import Body, Request
 from fastapi.responses import Response
 
 from nemo_gym.conversion.chat_answers import uuid4
-from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.parts import POLICY_VERSION, UnsupportedContentError
 from nemo_gym.conversion.reading import error_body
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
@@ -25,6 +25,7 @@ from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.servers.models.answering import MALFORMED, ForwardedParams, refuse_malformed
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
+from nemo_gym.servers.models.policy import Policy
 from responses_api_models.vllm_model.replicas import Answered, Replica
 from responses_api_models.vllm_model.request_metadata import (
     MetadataError,
@@ -62,6 +63,7 @@ class ModelCalls:
     ) -> None:
         self.config = config
         self.replicas = open_replicas(config, gates)
+        self.policy = Policy(config.weights_token) if config.weights_token else None
         self._converter = converter
         self.preprocess = preprocess
         limit = config.max_concurrent_requests
@@ -82,7 +84,7 @@ class ModelCalls:
     ) -> dict[str, Any]:
         """Answer a request of the Responses API."""
         if self.config.is_responses_native:
-            return await self._respond_natively(session, asked)
+            return await self._respond_in_turn(session, asked)
         try:
             chat = self._converter.request_to_chat(asked)
         except UnsupportedContentError as error:
@@ -98,6 +100,15 @@ class ModelCalls:
             hint = "set uses_reasoning_parser: true"
             raise address.error(ModelErrorKind.INVALID_RESPONSE, str(error), hint=hint) from error
 
+    async def _respond_in_turn(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if self.policy is None:
+            return await self._respond_natively(session, asked)
+        async with self.policy.turn() as version:
+            response = await self._respond_natively(session, asked)
+        for item in response["output"][-1:]:
+            item[POLICY_VERSION] = version
+        return response
+
     async def _respond_natively(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         body = self._with_options(asked)
         if isinstance(body["input"], list):
@@ -111,7 +122,16 @@ class ModelCalls:
     async def complete(
         self, session: str, chat: dict[str, Any], *, request: Request | None = None
     ) -> NeMoGymChatCompletion:
-        """Complete a chat, with its tokens if they are wanted."""
+        """Complete a chat, with its tokens and the version of the weights if they are wanted."""
+        if self.policy is None:
+            return await self._complete(session, chat, request)
+        async with self.policy.turn() as version:
+            completion = await self._complete(session, chat, request)
+        for choice in completion.choices:
+            setattr(choice.message, POLICY_VERSION, version)
+        return completion
+
+    async def _complete(self, session: str, chat: dict[str, Any], request: Request | None) -> NeMoGymChatCompletion:
         body = await self._prepare(chat, request)
         now = int(time.time())
         if not self.config.sequential_reasoning_allowed and is_idle_turn(body["messages"]):

@@ -38,6 +38,7 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     request_timeout_s: float = Field(default=600.0, gt=0)
     connect_timeout_s: float = Field(default=30.0, gt=0)
     max_retries: int = Field(default=8, ge=0)
+    weights_token: str | None = Field(default=None, min_length=8, repr=False)
 
     @model_validator(mode="after")
     def _has_endpoints(self) -> Self:

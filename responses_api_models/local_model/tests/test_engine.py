@@ -86,7 +86,7 @@ async def test_a_pool_that_is_closed_ends_its_engines_and_can_start_anew(weights
 
     pool = EnginePool(model, lambda _: [EnginePlan(1, 512, 1)])
     await pool.load()
-    engine = await pool._any()
+    engine = (await pool._current()).engines[0]
     prompt = await pool.tokenize("Hello")
     generating = asyncio.create_task(pool.generate(prompt, {"n_predict": 400, "ignore_eos": True}))
     await asyncio.sleep(0.2)

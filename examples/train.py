@@ -1,0 +1,203 @@
+"""A small model gets better at an environment, on two CPU cores: collect, train, collect again, compare.
+
+    python examples/train.py --output results/train
+
+Every stage leaves a file in the output folder and is not repeated once that is complete: after a kill at any moment the
+same command goes on. A larger model on a GPU: --model big.gguf --device cuda --dtype bfloat16.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from nemo_gym.config.parse import parse_config
+from nemo_gym.metrics.compare import Run, compare, read_contents
+from nemo_gym.metrics.report import comparison_text
+from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.store.shards import Shards
+from nemo_gym.servers.gym import host_gym
+from nemo_gym.training.chart import before_and_after_svg
+from nemo_gym.training.gguf import load_model, write_gguf
+from nemo_gym.training.learner import Learner
+from nemo_gym.training.sequences import Group, TokenSequence, read_groups
+from nemo_gym.training.tree import Tree, log_probs_of, pack, predictions
+from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
+
+Options = argparse.Namespace
+RATES = {"grpo": 5e-4, "dpo": 5e-4, "sft": 1e-3}
+
+
+class Sampling(NamedTuple):
+    """What to roll out, and how."""
+
+    tasks: Path
+    repeats: int
+    temperature: float
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Take all stages, one after the other."""
+    options = read_options(arguments)
+    folder, method = options.output, options.method
+    base = options.model or asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
+    before, after = folder / "before.jsonl", folder / f"after_{method}.jsonl"
+    rollouts, policy = folder / "train.jsonl", folder / f"{method}.gguf"
+    keep_settings(options)
+    heldout = Sampling(options.heldout, options.heldout_repeats, options.heldout_temperature)
+    training = Sampling(choose_tasks(options), options.repeats, options.temperature)
+
+    stage("held-out tasks, before", lambda: collect(options, base, before, heldout))
+    stage("train tasks", lambda: collect(options, base, rollouts, training))
+    if not policy.exists():
+        stage(f"training with {method}", lambda: train(options, rollouts, base, policy))
+    stage("held-out tasks, after", lambda: collect(options, policy, after, heldout))
+
+    found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
+    (folder / f"comparison_{method}.json").write_text(json.dumps(found.as_dict(), indent=2))
+    picture = folder / f"before_and_after_{method}.svg"
+    picture.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {method}"))
+    print(f"\n{comparison_text(found)}\n{picture}")
+
+
+def stage(name: str, work: Callable[[], None]) -> None:
+    """Do one part of the work and say what it took."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    print(f"== {name}: {time.perf_counter() - wall:.0f} s, {time.process_time() - cpu:.0f} CPU s", flush=True)
+
+
+def keep_settings(options: Options) -> None:
+    """Refuse to go on in a folder that other settings began."""
+    path = options.output / f"settings_{options.method}.json"
+    settings = json.dumps(vars(options), default=str, indent=2)
+    if path.exists() and path.read_text() != settings:
+        raise SystemExit(f"{path} shows that this folder was begun with other settings: choose another --output")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".part").write_text(settings)
+    path.with_suffix(".part").replace(path)
+
+
+def choose_tasks(options: Options) -> Path:
+    """Sample the train tasks; every seed gets other ones."""
+    lines = options.train.read_text().splitlines(keepends=True)
+    path: Path = options.output / "train_tasks.jsonl"
+    path.write_text("".join(random.Random(options.seed).sample(lines, min(options.tasks, len(lines)))))  # noqa: S311
+    return path
+
+
+def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> None:
+    """Roll out tasks with a model in this process; what the output already has is not collected again."""
+    server = "++policy_model.responses_api_models.local_model"
+    settings = [f"{server}.return_token_id_information=true", f"{server}.model_path={model.resolve()}"]
+    config = parse_config([f"+config_paths=[{options.configs}]", *settings, *options.overrides]).config
+    collection = RolloutCollectionConfig(
+        agent_name=options.agent,
+        input_jsonl_fpath=str(sampling.tasks),
+        output_jsonl_fpath=str(output),
+        num_repeats=sampling.repeats,
+        num_samples_in_parallel=64,
+        resume_from_cache=True,
+        responses_create_params={"temperature": sampling.temperature, "max_output_tokens": options.max_output_tokens},
+    )
+
+    async def run() -> None:
+        async with host_gym(config) as gym:
+            print((await RolloutCollectionHelper().collect(collection, client=gym.client)).text())
+
+    asyncio.run(run())
+
+
+def train(options: Options, rollouts: Path, base: Path, policy: Path) -> None:
+    """Train adapters on the tokens that were sampled, merge them, and write the policy as GGUF."""
+    torch.manual_seed(options.seed)
+    found = read_groups(rollouts)
+    print(found.text())
+    chosen = [sequences for group in found.groups if (sequences := choose(options, group))] * options.epochs
+    random.Random(options.seed).shuffle(chosen)  # noqa: S311
+    steps = [chosen[start : start + options.batch] for start in range(0, len(chosen), options.batch)]
+    model = load_model(base, dtype=getattr(torch, options.dtype)).to(options.device)
+    checkpoint = policy.with_suffix(".checkpoint")
+    learner = Learner(model, rank=options.rank, lr=options.lr, steps=len(steps), checkpoint=checkpoint)
+    for step in steps[learner.done :]:
+        trees = [pack(sequences, device=options.device) for sequences in step]
+        # Every sampled token of a step weighs the same; in DPO, every pair.
+        size = sum(len(tree.sizes) // 2 if options.method == "dpo" else sum(tree.sizes) for tree in trees)
+        work = zip(step, trees, strict=True)
+        report = learner.step(loss(options, learner.model, tree, sequences) / size for sequences, tree in work)
+        print(f"step {learner.done}/{len(steps)}: loss {report.loss:.4f}, gradient {report.gradient:.2f}", flush=True)
+    write_gguf(learner.merged(), policy, like=base)
+    checkpoint.unlink()
+
+
+def choose(options: Options, group: Group) -> list[TokenSequence]:
+    """Name the rollouts of a task that a method learns from; for DPO: better, worse, better, worse."""
+    if options.method == "sft":
+        return group.best(4, reward=options.solved)
+    if options.method == "dpo":
+        return [one for pair in group.pairs(2, seed=options.seed) for one in pair]
+    return group.sequences if group.is_mixed else []
+
+
+def loss(options: Options, model: torch.nn.Module, tree: Tree, sequences: list[TokenSequence]) -> torch.Tensor:
+    """Compute the loss of one task, summed over its tokens or pairs."""
+    logits = predictions(model, tree)
+    log_probs = log_probs_of(tree, logits)
+    if options.method == "sft":
+        return -log_probs.sum()
+    if options.method == "dpo":
+        gains = torch.stack([part.sum() for part in (log_probs - tree.old_log_probs).split(tree.sizes)])
+        return -torch.nn.functional.logsigmoid(options.beta * (gains[0::2] - gains[1::2])).sum()
+    advantages = torch.tensor(Group(0, sequences).advantages()).repeat_interleave(torch.tensor(tree.sizes))
+    advantages = advantages.to(logits)
+    # The gradient is that of the distribution that was sampled from, at its temperature. With any other one, tokens
+    # would be pushed even where all rollouts are equally good. How far the policy has moved is known at temperature 1.
+    tempered = log_probs_of(tree, logits, temperature=options.temperature)
+    moved = (log_probs.detach() - tree.old_log_probs) / options.temperature
+    ratio = (moved + tempered - tempered.detach()).exp()
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - options.clip, 1 + options.clip) * advantages).sum()
+
+
+def read_options(arguments: list[str] | None) -> Options:
+    """Read the command line."""
+    data, models = Path("resources_servers/format_following"), "responses_api_models"
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--output", type=Path, default=Path("results/train"), help="folder for everything")
+    add("--method", choices=RATES, default="grpo")
+    add("--seed", type=int, default=0, help="chooses tasks, their order and the first weights of the adapters")
+    add("--model", type=Path, help="GGUF file; without one, the embedded SmolLM2-135M")
+    add("--configs", default=f"{data}/configs/format_following.yaml,{models}/local_model/configs/local_model.yaml")
+    add("--overrides", nargs="*", default=[], help="more configuration, as ng_collect_rollouts takes it")
+    add("--agent", default="format_following_simple_agent")
+    add("--train", type=Path, default=data / "data/train.jsonl", help="task file")
+    add("--heldout", type=Path, default=data / "data/validation.jsonl", help="task file without any train task")
+    add("--tasks", type=int, default=128, help="how many train tasks")
+    add("--repeats", type=int, default=8, help="rollouts of each train task")
+    add("--temperature", type=float, default=0.8, help="for train tasks")
+    add("--heldout-repeats", type=int, default=4)
+    add("--heldout-temperature", type=float, default=0.7)
+    add("--max-output-tokens", type=int, default=100)
+    add("--device", default="cpu")
+    add("--dtype", default="float32")
+    add("--lr", type=float, help="learning rate; without one, what suits the method")
+    add("--epochs", type=int, default=1)
+    add("--batch", type=int, default=8, help="tasks in a step")
+    add("--rank", type=int, default=16, help="of the adapters")
+    add("--clip", type=float, default=0.2, help="grpo: how far the ratio counts")
+    add("--beta", type=float, default=0.1, help="dpo: weight of the reference")
+    add("--solved", type=float, default=1.0, help="sft: reward from which on a rollout is imitated")
+    options = parser.parse_args(arguments)
+    options.lr = options.lr or RATES[options.method]
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Several sequences with a common start as one: the start once, then the branches, none of which sees another.
+
+The rollouts of a task share their prompt, which is most of their tokens. A mask lets every branch see the start and
+itself, and positions go on from the start in every branch, so the log-probabilities are those of separate sequences.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nemo_gym.training.sequences import TokenSequence, common_start
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The tensors of one forward pass, and where the sampled tokens are in it."""
+
+    ids: torch.Tensor  # [1, length]
+    positions: torch.Tensor  # [1, length]
+    visible: torch.Tensor  # [1, 1, length, length], true where a token may look
+    predictors: torch.Tensor  # for each sampled token the place of the one before it
+    targets: torch.Tensor  # the sampled tokens
+    old_log_probs: torch.Tensor  # as the policy had them that sampled
+    sizes: list[int]  # how many sampled tokens each sequence has
+
+    def __len__(self) -> int:
+        return int(self.ids.shape[1])
+
+
+def pack(sequences: Sequence[TokenSequence], *, device: torch.device | str = "cpu") -> Tree:
+    """Lay the sequences out as one."""
+    shared = common_start(sequences)
+    ids, positions = list(sequences[0].ids[:shared]), list(range(shared))
+    predictors, targets, old, sizes = list[int](), list[int](), list[float](), list[int]()
+    ends = [shared]
+    for sequence in sequences:
+        first = len(ids)
+        ids += sequence.ids[shared:]
+        positions += range(shared, len(sequence.ids))
+        sampled = [place for place in range(shared, len(sequence.ids)) if sequence.mask[place]]
+        predictors += [shared - 1 if place == shared else first + place - shared - 1 for place in sampled]
+        targets += [sequence.ids[place] for place in sampled]
+        old += [sequence.log_probs[place] for place in sampled]
+        sizes.append(len(sampled))
+        ends.append(len(ids))
+    return Tree(
+        ids=torch.tensor([ids], device=device),
+        positions=torch.tensor([positions], device=device),
+        visible=_visible(ends).to(device),
+        predictors=torch.tensor(predictors, device=device),
+        targets=torch.tensor(targets, device=device),
+        old_log_probs=torch.tensor(old, device=device),
+        sizes=sizes,
+    )
+
+
+def _visible(ends: Sequence[int]) -> torch.Tensor:
+    branch = torch.zeros(ends[-1], dtype=torch.long)
+    for number, (start, end) in enumerate(itertools.pairwise(ends), start=1):
+        branch[start:end] = number
+    earlier = torch.ones(ends[-1], ends[-1], dtype=torch.bool).tril()
+    return (earlier & ((branch[None] == 0) | (branch[None] == branch[:, None])))[None, None]
+
+
+def predictions(model: Any, tree: Tree) -> torch.Tensor:
+    """The model's logits at the place of every sampled token, of one sequence after the other."""
+    mask = torch.zeros(tree.visible.shape, dtype=model.dtype, device=tree.visible.device)
+    logits: torch.Tensor = model(
+        input_ids=tree.ids,
+        position_ids=tree.positions,
+        attention_mask=mask.masked_fill(~tree.visible, torch.finfo(model.dtype).min),
+        logits_to_keep=tree.predictors,
+        use_cache=False,
+    ).logits[0]
+    return logits
+
+
+def log_probs_of(tree: Tree, logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
+    """The log-probability of every sampled token; model servers report those of temperature 1, whatever was used."""
+    scaled = logits.float() / temperature
+    chosen: torch.Tensor = scaled.gather(-1, tree.targets[:, None])[:, 0]
+    return chosen - scaled.logsumexp(-1)

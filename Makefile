@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 DEV    := $(VENV)/.ready-dev
 DEMO   := $(VENV)/.ready-demo
 TRAIN  := $(VENV)/.ready-train
-# Where torch comes from. The usual build for Linux brings gigabytes for GPUs; with a GPU, say TORCH= and nothing.
-TORCH  ?= --extra-index-url https://download.pytorch.org/whl/cpu
+# Options for pip that say where torch comes from. The usual build for Linux brings gigabytes for GPUs; without a GPU,
+# name the index of PyTorch's CPU builds here: make train TORCH="--extra-index-url <address>".
+TORCH  ?=
 # Everything but what needs newer libraries than the lowest (extras, a browser, the embedded model).
 LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_models/vllm_model \
   responses_api_models/replay_model $(addprefix --ignore=tests/,view conversion/test_anthropic.py test_demo.py \

@@ -136,13 +136,23 @@ def _without_session_id(method: Callable[..., Any], session_id: Callable[[], str
     is_hidden = len(shown) < len(signature.parameters)
 
     async def tool(**arguments: Any) -> Any:
-        if is_hidden:
-            arguments["session_id"] = session_id()
-        if inspect.iscoroutinefunction(method):
-            return await method(**arguments)
-        return await asyncio.to_thread(method, **arguments)
+        try:
+            if is_hidden:
+                arguments["session_id"] = session_id()
+            if inspect.iscoroutinefunction(method):
+                return await method(**arguments)
+            return await asyncio.to_thread(method, **arguments)
+        except Exception as error:
+            # Of any other exception, version 2 tells the model only that there was one.
+            raise _tool_error_class()(str(error) or type(error).__name__) from error
 
     return _described_as(tool, method, signature.replace(parameters=shown))
+
+
+def _tool_error_class() -> type[Exception]:
+    package = "mcpserver" if hasattr(load_mcp("mcp.server"), "MCPServer") else "fastmcp"
+    error: type[Exception] = load_mcp(f"mcp.server.{package}.exceptions").ToolError
+    return error
 
 
 def _described_as(function: Method, like: Callable[..., Any], signature: inspect.Signature) -> Method:

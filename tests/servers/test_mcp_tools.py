@@ -309,7 +309,9 @@ async def test_marked_methods_are_tools_and_know_their_session() -> None:
             assert text.startswith("cold in Oslo for ")
             assert await call(session, "get_season") == ("winter", False)
         async with official_client(url, {}) as session:
-            assert (await call(session, "get_weather", city="Oslo"))[1]
+            text, is_error = await call(session, "get_weather", city="Oslo")
+            assert is_error
+            assert NEMO_GYM_MCP_SESSION_TOKEN_HEADER in text
 
 
 def test_the_session_id_is_read_from_the_token_at_hand() -> None:

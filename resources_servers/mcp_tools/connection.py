@@ -6,6 +6,8 @@ many tasks, share one that does nothing else. A session that nobody uses for a w
 
 import asyncio
 import contextlib
+import functools
+import importlib
 import json
 import sys
 import tempfile
@@ -62,7 +64,7 @@ async def connect(address: MCPServerAddress, log: IO[str]) -> AsyncIterator[Any]
     async with contextlib.AsyncExitStack() as stack:
         if address.url:
             http = load_mcp("mcp.client.streamable_http")
-            carrier = await stack.enter_async_context(http.create_mcp_http_client(headers=address.headers))
+            carrier = await stack.enter_async_context(http_client(address.headers))
             opening = http.streamable_http_client(address.url, http_client=carrier)
         else:
             program, *arguments = address.words
@@ -74,6 +76,21 @@ async def connect(address: MCPServerAddress, log: IO[str]) -> AsyncIterator[Any]
         session = await stack.enter_async_context(client.ClientSession(streams[0], streams[1]))
         await session.initialize()
         yield session
+
+
+def http_client(headers: dict[str, str]) -> Any:
+    """An HTTP client as the package makes it, with cookies of its own and certificates that are read only once."""
+    usual, certificates = _http_defaults()
+    return type(usual)(
+        headers=headers, timeout=usual.timeout, follow_redirects=usual.follow_redirects, verify=certificates
+    )
+
+
+@functools.cache
+def _http_defaults() -> tuple[Any, Any]:
+    usual = load_mcp("mcp.client.streamable_http").create_mcp_http_client()
+    library = importlib.import_module(type(usual).__module__.partition(".")[0])
+    return usual, library.create_ssl_context()
 
 
 class RolloutSession:

@@ -27,6 +27,8 @@ NEMO_GYM_MCP_METADATA_KEY: Final = "mcp"
 NEMO_GYM_MCP_SESSION_TOKEN_HEADER: Final = "X-NeMo-Gym-Session-Token"  # noqa: S105 - the name of a header
 RESERVED_MCP_TOOL_NAMES: Final = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
 MCP_PATH: Final = "/mcp"
+# Routes that agents call and models do not. An author who means a tool of such a name adds it in `mcp_tools`.
+AGENT_ROUTES: Final = RESERVED_MCP_TOOL_NAMES | {"next_turn"}
 
 # The token of the MCP request that is being served.
 SESSION_TOKEN: ContextVar[str | None] = ContextVar("nemo_gym_mcp_session_token", default=None)
@@ -121,7 +123,7 @@ def harvest_tools(app: FastAPI) -> list[MCPTool]:
     found: dict[str, MCPTool] = {}
     for route in _post_routes(app):
         name = route.path.strip("/").replace("/", "_")
-        schema = None if "{" in route.path or name in RESERVED_MCP_TOOL_NAMES else _input_schema(route)
+        schema = None if "{" in route.path or name in AGENT_ROUTES else _input_schema(route)
         if name and schema is not None:
             found.setdefault(name, MCPTool(name, route.description or "", schema, route.path))
     return list(found.values())

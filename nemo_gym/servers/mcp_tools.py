@@ -137,14 +137,15 @@ def catchall_tool(app: FastAPI) -> CatchallTool | None:
 
 
 def _post_routes(app: FastAPI) -> list[APIRoute]:
-    return [route for route in app.routes if isinstance(route, APIRoute) and "POST" in route.methods]
+    return [route for route in app.routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())]
 
 
 def _input_schema(route: APIRoute) -> dict[str, Any] | None:
     """The JSON Schema of a route's body, with an object at its root; None if the body is something else."""
     if route.body_field is None:
         return {"type": "object", "properties": {}}
-    schema = TypeAdapter(route.body_field.field_info.annotation).json_schema()
+    body: Any = route.body_field.field_info.annotation
+    schema = TypeAdapter(body).json_schema()
     if "$ref" in schema:
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
     return schema if schema.get("type") == "object" else None
@@ -174,8 +175,8 @@ class ExposedTools:
 
     @cached_property
     def _cookies(self) -> SessionCookies:
-        layers = (layer for layer in self._app.user_middleware if layer.cls is SessionMiddleware)
-        cookies = next(layers).kwargs["cookies"]
+        layers: dict[Any, Any] = {layer.cls: layer.kwargs for layer in self._app.user_middleware}
+        cookies = layers[SessionMiddleware]["cookies"]
         assert isinstance(cookies, SessionCookies)
         return cookies
 

@@ -60,6 +60,7 @@ class MCPToolsServer(SimpleResourcesServer):
     config: MCPToolsConfig
 
     _rollouts: dict[str, RolloutTools] = PrivateAttr(default_factory=dict)
+    _listed: asyncio.Task[list[dict[str, Any]]] | None = PrivateAttr(default=None)
     _slots: asyncio.Semaphore | None = PrivateAttr(default=None)
 
     def setup_webserver(self) -> FastAPI:
@@ -72,15 +73,20 @@ class MCPToolsServer(SimpleResourcesServer):
 
     async def tools(self) -> list[dict[str, Any]]:
         """List the tools, in the form that a row has them in ``responses_create_params.tools``."""
-        session = self._open()
+        if self._listed is None:
+            self._listed = asyncio.create_task(self._list_tools())
         try:
-            return await session.tools()
-        finally:
-            await session.close()
+            return await asyncio.shield(self._listed)
+        except SessionBrokenError:
+            self._listed = None  # the next one asks again
+            raise
 
     async def call_tool(self, request: Request, tool: str, body: dict[str, Any]) -> Response:
         """Call a tool in the session of the rollout, which the first call opens."""
         key = session_of(request)
+        rollout = self._rollouts.get(key)
+        if rollout is None and not await self._may_have(tool):
+            return JSONResponse({"error": f"there is no tool {tool!r}"}, status_code=400)
         rollout = self._rollouts.get(key) or self._begin(key)
         result = await rollout.session.call(tool, body, timeout_s=self.config.tool_timeout_s)
         if result.is_error:
@@ -106,6 +112,20 @@ class MCPToolsServer(SimpleResourcesServer):
             tool_calls=sum(item.type == "function_call" for item in body.response.output),
             tool_errors=0 if rollout is None else rollout.errors,
         )
+
+    async def _may_have(self, tool: str) -> bool:
+        """False for a tool that the server did not list: it is not worth a session."""
+        try:
+            return any(listed["name"] == tool for listed in await self.tools())
+        except SessionBrokenError:
+            return True  # the session of the rollout will find out, and the rollout will fail
+
+    async def _list_tools(self) -> list[dict[str, Any]]:
+        session = self._open()
+        try:
+            return await session.tools()
+        finally:
+            await session.close()
 
     def _begin(self, key: str) -> RolloutTools:
         rollout = self._rollouts[key] = RolloutTools(self._open())

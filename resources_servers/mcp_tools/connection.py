@@ -131,8 +131,16 @@ class RolloutSession:
 
     async def tools(self) -> list[dict[str, Any]]:
         """The tools of the server, as the Responses API describes them."""
-        listed = (await (await self._opened()).list_tools()).model_dump(mode="json", by_alias=True)
-        return [function_tool(tool) for tool in listed["tools"]]
+        session, page_type = await self._opened(), load_mcp("mcp.types").PaginatedRequestParams
+        tools: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            answer = await session.list_tools(params=page_type(cursor=cursor))
+            page = answer.model_dump(mode="json", by_alias=True)
+            tools += map(function_tool, page["tools"])
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return tools
 
     async def close(self) -> None:
         """End the session; for a program, end its process."""

@@ -1,12 +1,16 @@
 """Front door: the base of every resources server (tools, state, verification)."""
 
+import inspect
 from abc import abstractmethod
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from pydantic import BaseModel
+from starlette.routing import Route
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.judge import judge_failsafe
 from nemo_gym.metrics.aggregate import answers_standard_metrics
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
@@ -14,8 +18,36 @@ from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_met
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.servers.mcp_endpoint import (
+    MCPEndpoint,
+    function_server,
+    gym_tool,
+    marked_tools,
+    tool_server,
+    with_metadata,
+    with_own_tool_names,
+)
+from nemo_gym.servers.mcp_tools import (
+    MCP_PATH,
+    NEMO_GYM_MCP_METADATA_KEY,
+    NEMO_GYM_MCP_SESSION_TOKEN_HEADER,
+    RESERVED_MCP_TOOL_NAMES,
+    CatchallTool,
+    ExposedTools,
+    MCPServerMetadata,
+    MCPSession,
+    MCPSessionError,
+    MCPTool,
+    SessionTokens,
+    normalize_tool_name,
+)
+from nemo_gym.servers.mcp_tools import SESSION_TOKEN as _MCP_SESSION_TOKEN
 
 __all__ = [
+    "NEMO_GYM_MCP_METADATA_KEY",
+    "NEMO_GYM_MCP_SESSION_TOKEN_HEADER",
+    "RESERVED_MCP_TOOL_NAMES",
+    "_MCP_SESSION_TOKEN",
     "AggregateMetrics",
     "AggregateMetricsRequest",
     "BaseMultiRewardVerifyResponse",
@@ -26,10 +58,16 @@ __all__ = [
     "BaseSeedSessionResponse",
     "BaseVerifyRequest",
     "BaseVerifyResponse",
+    "MCPResourcesServer",
+    "MCPServerMetadata",
+    "MCPSessionError",
+    "MCPTool",
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
     "ReverifyMode",
     "SimpleResourcesServer",
+    "gym_tool",
+    "normalize_tool_name",
 ]
 
 
@@ -45,6 +83,8 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """Settings of a resources server; subclass it to add fields."""
 
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
+
+    expose_tools_over_mcp: bool = False
 
 
 class BaseResourcesServer(BaseServer):
@@ -88,15 +128,60 @@ class BaseSeedSessionResponse(BaseModel):
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
     """A resources server with the standard routes; add tools in ``setup_webserver``."""
 
+    mcp_url_path: ClassVar[str] = MCP_PATH
+
     def setup_webserver(self) -> FastAPI:
         """Build the app with ``/seed_session``, ``/verify`` and ``/aggregate_metrics``."""
         app = FastAPI()
         self.setup_session_middleware(app)
-        app.post("/seed_session")(self.seed_session)
-        app.post("/verify")(judge_failsafe(self.verify))
+        verify = self.verify
+        if self._offers_mcp():
+            app.router.routes.append(
+                Route(self.mcp_url_path, MCPEndpoint(self._mcp_server(app)), include_in_schema=False)
+            )
+            app.post("/seed_session")(with_metadata(self.seed_session, self._mcp_metadata))
+        else:
+            app.post("/seed_session")(self.seed_session)
+        if self.config.expose_tools_over_mcp:
+            verify = with_own_tool_names(verify, self.config.name)
+        app.post("/verify")(judge_failsafe(verify))
         app.get("/reverify_mode")(self.get_reverify_mode)
         app.post("/aggregate_metrics")(self.aggregate_metrics)
         return app
+
+    def _offers_mcp(self) -> bool:
+        return self.config.expose_tools_over_mcp
+
+    def _mcp_server(self, app: FastAPI) -> Any:
+        """The server of the ``mcp`` package that answers ``/mcp``."""
+        key, base_url = self.get_session_middleware_key(), f"http://{self.config.host}:{self.config.port}"
+        tools = ExposedTools(app, server_key=key, base_url=base_url, choose=self.mcp_tools)
+        return tool_server(self.config.name, tools)
+
+    def mcp_tools(self, harvested: list[MCPTool], catchall: CatchallTool | None) -> Iterable[MCPTool]:
+        """Choose the tools that are offered over MCP; ``harvested`` are those of the routes.
+
+        If the app has a route such as ``/{name}``, ``catchall(name, description, input_schema)`` makes a tool that this
+        route answers; else it is None.
+        """
+        del catchall  # its tools are known to the author alone
+        return harvested
+
+    def mcp_allowed_tools_for_session(self, seed_body: dict[str, Any]) -> Iterable[str] | None:
+        """The names of the tools that one rollout may use over MCP, by the body of ``/seed_session``; None for all."""
+        del seed_body  # for servers whose tasks differ in their tools
+        return None
+
+    def build_mcp_session_metadata(self, request: Request, allowed: Iterable[str] | None = None) -> MCPServerMetadata:
+        """What the agent of this request's session needs to call the tools over MCP."""
+        session = MCPSession(dict(request.session), None if allowed is None else list(allowed))
+        token = SessionTokens(self.get_session_middleware_key()).write(session)
+        return MCPServerMetadata(
+            server_name=self.config.name, url_path=self.mcp_url_path, headers={NEMO_GYM_MCP_SESSION_TOKEN_HEADER: token}
+        )
+
+    def _mcp_metadata(self, request: Request, seed_body: dict[str, Any]) -> MCPServerMetadata:
+        return self.build_mcp_session_metadata(request, self.mcp_allowed_tools_for_session(seed_body))
 
     async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:
         """Prepare the state of one rollout; called before anything else."""
@@ -115,3 +200,30 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Turn all results of one agent into metrics."""
         return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)
+
+
+class MCPResourcesServer(SimpleResourcesServer):
+    """A resources server whose MCP tools are its methods marked with ``gym_tool``; its routes are not offered."""
+
+    def _offers_mcp(self) -> bool:
+        return True
+
+    def _mcp_server(self, app: FastAPI) -> Any:
+        if self.config.expose_tools_over_mcp:
+            raise ConfigError(
+                f"{self.config.name}: expose_tools_over_mcp is for servers whose tools are routes",
+                hint="remove the key: the methods marked with gym_tool are offered without it",
+            )
+        del app  # whose routes are no tools here
+        server = function_server(self.config.name)
+        self.register_mcp_tools(server)
+        return server
+
+    def register_mcp_tools(self, mcp: Any) -> None:
+        """Give the marked methods to the server of the ``mcp`` package; override to add functions with ``mcp.tool``."""
+        for tool in marked_tools(self, self.require_mcp_session_id):
+            mcp.tool(name=tool.__name__, description=inspect.getdoc(tool) or "")(tool)
+
+    def require_mcp_session_id(self) -> str:
+        """The session of the MCP call that is being served. Raises ``MCPSessionError`` if its token is not valid."""
+        return SessionTokens(self.get_session_middleware_key()).read(_MCP_SESSION_TOKEN.get()).session_id

@@ -128,7 +128,7 @@ def _direct_route(route: APIRoute) -> DirectRoute:
         read_body=_body_reader(body.field_info.annotation) if body else bytes,
         request_name=wants.request_param_name,
         response_name=wants.response_param_name,
-        write_body=_body_writer(route.response_model),
+        write_body=body_writer(route.response_model),
     )
 
 
@@ -163,7 +163,7 @@ def _schema_kinds(schema: Any) -> Iterator[str]:
             yield from _schema_kinds(item)
 
 
-def _body_writer(model: Any) -> Callable[[Any], bytes]:
+def body_writer(model: Any) -> Callable[[Any], bytes]:
     """FastAPI's two ways from a returned value to bytes: through the declared type, or as it is."""
     if model is None:
         return lambda content: bytes(JSONResponse(jsonable_encoder(content)).body)

@@ -1,0 +1,204 @@
+"""The MCP endpoint of a resources server: streamable HTTP, stateless, answers as JSON; by the official ``mcp`` package.
+
+The package takes more than a second to import and is optional, so it is loaded when a server asks for an endpoint. Its
+two major versions differ in how a server is written; both are served here.
+"""
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.servers.direct.routes import body_writer
+from nemo_gym.servers.mcp_tools import (
+    NEMO_GYM_MCP_METADATA_KEY,
+    NEMO_GYM_MCP_SESSION_TOKEN_HEADER,
+    RESERVED_MCP_TOOL_NAMES,
+    SESSION_TOKEN,
+    ExposedTools,
+    MCPServerMetadata,
+    normalize_tool_name,
+)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+GYM_TOOL_MARK = "__gym_tool__"
+
+
+def load_mcp(module: str) -> Any:
+    """A module of the ``mcp`` package, untyped, because its two versions have different types."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise ConfigError(
+            f"tools over MCP need the package mcp ({error})", hint='pip install "rollout-gym[mcp]"'
+        ) from None
+
+
+def tool_server(name: str, tools: ExposedTools) -> Any:
+    """The package's server for the tools of an app."""
+    types, server_class = load_mcp("mcp.types"), load_mcp("mcp.server.lowlevel").Server
+
+    async def list_tools(*_: Any) -> Any:
+        listed = [
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+            for tool in tools.listed(SESSION_TOKEN.get())
+        ]
+        return types.ListToolsResult.model_validate({"tools": listed})
+
+    async def call_tool(called: Any) -> Any:
+        text, is_error = await tools.call(called.name, called.arguments or {}, SESSION_TOKEN.get())
+        content = [{"type": "text", "text": text}]
+        return types.CallToolResult.model_validate({"content": content, "isError": is_error})
+
+    if not hasattr(server_class, "call_tool"):  # since version 2 a server is given its handlers
+        return server_class(name, on_list_tools=list_tools, on_call_tool=lambda _, params: call_tool(params))
+
+    async def answer_list(_: Any) -> Any:
+        return types.ServerResult(await list_tools())
+
+    async def answer_call(request: Any) -> Any:
+        return types.ServerResult(await call_tool(request.params))
+
+    server = server_class(name)
+    server.request_handlers |= {types.ListToolsRequest: answer_list, types.CallToolRequest: answer_call}
+    return server
+
+
+def function_server(name: str) -> Any:
+    """The package's server for functions: ``FastMCP``, called ``MCPServer`` since version 2."""
+    server_module = load_mcp("mcp.server")
+    if hasattr(server_module, "MCPServer"):
+        return server_module.MCPServer(name)
+    return load_mcp("mcp.server.fastmcp").FastMCP(name)
+
+
+class MCPEndpoint:
+    """An ASGI app that answers each MCP request by itself, with the token of the request at hand."""
+
+    def __init__(self, server: Any) -> None:
+        if hasattr(server, "streamable_http_app"):  # a server for functions wraps one that speaks the protocol
+            server.streamable_http_app()
+            server = server.session_manager.app
+        self._server = server
+        self._manager_class = load_mcp("mcp.server.streamable_http_manager").StreamableHTTPSessionManager
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. Only POST means anything where no session is kept."""
+        if scope["method"] != "POST":
+            await PlainTextResponse("use POST", status_code=405, headers={"Allow": "POST"})(scope, receive, send)
+            return
+        token = SESSION_TOKEN.set(Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER))
+        try:
+            # A manager of its own for each request: nothing has to be started before or stopped after.
+            manager = self._manager_class(self._server, json_response=True, stateless=True)
+            async with manager.run():
+                await manager.handle_request(scope, receive, send)
+        finally:
+            SESSION_TOKEN.reset(token)
+
+
+def gym_tool(method: Method) -> Method:
+    """Mark a method as an MCP tool: its name, its typed parameters and its docstring are what the model sees.
+
+    A parameter ``session_id: str`` is filled in with the session of the rollout and not shown.
+    """
+    if method.__name__ in RESERVED_MCP_TOOL_NAMES:
+        raise ValueError(f"a tool can't be called {method.__name__!r}: every resources server has that route")
+    if "request" in inspect.signature(method).parameters:
+        raise ValueError(f"the tool {method.__name__!r} can't have a parameter 'request': take 'session_id: str'")
+    setattr(method, GYM_TOOL_MARK, True)
+    return method
+
+
+def marked_tools(server: Any, session_id: Callable[[], str]) -> Iterator[Callable[..., Any]]:
+    """The methods of a server that ``gym_tool`` has marked, as functions that know their session."""
+    for name in dir(type(server)):
+        if getattr(getattr(type(server), name, None), GYM_TOOL_MARK, False):
+            yield _without_session_id(getattr(server, name), session_id)
+
+
+def _without_session_id(method: Callable[..., Any], session_id: Callable[[], str]) -> Callable[..., Any]:
+    signature = inspect.signature(method, eval_str=True)
+    shown = [parameter for parameter in signature.parameters.values() if parameter.name != "session_id"]
+    is_hidden = len(shown) < len(signature.parameters)
+
+    async def tool(**arguments: Any) -> Any:
+        try:
+            if is_hidden:
+                arguments["session_id"] = session_id()
+            if inspect.iscoroutinefunction(method):
+                return await method(**arguments)
+            return await asyncio.to_thread(method, **arguments)
+        except Exception as error:
+            # Of any other exception, version 2 tells the model only that there was one.
+            raise _tool_error_class()(str(error) or type(error).__name__) from error
+
+    return _described_as(tool, method, signature.replace(parameters=shown))
+
+
+def _tool_error_class() -> type[Exception]:
+    package = "mcpserver" if hasattr(load_mcp("mcp.server"), "MCPServer") else "fastmcp"
+    error: type[Exception] = load_mcp(f"mcp.server.{package}.exceptions").ToolError
+    return error
+
+
+def _described_as(function: Method, like: Callable[..., Any], signature: inspect.Signature) -> Method:
+    """Make a function look like another one to whoever reads signatures."""
+    function.__name__, function.__doc__ = like.__name__, like.__doc__
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {name: given.annotation for name, given in signature.parameters.items()}
+    function.__annotations__["return"] = signature.return_annotation
+    return function
+
+
+def with_metadata(seed: Callable[..., Any], metadata: Callable[[Request, Any], MCPServerMetadata]) -> Any:
+    """A ``seed_session`` handler whose answer says how to reach the tools, unless it already does."""
+    signature = inspect.signature(seed, eval_str=True)
+    parameters = dict(signature.parameters)
+    own = next((name for name, given in parameters.items() if given.annotation is Request), None)
+    if own is None:
+        parameters["mcp_request"] = inspect.Parameter("mcp_request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
+    returns = None if signature.return_annotation is inspect.Signature.empty else signature.return_annotation
+    is_response = inspect.isclass(returns) and issubclass(returns, Response)
+    write = body_writer(None if is_response else returns)
+
+    async def seed_session(**values: Any) -> Any:
+        request = values[own] if own is not None else values.pop("mcp_request")
+        answer = await (seed(**values) if inspect.iscoroutinefunction(seed) else run_in_threadpool(seed, **values))
+        if isinstance(answer, Response):
+            return answer
+        content = orjson.loads(write(answer))
+        if isinstance(content, dict) and not content.get(NEMO_GYM_MCP_METADATA_KEY):
+            row = orjson.loads(await request.body() or b"{}")
+            content[NEMO_GYM_MCP_METADATA_KEY] = metadata(request, row).model_dump()
+        return content
+
+    return _described_as(seed_session, seed, inspect.Signature(list(parameters.values()), return_annotation=Any))
+
+
+def with_own_tool_names(verify: Method, server_name: str) -> Method:
+    """A ``verify`` handler that sees the names of tools as they are without MCP."""
+
+    @wraps(verify)
+    async def verify_normalized(*values: Any, **named: Any) -> Any:
+        for value in (*values, *named.values()):
+            if isinstance(value, BaseModel):
+                for item in getattr(getattr(value, "response", None), "output", ()):
+                    if getattr(item, "type", None) == "function_call":
+                        item.name = normalize_tool_name(item.name, server_name)
+        return await verify(*values, **named)
+
+    return verify_normalized  # type: ignore[return-value]

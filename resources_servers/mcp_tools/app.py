@@ -1,0 +1,166 @@
+"""The tools of any MCP server as the tools of an environment: one client session for each rollout."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
+from pydantic import ConfigDict, Field, PrivateAttr
+from starlette.responses import JSONResponse, Response
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.server_utils import SESSION_ID_KEY
+from resources_servers.mcp_tools.connection import MCPServerAddress, RolloutSession, SessionBrokenError
+
+
+class MCPToolsConfig(BaseResourcesServerConfig):
+    """Which MCP server, and how long and how often it is used at once."""
+
+    mcp_server: MCPServerAddress
+    tool_timeout_s: float = Field(default=60, gt=0)
+    session_idle_s: float = Field(default=3600, gt=0)
+    max_open_sessions: int = Field(default=64, ge=1)
+
+
+class MCPToolsVerifyRequest(BaseVerifyRequest):
+    """A row with the agent's response; fields of a row that are not known here are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    expected_answer: str
+
+
+class MCPToolsVerifyResponse(MCPToolsVerifyRequest, BaseVerifyResponse):
+    """The row with its reward and how the tools were used."""
+
+    tool_calls: int
+    tool_errors: int
+
+
+class RolloutTools:
+    """The session of one rollout, and how many of its calls failed."""
+
+    def __init__(self, session: RolloutSession) -> None:
+        self.session = session
+        self.errors = 0
+
+
+class MCPToolsServer(SimpleResourcesServer):
+    """Passes tool calls on. Subclass it and override ``verify`` to score in another way."""
+
+    config: MCPToolsConfig
+
+    _rollouts: dict[str, RolloutTools] = PrivateAttr(default_factory=dict)
+    _listed: asyncio.Task[list[dict[str, Any]]] | None = PrivateAttr(default=None)
+    _slots: asyncio.Semaphore | None = PrivateAttr(default=None)
+
+    def setup_webserver(self) -> FastAPI:
+        """Serve every tool of the MCP server under its name."""
+        app = super().setup_webserver()
+        app.get("/tools")(self.tools)
+        app.post("/{tool:path}")(self.call_tool)
+        app.router.lifespan_context = self._lifespan
+        return app
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """List the tools, in the form that a row has them in ``responses_create_params.tools``."""
+        if self._listed is None:
+            self._listed = asyncio.create_task(self._list_tools())
+        try:
+            return await asyncio.shield(self._listed)
+        except SessionBrokenError:
+            self._listed = None  # the next one asks again
+            raise
+
+    async def call_tool(self, request: Request, tool: str, body: dict[str, Any]) -> Response:
+        """Call a tool in the session of the rollout, which the first call opens."""
+        key = session_of(request)
+        rollout = self._rollouts.get(key)
+        if rollout is None and not await self._may_have(tool):
+            return JSONResponse({"error": f"there is no tool {tool!r}"}, status_code=400)
+        rollout = self._rollouts.get(key) or self._begin(key)
+        result = await rollout.session.call(tool, body, timeout_s=self.config.tool_timeout_s)
+        if result.is_error:
+            rollout.errors += 1
+            return JSONResponse({"error": result.text}, status_code=400)
+        return PlainTextResponse(result.text)
+
+    async def verify(  # type: ignore[override]  # the route takes its parameters from this signature
+        self, request: Request, body: MCPToolsVerifyRequest
+    ) -> MCPToolsVerifyResponse:
+        """Reward a last message that contains the expected answer, and end the session.
+
+        A rollout whose MCP server went away fails: it would blame the model otherwise.
+        """
+        rollout = self._rollouts.pop(session_of(request), None)
+        if rollout is not None:
+            await rollout.session.close()
+            if rollout.session.broken is not None:
+                raise SessionBrokenError(rollout.session.broken)
+        return MCPToolsVerifyResponse(
+            **dict(body),
+            reward=float(mentions(final_text(body.response), body.expected_answer)),
+            tool_calls=sum(item.type == "function_call" for item in body.response.output),
+            tool_errors=0 if rollout is None else rollout.errors,
+        )
+
+    async def _may_have(self, tool: str) -> bool:
+        """False for a tool that the server did not list: it is not worth a session."""
+        try:
+            return any(listed["name"] == tool for listed in await self.tools())
+        except SessionBrokenError:
+            return True  # the session of the rollout will find out, and the rollout will fail
+
+    async def _list_tools(self) -> list[dict[str, Any]]:
+        session = self._open()
+        try:
+            return await session.tools()
+        finally:
+            await session.close()
+
+    def _begin(self, key: str) -> RolloutTools:
+        rollout = self._rollouts[key] = RolloutTools(self._open())
+        return rollout
+
+    def _open(self) -> RolloutSession:
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self.config.max_open_sessions)
+        return RolloutSession(self.config.mcp_server, slots=self._slots, idle_s=self.config.session_idle_s)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        del app
+        yield
+        await asyncio.gather(*(rollout.session.close() for rollout in self._rollouts.values()))
+        self._rollouts.clear()
+
+
+def session_of(request: Request) -> str:
+    """Identify the rollout that a request belongs to."""
+    return str(request.session[SESSION_ID_KEY])
+
+
+def final_text(response: NeMoGymResponse) -> str:
+    """Return the text of the last message; earlier ones are thoughts between tool calls."""
+    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
+    content = messages[-1].content if messages else []
+    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
+
+
+def mentions(text: str, expected: str) -> bool:
+    """Whether a text contains the expected words or number, whatever the case of its letters."""
+    words = re.escape(expected.strip())
+    return re.search(rf"(?<![\w.]){words}(?!\w|\.\d)", text, re.IGNORECASE) is not None
+
+
+if __name__ == "__main__":
+    MCPToolsServer.run_webserver()

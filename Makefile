@@ -71,6 +71,7 @@ bench-all: bench ## all other measurements, too: scale, concurrency, viewer, emb
 	$(BIN)/python benchmarks_perf/bench_concurrency.py
 	$(BIN)/python benchmarks_perf/bench_viewer.py
 	$(BIN)/python benchmarks_perf/bench_sandbox.py
+	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
 
 clean: ## remove everything the targets made

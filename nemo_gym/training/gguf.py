@@ -134,7 +134,7 @@ def _open(path: Path) -> gguf.GGUFReader:
     try:
         return gguf.GGUFReader(path)
     except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}", hint="name a GGUF file") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="name a GGUF file") from error
     except (ValueError, IndexError) as error:
         raise ConfigError(f"{path} is not a GGUF file ({error})", hint="name a GGUF file, or fetch it again") from error
 

@@ -105,7 +105,7 @@ async def test_a_file_that_can_not_be_loaded_changes_nothing(server: LocalModel,
     before = await tokens_and_version(server)
     (tmp_path / "text.gguf").write_text("hello")
     async with session(server) as client:
-        for path, reason in (("text.gguf", "not a GGUF"), ("none.gguf", "can't be read")):
+        for path, reason in (("text.gguf", "not a GGUF"), ("none.gguf", "cannot be read")):
             refused = await client.post("/weights", json={"model_path": str(tmp_path / path)})
             assert refused.status_code == 400
             assert reason in refused.text

@@ -87,7 +87,7 @@ async def test_what_a_bad_day_left_undone_is_done_on_a_better_one(
     monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "1")
     mock_model.set(error_rate=0.2, hang_nth=9, faults="malformed:0.1,html:0.1,schema:0.1,cut:0.1,error200:0.1")
     try:
-        bad = await collect(mock_model, output)
+        bad = await collect(mock_model, output, patience_s=0)
     finally:
         mock_model.reset()
         mock_model.set(faults="none:0")

@@ -1,6 +1,4 @@
-"""The entry of ``ng_reverify`` in the table of commands.
-
-The one table of commands.
+"""The one table of commands.
 
 Console scripts, the ``ng`` tree, help and the reference in ``docs/commands.md`` all derive from it.
 
@@ -76,6 +74,7 @@ _PROFILE: Final = (
     " +rollouts_jsonl_fpath=results/rollouts.jsonl"
 )
 _VIEW: Final = "ng_viewer +jsonl_fpath=results/rollouts.jsonl"
+_EXPORT: Final = "ng_export '+input=results/rollouts*.jsonl'"
 _PREPARE: Final = (
     f'ng_prepare_data "+config_paths=[{_EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
 )
@@ -306,6 +305,24 @@ COMMANDS: Final = (
             flag("--input", "-i", sets="input_jsonl_fpath"),
             flag("--output", "-o", sets="output_jsonl_fpath"),
             flag("--prompt-config", sets="prompt_config"),
+        ),
+    ),
+    Command(
+        name="export",
+        path="dataset export",
+        function="nemo_gym.cli.preparation:export",
+        parameters="nemo_gym.export.recipe:Recipe",
+        summary="Select rollouts and write them as training data: conversations, pairs, tokens; as lines or tables.",
+        examples=(
+            f"{_EXPORT} +format=sft +output=data/sft.jsonl '+filter=\"turns < 10\"'",
+            "ng dataset export -i results/rollouts.jsonl -o data/best.jsonl --format sft +best_per_task=1",
+        ),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input"),
+            flag("--output", "-o", sets="output"),
+            flag("--format", sets="format"),
+            flag("--filter", sets="filter"),
         ),
     ),
     Command(

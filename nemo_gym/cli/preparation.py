@@ -1,8 +1,15 @@
-"""``ng_prepare_data``, ``ng_prepare_benchmark`` and ``ng_materialize_prompts``: from datasets to task files."""
+"""``ng_prepare_data``, ``ng_prepare_benchmark`` and ``ng_materialize_prompts``: from datasets to task files.
 
-from collections.abc import Sequence
+``ng_export``: from rollouts to the files that trainers read.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pydantic import ValidationError
+from tqdm import tqdm
 
 from nemo_gym.benchmarks import prepare_benchmarks
 from nemo_gym.cli import console
@@ -10,6 +17,9 @@ from nemo_gym.cli.command import Exit
 from nemo_gym.cli.parameters import PrepareBenchmarkConfig, build, read_configuration, read_parameters
 from nemo_gym.data.prepare import Preparation
 from nemo_gym.errors import ConfigError
+from nemo_gym.export.pipeline import export_rollouts
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.filters import parse_filter
 from nemo_gym.prompt import MaterializePromptsConfig, load_prompt_config
 from nemo_gym.prompt import materialize_prompts as materialize
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
@@ -69,3 +79,25 @@ def check_prompt(path: str | None) -> None:
             f"{path} is no prompt template ({reasons})",
             hint="it needs a text under user:, and may have one under system:",
         ) from None
+
+
+def export(overrides: Sequence[str]) -> int:
+    """Select rollouts, write them in the form that was asked for, and report."""
+    recipe = read_parameters(Recipe, overrides)
+    parse_filter(recipe.filter)  # a slip is told before anything is read
+    report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *overrides]))
+    console.note(report.text())
+    for path in report.paths():
+        console.emit(str(path))
+    return Exit.OK
+
+
+@contextmanager
+def _bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    in_bytes = label == "reading"
+    with tqdm(total=total, desc=label, unit="B" if in_bytes else "", unit_scale=in_bytes, file=sys.stderr) as bar:
+        yield bar.update

@@ -1,0 +1,276 @@
+"""Where rows go: JSON lines, Parquet, or a folder that ``datasets.load_dataset`` opens, with a card.
+
+Everything is written beside its place and put there when it is complete. An error, a full disk or a kill leaves what
+was there before.
+"""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import orjson
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.sft import Row
+from nemo_gym.io.files import StorageError, replacing, sync_directory
+from nemo_gym.io.json import encode
+
+TRAIN: Final = "train"
+VALIDATION: Final = "validation"
+BATCH: Final = 512  # rows that become a piece of a table at a time
+MARK: Final = "Made with `ng_export`"
+
+
+# The columns of each form, with their types.
+_COLUMNS: Final = {
+    "messages": "messages:talk tools:text",
+    "prompt_completion": "prompt:talk completion:talk tools:text",
+    "dpo": "prompt:talk chosen:talk rejected:talk tools:text",
+    "kto": "prompt:talk completion:talk label:flag tools:text",
+    "sharegpt": "conversations:turns system:text tools:text",
+    "sft_tokens": "input_ids:ids labels:ids completion_mask:marks",
+    "plain": "input_ids:ids loss_mask:marks log_probs:reals reward:real advantage:real group:text",
+    "verl": "data_source:text prompt:talk ability:text reward_model:verdict extra_info:extra uid:text prompts:ids "
+    "responses:ids response_mask:marks rollout_log_probs:reals token_level_scores:reals advantages:reals",
+    "skyrl": "prompt_token_ids:ids response_ids:ids loss_masks:marks rollout_logprobs:reals rewards:real "
+    "advantages:real stop_reasons:text uid:text",
+    "openrlhf": "sequences:ids attention_mask:marks action_mask:marks rollout_log_probs:reals rewards:real "
+    "advantages:reals index:text",
+}
+_LABELS: Final = "task:whole rollout:whole reward:real agent:text model:text"
+_PAIR_LABELS: Final = "task:whole score_chosen:real score_rejected:real"
+
+
+class RowSink(Protocol):
+    """What takes the rows of a split."""
+
+    def write(self, row: Row) -> None:
+        """Take one row."""
+
+    def close(self) -> None:
+        """Write what was held back."""
+
+
+@dataclass
+class Output:
+    """The files of an export while they are written."""
+
+    sinks: dict[str, RowSink]
+    rows: Counter[str] = field(default_factory=Counter)
+    card: str = ""  # for a dataset folder
+
+    def write(self, split: str, row: Row) -> None:
+        """Add a row to a split."""
+        self.sinks[split].write(row)
+        self.rows[split] += 1
+
+
+def check_output(recipe: Recipe) -> None:
+    """Refuse to write over something, before anything is read."""
+    for path in output_paths(recipe).values():
+        if not path.exists():
+            continue
+        if not recipe.overwrite:
+            raise ConfigError(f"{path} exists", hint="choose another +output, or replace it with +overwrite=true")
+        is_ours = (path / "README.md").is_file() and MARK in (path / "README.md").read_text("utf-8", "replace")
+        if path.is_dir() and (recipe.stored_as != "hf" or (any(path.iterdir()) and not is_ours)):
+            raise ConfigError(f"{path} is a folder that was not made by an export", hint="choose another +output")
+    if recipe.stored_as != "jsonl":
+        schema_of(recipe)
+
+
+def output_paths(recipe: Recipe) -> dict[str, Path]:
+    """The path of each split."""
+    path = Path(recipe.output)
+    if recipe.stored_as == "hf":
+        return {TRAIN: path}
+    splits = {TRAIN: path}
+    if recipe.validation:
+        splits[VALIDATION] = path.with_name(f"{path.stem}_{VALIDATION}{path.suffix}")
+    return splits
+
+
+@contextmanager
+def open_output(recipe: Recipe) -> Iterator[Output]:
+    """Take rows; put everything into place at the end, unless there was an error."""
+    try:
+        with _folder(recipe) if recipe.stored_as == "hf" else _files(recipe) as output:
+            yield output
+    except OSError as error:
+        if isinstance(error, ConfigError):  # a file that was named does not exist
+            raise
+        raise StorageError(
+            f"can't write {recipe.output}: {error.strerror or error}",
+            hint="nothing was written; make room or correct the permissions, then run again",
+        ) from error
+
+
+@contextmanager
+def _files(recipe: Recipe) -> Iterator[Output]:
+    with ExitStack() as stack:
+        files = {split: stack.enter_context(replacing(path)) for split, path in output_paths(recipe).items()}
+        sinks = {split: _sink(recipe, file) for split, file in files.items()}
+        yield Output(sinks)
+        for sink in sinks.values():
+            sink.close()
+
+
+@contextmanager
+def _folder(recipe: Recipe) -> Iterator[Output]:
+    place = Path(recipe.output)
+    draft, old = (place.with_name(f"{place.name}.{os.getpid()}.{ending}") for ending in ("tmp", "old"))
+    try:
+        (draft / "data").mkdir(parents=True)
+        splits = [TRAIN, VALIDATION] if recipe.validation else [TRAIN]
+        sinks = {split: ShardedTable(recipe, draft / "data", split) for split in splits}
+        output = Output(dict(sinks))
+        yield output
+        for sink in sinks.values():
+            sink.close()
+        (draft / "README.md").write_text(output.card, "utf-8")
+        if place.exists():
+            place.rename(old)
+        draft.rename(place)
+        sync_directory(place.parent)
+    finally:
+        for rest in (draft, old):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _sink(recipe: Recipe, file: BinaryIO) -> RowSink:
+    return Lines(file) if recipe.stored_as == "jsonl" else Table(file, schema_of(recipe))
+
+
+@dataclass
+class Lines:
+    """JSON lines."""
+
+    file: BinaryIO
+
+    def write(self, row: Row) -> None:
+        """Take one row."""
+        self.file.write(encode(row) + b"\n")
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+class Table:
+    """One Parquet file, written in pieces. Arrow's own JSON reader is several times quicker than Python objects."""
+
+    def __init__(self, file: BinaryIO, schema: Any) -> None:
+        self._arrow, parquet, self._json = _arrow()
+        self._schema = schema
+        self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
+        self._held: list[bytes] = []
+
+    def write(self, row: Row) -> None:
+        """Take one row."""
+        try:
+            self._held.append(orjson.dumps(row))
+        except TypeError:  # text that is not valid Unicode, which a table can't hold
+            self._held.append(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"))
+        if len(self._held) >= BATCH:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the rest and the table of contents."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        lines = b"\n".join(self._held)
+        self._held = []
+        read = self._json.ReadOptions(block_size=len(lines) + 1, use_threads=False)
+        parse = self._json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
+        table = self._json.read_json(self._arrow.BufferReader(lines), read, parse)
+        self._writer.write_table(table.select(self._schema.names).cast(self._schema))
+
+
+class ShardedTable:
+    """The Parquet files of one split."""
+
+    def __init__(self, recipe: Recipe, folder: Path, split: str) -> None:
+        self._folder, self._split, self._most = folder, split, recipe.rows_per_file
+        self._schema = schema_of(recipe)
+        self._shards: list[Path] = []
+        self._rows = 0
+        self._table: Table | None = None
+        self._stack = ExitStack()
+
+    def write(self, row: Row) -> None:
+        """Take one row."""
+        if self._table is None:
+            path = self._folder / f"{self._split}-{len(self._shards):05}.parquet"
+            self._shards.append(path)
+            self._table = Table(self._stack.enter_context(path.open("wb")), self._schema)
+        self._table.write(row)
+        self._rows += 1
+        if self._rows % self._most == 0:
+            self._finish()
+
+    def close(self) -> None:
+        """End the last file and number all of them."""
+        self._finish()
+        for number, path in enumerate(self._shards):
+            path.rename(path.with_name(f"{self._split}-{number:05}-of-{len(self._shards):05}.parquet"))
+
+    def _finish(self) -> None:
+        if self._table is not None:
+            self._table.close()
+            self._stack.close()
+            self._table = None
+
+
+def _arrow() -> tuple[Any, Any, Any]:
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        import pyarrow.json as pj  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("Parquet needs pyarrow", hint="pip install 'rollout-gym[data]', or write .jsonl") from None
+    return pa, pq, pj
+
+
+def schema_of(recipe: Recipe) -> Any:
+    """The columns of a table. They are fixed by the format: no row can change the type of another."""
+    kind = {"sft": recipe.shape, "rl": recipe.names}.get(recipe.rows, recipe.rows)
+    if kind not in _COLUMNS:
+        raise ConfigError(f"{recipe.rows} has no form for tables", hint="choose an +output that ends in .jsonl")
+    columns = _COLUMNS[kind].split()
+    if recipe.metadata:
+        named = {column.partition(":")[0] for column in columns}
+        labels = _PAIR_LABELS if recipe.rows == "dpo" else _LABELS
+        columns += [label for label in labels.split() if label.partition(":")[0] not in named]
+    pa = _arrow()[0]
+    types = _types(pa, thinks=recipe.reasoning == "reasoning_content")
+    return pa.schema([(name, types[kind]) for name, _, kind in (column.partition(":") for column in columns)])
+
+
+def _types(pa: Any, *, thinks: bool) -> dict[str, Any]:
+    text, whole = pa.string(), pa.int64()
+    function = pa.struct([("name", text), ("arguments", text)])
+    call = pa.struct([("id", text), ("type", text), ("function", function)])
+    parts = [("role", text), ("content", text), ("tool_calls", pa.list_(call)), ("tool_call_id", text)]
+    return {
+        "text": text,
+        "whole": whole,
+        "real": pa.float64(),
+        "flag": pa.bool_(),
+        "ids": pa.list_(pa.int32()),
+        "reals": pa.list_(pa.float32()),
+        "marks": pa.list_(pa.int8()),
+        "talk": pa.list_(pa.struct(parts + ([("reasoning_content", text)] if thinks else []))),
+        "turns": pa.list_(pa.struct([("from", text), ("value", text)])),
+        "verdict": pa.struct([("style", text), ("ground_truth", text)]),
+        "extra": pa.struct([("index", whole), ("split", text)]),
+    }

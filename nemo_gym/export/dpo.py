@@ -1,0 +1,97 @@
+"""Preferences: pairs of a better and a worse answer to the same prompt, and single answers with a thumb (KTO).
+
+Pairs are chosen from the index of a selection alone; only the rollouts of a pair are read again.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.records import Rollout
+from nemo_gym.export.select import Candidate, draw_lot
+from nemo_gym.export.sft import Row, answer_messages, prompt_messages, tools_of
+
+
+class Preference(NamedTuple):
+    """Two rollouts of a task."""
+
+    chosen: Candidate
+    rejected: Candidate
+
+    @property
+    def margin(self) -> float:
+        """How much better the chosen one is."""
+        return self.chosen.reward - self.rejected.reward
+
+
+def choose_pairs(found: Iterable[Candidate], recipe: Recipe) -> list[Preference]:
+    """The pairs of all tasks, in the order in which tasks first appear."""
+    tasks: dict[bytes, list[Candidate]] = defaultdict(list)
+    for one in found:
+        tasks[one.task].append(one)
+    choose = _exactly_two if recipe.preset == "nemo" else _pairs_of_task
+    return [pair for members in tasks.values() for pair in choose(members, recipe)]
+
+
+def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
+    """Pairs of a task, the widest margins first; among equals the seed decides."""
+    ranked = sorted(members, key=lambda one: (-one.reward, draw_lot(recipe.seed, one.task, one.rollout)))
+    if recipe.pairs == "best_worst":
+        # Best with worst, second best with second worst, …: no rollout twice.
+        pairs: Iterable[Preference] = map(Preference, ranked[: len(ranked) // 2], reversed(ranked))
+    else:
+        pairs = sorted((Preference(*two) for two in product(ranked, ranked)), key=lambda pair: -pair.margin)
+    return [pair for pair in pairs if _fits(pair, recipe)][: recipe.pairs_per_task]
+
+
+def _fits(pair: Preference, recipe: Recipe) -> bool:
+    if pair.margin < max(recipe.min_margin, 1e-9):
+        return False
+    if recipe.max_length_ratio is None:
+        return True
+    short, long = sorted((pair.chosen.tokens, pair.rejected.tokens))
+    return long <= recipe.max_length_ratio * max(short, 1)
+
+
+def _exactly_two(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
+    """The reference's rule: only tasks with two rollouts."""
+    if len(members) != 2:
+        return []
+    rejected, chosen = sorted(members, key=lambda one: one.reward)
+    return [pair for pair in (Preference(chosen, rejected),) if pair.margin >= recipe.min_margin]
+
+
+def pair_row(chosen: Rollout, rejected: Rollout, recipe: Recipe) -> Row:
+    """A row for preference training."""
+    if recipe.preset == "nemo":
+        return nemo_pair(chosen.record, rejected.record)
+    row: Row = {
+        "prompt": prompt_messages(chosen, recipe),
+        "chosen": answer_messages(chosen, recipe),
+        "rejected": answer_messages(rejected, recipe),
+        **tools_of(chosen, recipe),
+    }
+    scores = {"score_chosen": chosen.reward, "score_rejected": rejected.reward}
+    return row | (scores | {"task": chosen.labels()["task"]} if recipe.metadata else {})
+
+
+def nemo_pair(chosen: Mapping[str, Any], rejected: Mapping[str, Any]) -> Row:
+    """A row as the reference's tutorial makes it: items as they are."""
+    return {
+        "prompt": chosen["responses_create_params"]["input"],
+        "chosen": chosen["response"]["output"],
+        "rejected": rejected["response"]["output"],
+        "quality_difference": chosen["reward"] - rejected["reward"],
+    }
+
+
+def kto_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+    """A row with a thumb up or down: up from ``pass_threshold`` on."""
+    row: Row = {
+        "prompt": prompt_messages(one, recipe),
+        "completion": answer_messages(one, recipe),
+        "label": one.reward >= recipe.pass_threshold,
+    }
+    yield row | tools_of(one, recipe) | (one.labels() if recipe.metadata else {})

@@ -1,0 +1,208 @@
+"""An export from beginning to end: read, select, convert, write, report.
+
+Rules about single rollouts need one pass and no memory to speak of; rules about tasks need a second pass over what was
+selected. The same input, recipe and seed give the same bytes.
+"""
+
+import statistics
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.atif import atif_rows
+from nemo_gym.export.dataset import MARK, TRAIN, VALIDATION, Output, check_output, open_output, output_paths
+from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.records import Drops, Rollout, RolloutReader, find_rollout_files, read_at
+from nemo_gym.export.rl import group_advantages, rl_rows
+from nemo_gym.export.select import Candidate, SampleSelection, is_validation
+from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
+from nemo_gym.export.tokens import token_rows
+
+# Shows how far it is: given a label and a total, a function that is told of each advance.
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
+_CONVERT: Final[dict[str, Callable[[Rollout, Recipe], Iterator[Row]]]] = {
+    "sft": sft_rows,
+    "sft_tokens": token_rows,
+    "sharegpt": sharegpt_rows,
+    "kto": kto_rows,
+    "rl": rl_rows,
+    "atif": atif_rows,
+}
+_HINTS: Final = {
+    "token ids": "collect with return_token_id_information: true on the model server, or choose a format of text",
+    "log-probabilities": "collect with return_token_id_information: true on the model server",
+}
+
+
+def silent(label: str, total: int) -> AbstractContextManager[Callable[[int], object]]:  # noqa: ARG001
+    """Show nothing."""
+    return nullcontext(lambda _: None)
+
+
+@dataclass
+class ExportReport:
+    """What came in, what was left out, what came out."""
+
+    recipe: Recipe
+    files: int
+    drops: Drops = field(default_factory=Drops)
+    lines: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    tasks: set[bytes] = field(default_factory=set)
+    models: Counter[str] = field(default_factory=Counter)
+    agents: Counter[str] = field(default_factory=Counter)
+    rewards: "array[float]" = field(default_factory=lambda: array("d"))
+    tokens: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, one: Rollout) -> None:
+        """Count a rollout that is part of the output."""
+        self.tasks.add(one.task)
+        self.models[one.model] += 1
+        self.agents[one.agent or "unknown"] += 1
+        self.rewards.append(one.reward)
+        self.tokens.append(one.written_tokens)
+
+    def text(self) -> str:
+        """A few lines for people."""
+        dropped = [
+            f"  {count:>8,}  {rule} (first: {self.drops.examples[rule]})" for rule, count in self.drops.counts.items()
+        ]
+        return "\n".join(
+            [
+                f"read: {self.lines:,} lines of {self.files} files",
+                *(["dropped:"] if dropped else []),
+                *dropped,
+                *self.summary(),
+            ]
+        )
+
+    def summary(self) -> list[str]:
+        """What is in the output."""
+        splits = ", ".join(f"{count:,} {split}" for split, count in self.rows.items())
+        ranked = sorted(self.tokens)
+        middle, most = ranked[len(ranked) // 2], ranked[-1]
+        written = (
+            f"{self.rows.total():,} rows ({splits}) from {len(self.rewards):,} rollouts of {len(self.tasks):,} tasks"
+        )
+        spread = f"{ranked[0]:.0f} to {most:.0f}, median {middle:.0f}"
+        return [
+            f"written: {written}",
+            f"model: {', '.join(self.models)}; agent: {', '.join(self.agents)}",
+            f"reward: mean {statistics.fmean(self.rewards):.3f}, {min(self.rewards):g} to {max(self.rewards):g}",
+            f"tokens written by the model: {sum(ranked):,.0f}; in a rollout: {spread}",
+        ]
+
+    def paths(self) -> list[Path]:
+        """The files or the folder that were written."""
+        return list(output_paths(self.recipe).values())
+
+
+def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str = "") -> ExportReport:
+    """Write what the recipe asks for; everything or, with an error, nothing."""
+    paths = find_rollout_files(recipe.input)
+    if {path.resolve() for path in paths} & {path.resolve() for path in output_paths(recipe).values()}:
+        raise ConfigError(f"{recipe.output} is one of the inputs", hint="choose another +output")
+    check_output(recipe)
+    report = ExportReport(recipe, len(paths))
+    reader = RolloutReader(paths, report.drops)
+    selection = SampleSelection(recipe, report.drops)
+    with open_output(recipe) as output:
+        found: list[Candidate] = []
+        with progress("reading", sum(path.stat().st_size for path in paths)) as reader.advance:
+            if recipe.by_task:
+                found = selection.chosen(reader)
+            else:
+                _write(selection.passing(reader), output, report)
+        if found:
+            with progress("writing", len(found)) as advance:
+                (_write_pairs if recipe.rows == "dpo" else _write_found)(found, output, report, advance)
+        report.lines, report.rows = reader.lines, output.rows
+        _check(report)
+        output.card = card(report, command)
+    return report
+
+
+def _write_found(
+    found: list[Candidate], output: Output, report: ExportReport, advance: Callable[[int], object]
+) -> None:
+    advantages = group_advantages(found) if report.recipe.rows == "rl" else {}
+
+    def read() -> Iterator[Rollout]:
+        for one in read_at((one.path, one.line, one.start) for one in found):
+            one.advantage = advantages.get((one.path, one.line), 0.0)
+            advance(1)
+            yield one
+
+    _write(read(), output, report)
+
+
+def _write(rollouts: Iterable[Rollout], output: Output, report: ExportReport) -> None:
+    recipe = report.recipe
+    convert = _CONVERT[recipe.rows]
+    for one in rollouts:
+        try:
+            rows = list(convert(one, recipe))
+        except UnfitError as error:
+            report.drops.add(str(error), one.place)
+            continue
+        split = VALIDATION if is_validation(one, recipe) else TRAIN
+        for row in rows:
+            output.write(split, row)
+        report.add(one)
+
+
+def _write_pairs(
+    found: list[Candidate], output: Output, report: ExportReport, advance: Callable[[int], object]
+) -> None:
+    pairs = choose_pairs(found, report.recipe)
+    paired = {one.place for pair in pairs for one in pair}
+    for one in found:
+        if one.place not in paired:
+            report.drops.add("in no pair", one.place)
+    rollouts = read_at((one.path, one.line, one.start) for pair in pairs for one in pair)
+    for chosen, rejected in zip(rollouts, rollouts, strict=True):
+        advance(2)
+        try:
+            row = pair_row(chosen, rejected, report.recipe)
+        except UnfitError as error:
+            report.drops.add(str(error), chosen.place)
+            continue
+        output.write(VALIDATION if is_validation(chosen, report.recipe) else TRAIN, row)
+        report.add(chosen)
+        report.add(rejected)
+
+
+def _check(report: ExportReport) -> None:
+    """Refuse an export that nobody can want; raised while nothing is in place yet."""
+    if not report.rows.total():
+        dropped = sorted(report.drops.counts.items(), key=lambda item: -item[1])
+        told = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)
+        hint = _HINTS.get(dropped[0][0], "loosen the first of these rules") if dropped else "the input has no rollouts"
+        raise ConfigError(f"no rollout is left of {report.lines}; dropped: {told or 'none'}", hint=hint)
+    if len(report.models) > 1 and not report.recipe.mixed_models:
+        told = ", ".join(f"{model} ({count})" for model, count in report.models.most_common())
+        raise ConfigError(
+            f"the rollouts are of {len(report.models)} models: {told}",
+            hint="choose one with +model=<name>, or allow all of them with +mixed_models=true",
+        )
+
+
+def card(report: ExportReport, command: str) -> str:
+    """The card of a dataset folder."""
+    files = {split: f"data/{split}-*.parquet" for split, count in report.rows.items() if count}
+    config = "".join(f"      - split: {split}\n        path: {pattern}\n" for split, pattern in files.items())
+    facts = "\n".join(f"* {line}" for line in report.summary())
+    rules = "".join(f"| {rule} | {count} |\n" for rule, count in report.drops.counts.items())
+    dropped = f"\n## Left out\n\n| rule | rollouts |\n|---|---|\n{rules}" if rules else ""
+    made = f" by\n\n```bash\n{command}\n```" if command else "."
+    return (
+        f"---\nlicense: {report.recipe.licence}\ntags: [rollouts, {report.recipe.rows}]\nconfigs:\n"
+        f"  - config_name: default\n    data_files:\n{config}---\n\n# Rollouts as {report.recipe.rows}\n\n"
+        f"{facts}\n{dropped}\n{MARK}{made}\n"
+    )

@@ -1,0 +1,135 @@
+"""What an export is asked for: which files, which rollouts, which form. Presets are defaults for several of these.
+
+The parameters of ``ng_export`` and of ``export_rollouts``; descriptions are their help.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from nemo_gym.metrics.fields import PASS_THRESHOLD
+
+Format = Literal["sft", "sft_tokens", "dpo", "kto", "rl", "sharegpt", "atif", "parquet", "hf"]
+Container = Literal["jsonl", "parquet", "hf"]
+TOKEN_FORMATS: Final = frozenset({"sft_tokens", "rl"})
+# The thresholds of the reference's tutorial on offline training.
+NEMO: Final[Mapping[str, Any]] = {
+    "min_reward": 0.5,
+    "success": True,
+    "min_turns": 2,
+    "max_turns": 20,
+    "complete": False,
+}
+NEMO_PAIRS: Final[Mapping[str, Any]] = {"min_margin": 0.1, "complete": False}
+
+
+class Recipe(BaseModel):
+    """Parameters of ``ng_export``."""
+
+    input: str | list[str] = Field(description="Rollout file, pattern (`'results/*.jsonl'`), or several of them.")
+    output: str = Field(description="File (.jsonl, .parquet) or, for a dataset, folder to write.")
+    format: Format = Field(description="What rows to make; parquet and hf are sft rows in that container.")
+    container: Container | None = Field(
+        default=None, description="How rows are stored; by default what the name of the output says."
+    )
+    preset: Literal["nemo"] | None = Field(
+        default=None, description="nemo: thresholds and rows of NeMo Gym's tutorial on offline training."
+    )
+    seed: int = Field(default=0, description="Decides what is drawn: the split, and which of equals are taken.")
+    overwrite: bool = Field(default=False, description="Replace the output if it exists.")
+
+    filter: str = Field(default="", description="Rollouts to take, in the viewer's language: `tool_calls > 3`.")
+    model: str | None = Field(default=None, description="Take the rollouts of this model only.")
+    mixed_models: bool = Field(default=False, description="Allow rollouts of several models in one export.")
+    min_reward: float | None = Field(default=None, description="Lowest reward.")
+    max_reward: float | None = Field(default=None, description="Highest reward.")
+    success: bool | None = Field(
+        default=None,
+        description="Take what succeeded (or, if false, what did not): field success, else pass_threshold.",
+    )
+    complete: bool | None = Field(
+        default=None, description="Leave out answers that were cut off; default for sft, sft_tokens and sharegpt."
+    )
+    continuity: bool | None = Field(
+        default=None, description="Leave out rollouts whose tokens are not one sequence; always so for rl."
+    )
+    min_turns: int | None = Field(default=None, ge=0, description="Fewest turns of the model.")
+    max_turns: int | None = Field(default=None, ge=0, description="Most turns of the model.")
+    min_tokens: int | None = Field(default=None, ge=0, description="Fewest tokens the model wrote.")
+    max_tokens: int | None = Field(default=None, ge=0, description="Most tokens the model wrote.")
+    unique: bool = Field(default=False, description="Leave out a rollout whose text, normalised, was there before.")
+    near_duplicates: float | None = Field(
+        default=None, gt=0, lt=1, description="Leave out texts at least this similar (Jaccard) to one taken before."
+    )
+
+    pass_threshold: float = Field(default=PASS_THRESHOLD, description="From which reward on a task counts as solved.")
+    mixed_rewards: bool = Field(default=False, description="Only tasks whose rollouts got different rewards.")
+    min_solve_rate: float | None = Field(default=None, ge=0, le=1, description="Only tasks solved at least so often.")
+    max_solve_rate: float | None = Field(default=None, ge=0, le=1, description="Only tasks solved at most so often.")
+    best_per_task: int | None = Field(default=None, ge=1, description="Of each task the n rollouts of highest reward.")
+    first_solved: int | None = Field(default=None, ge=1, description="Of each task the first n that solved it.")
+    max_per_task: int | None = Field(default=None, ge=1, description="Of each task at most n, drawn by seed.")
+    balance_by: str | None = Field(default=None, description="Field by whose values rollouts are balanced.")
+    max_per_value: int = Field(default=100, ge=1, description="Most rollouts for each value of balance_by.")
+    validation: float = Field(default=0.0, ge=0, lt=1, description="Share of tasks for a validation split.")
+
+    shape: Literal["messages", "prompt_completion"] = Field(default="messages", description="Rows of sft.")
+    reasoning: Literal["think", "reasoning_content", "drop"] = Field(
+        default="think", description="Reasoning: inside the text, in a field of its own, or left out."
+    )
+    arguments: Literal["text", "object"] = Field(
+        default="text", description="Arguments of tool calls: JSON text as OpenAI wants it, or objects (jsonl only)."
+    )
+    metadata: bool = Field(default=False, description="Add task, rollout, reward, agent and model to each row.")
+    on_break: Literal["drop", "split"] = Field(
+        default="drop", description="sft_tokens: what to do where the tokens are not one sequence."
+    )
+    names: Literal["plain", "verl", "skyrl", "openrlhf"] = Field(default="plain", description="Field names of rl.")
+    pairs: Literal["best_worst", "all"] = Field(default="best_worst", description="dpo: which pairs of a task.")
+    pairs_per_task: int = Field(default=1, ge=1, description="dpo: most pairs of a task.")
+    min_margin: float = Field(default=1e-6, ge=0, description="dpo: least difference of rewards.")
+    max_length_ratio: float | None = Field(default=None, ge=1, description="dpo: how much longer one may be.")
+    rows_per_file: int = Field(default=50_000, ge=1, description="hf: rows in each file.")
+    licence: str = Field(default="other", description="hf: licence named on the card.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("preset") != "nemo":
+            return given
+        return {**(NEMO_PAIRS if given.get("format") == "dpo" else NEMO), **given}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.arguments == "object" and self.stored_as != "jsonl":
+            raise ValueError("arguments=object needs a .jsonl output: a column of a table has one type")
+        if self.preset == "nemo" and (self.rows not in ("sft", "dpo") or self.stored_as != "jsonl"):
+            raise ValueError("preset=nemo has rows for format=sft and format=dpo, in a .jsonl file")
+        return self
+
+    @property
+    def rows(self) -> str:
+        """The form of the rows, whatever holds them."""
+        return "sft" if self.format in ("parquet", "hf") else self.format
+
+    @property
+    def stored_as(self) -> Container:
+        """What holds the rows."""
+        if self.container or self.format in ("parquet", "hf"):
+            return self.container or ("parquet" if self.format == "parquet" else "hf")
+        if self.output.endswith(".parquet"):
+            return "parquet"
+        return "jsonl" if self.output.endswith((".jsonl", ".json")) else "hf"
+
+    @property
+    def only_complete(self) -> bool:
+        """Whether answers that were cut off are left out."""
+        return self.rows in ("sft", "sft_tokens", "sharegpt") if self.complete is None else self.complete
+
+    @property
+    def by_task(self) -> bool:
+        """Whether a rollout can be judged only once all rollouts of its task are known."""
+        rules = (self.min_solve_rate, self.max_solve_rate, self.best_per_task, self.first_solved, self.max_per_task)
+        asked = any(rule is not None for rule in (*rules, self.balance_by))
+        return self.rows in ("dpo", "rl") or self.mixed_rewards or asked

@@ -1,0 +1,214 @@
+"""Rollout files as a stream of rollouts, and how many lines were left out for which reason.
+
+A failed rollout, or one without a reward, is left out here and never becomes a sample with reward 0. Of lines that are
+there twice, such as in a shard and in the file it was merged into, the first counts.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.io.files import BUFFER_BYTES, role_of
+from nemo_gym.io.json import encode
+from nemo_gym.io.lines import parse_line
+from nemo_gym.metrics.fields import agent_of, as_number, output_of, usage_of
+from nemo_gym.schemas.rows import (
+    NG_FAILURE_CLASS_KEY,
+    RESPONSE_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+
+_MAGIC: Final = frozenset("*?[")
+UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
+    "is not JSON",
+    "is not a rollout",
+    "failed",
+    "has no reward",
+    "is there twice",
+)
+
+
+@dataclass
+class Rollout:
+    """One line of a rollout file. Group and advantage are filled in by those who know the other rollouts."""
+
+    record: dict[str, Any]
+    path: Path
+    line: int
+    start: int  # of the line, in bytes
+    reward: float
+    params: Mapping[str, Any]  # the request to the model
+    response: Mapping[str, Any]  # the answer of the agent
+    output: list[Any]
+    advantage: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """Where a person finds it."""
+        return f"{self.path}:{self.line}"
+
+    @cached_property
+    def prompt_digest(self) -> bytes:
+        """Stands for what was asked, whatever number its task had."""
+        asked = [self.params.get("instructions"), self.params.get("input")]
+        return hashlib.blake2b(encode(asked), digest_size=12).digest()
+
+    @cached_property
+    def task(self) -> bytes:
+        """Stands for the task: files of other runs may number other tasks the same, so the prompt is part of it."""
+        name = self.record.get("task_id", self.record.get(TASK_INDEX_KEY_NAME))
+        return self.prompt_digest + str(name).encode("utf-8", "replace")
+
+    @property
+    def rollout(self) -> int:
+        """Which repeat of its task it is."""
+        index = self.record.get(ROLLOUT_INDEX_KEY_NAME)
+        return index if isinstance(index, int) else self.line
+
+    @property
+    def model(self) -> str:
+        """The model that made it."""
+        return str(self.response.get("model") or "unknown")
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that made it."""
+        return agent_of(self.record)
+
+    @property
+    def written_tokens(self) -> int:
+        """How many tokens the model wrote; where nobody counted, a quarter of the characters."""
+        used = usage_of(self.record).get("output_tokens")
+        return used if isinstance(used, int) else len(encode(self.output)) // 4
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the answer ends where a limit was, not where the model wanted to end."""
+        return bool(self.response.get("incomplete_details")) or self.response.get("status") == "incomplete"
+
+    def labels(self) -> dict[str, Any]:
+        """Where a row comes from."""
+        return {
+            "task": self.record.get(TASK_INDEX_KEY_NAME),
+            "rollout": self.record.get(ROLLOUT_INDEX_KEY_NAME),
+            "reward": self.reward,
+            "agent": self.agent,
+            "model": self.model,
+        }
+
+
+@dataclass
+class Drops:
+    """How many rollouts each rule dropped, and the first of them."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, rule: str, place: str) -> None:
+        """Count one."""
+        self.counts[rule] = self.counts.get(rule, 0) + 1
+        self.examples.setdefault(rule, place)
+
+
+def find_rollout_files(patterns: str | Sequence[str]) -> list[Path]:
+    """The files that paths and patterns name; a pattern does not mean the other files of a run."""
+    if isinstance(patterns, str):
+        patterns = [patterns] if Path(patterns).exists() else patterns.split(",")
+    found: dict[Path, None] = {}
+    for pattern in map(str.strip, patterns):
+        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
+        if Path(expanded).is_dir():
+            raise ConfigError(f"{pattern} is a folder", hint=f"+input='{pattern}/*.jsonl' takes all files in it")
+        if Path(expanded).exists():
+            found[Path(expanded)] = None
+        elif _MAGIC & set(pattern):
+            paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
+            found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
+        else:
+            raise ConfigPathNotFoundError(f"{pattern}: no such file", hint="correct +input=<rollout file or pattern>")
+    if not found:
+        raise ConfigPathNotFoundError(
+            f"no rollout file matches {', '.join(patterns)}", hint="correct +input=<rollout file or pattern>"
+        )
+    return list(found)
+
+
+@dataclass
+class RolloutReader:
+    """Reads the rollouts of several files, one at a time."""
+
+    paths: Sequence[Path]
+    drops: Drops = field(default_factory=Drops)
+    lines: int = 0
+    advance: Callable[[int], object] = lambda _: None  # is told how many bytes were read
+
+    def __iter__(self) -> Iterator[Rollout]:
+        """All rollouts, in the order of the files."""
+        seen: set[int] = set()
+        for path in self.paths:
+            start = 0
+            with path.open("rb", buffering=BUFFER_BYTES) as file:
+                for number, line in enumerate(file, 1):
+                    begin, start = start, start + len(line)
+                    self.advance(len(line))
+                    if line.isspace():
+                        continue
+                    self.lines += 1
+                    found = _read(line, path, number, begin)
+                    if isinstance(found, Rollout):
+                        mark = hash(line)
+                        if mark not in seen:
+                            seen.add(mark)
+                            yield found
+                            continue
+                        found = REPEATED
+                    self.drops.add(found, f"{path}:{number}")
+
+
+def _read(line: bytes, path: Path, number: int, start: int) -> Rollout | str:
+    try:
+        record = parse_line(line)
+    except ValueError:  # a torn line, if it is the last
+        return UNREADABLE
+    if not isinstance(record, dict):
+        return NOT_A_ROLLOUT
+    if record.get(NG_FAILURE_CLASS_KEY) is not None:
+        return FAILED
+    output = output_of(record)
+    if output is None or not set(map(type, output)) <= {dict}:
+        return NOT_A_ROLLOUT
+    reward = as_number(record.get("reward"))
+    if reward is None or reward - reward != 0:  # NaN and infinities are not rewards
+        return NO_REWARD
+    params, response = _mapping(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _mapping(record, RESPONSE_KEY_NAME)
+    return Rollout(record, path, number, start, float(reward), params, response, output)
+
+
+def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def read_at(places: Iterable[tuple[Path, int, int]]) -> Iterator[Rollout]:
+    """Rollouts that were read before, by file, line and first byte."""
+    opened: dict[Path, Any] = {}
+    try:
+        for path, number, start in places:
+            if path not in opened:
+                opened[path] = path.open("rb")
+            opened[path].seek(start)
+            found = _read(opened[path].readline(), path, number, start)
+            if not isinstance(found, Rollout):
+                raise ConfigError(f"{path} changed while it was exported", hint="export again when it is complete")
+            yield found
+    finally:
+        for file in opened.values():
+            file.close()

@@ -1,0 +1,104 @@
+"""Token sequences with rewards for offline reinforcement learning, under the field names of several trainers.
+
+Advantages are relative to the exported rollouts of the same task. A group in which all got the same reward has
+advantages of zero. Each row is one rollout, and its tokens are one growing sequence.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.records import Rollout
+from nemo_gym.export.select import SAME, Candidate
+from nemo_gym.export.sft import Row, UnfitError, prompt_messages
+from nemo_gym.export.tokens import TokenSpan, token_spans
+
+
+def group_advantages(found: Iterable[Candidate]) -> dict[tuple[Any, int], float]:
+    """For each rollout, by file and line: how much better than its siblings, in standard deviations."""
+    tasks: dict[bytes, list[Candidate]] = defaultdict(list)
+    for one in found:
+        tasks[one.task].append(one)
+    advantages = {}
+    for members in tasks.values():
+        rewards = [one.reward for one in members]
+        mean, spread = statistics.fmean(rewards), statistics.pstdev(rewards)
+        for one in members:
+            advantages[one.path, one.line] = (one.reward - mean) / spread if spread > SAME else 0.0
+    return advantages
+
+
+def rl_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+    """A row under the names that the recipe asks for."""
+    spans = token_spans(one.output)
+    if len(spans) > 1:
+        raise UnfitError("is not one sequence of tokens")
+    yield _NAMES[recipe.names](one, spans[0], recipe) | (one.labels() if recipe.metadata else {})
+
+
+def _plain(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+    return {
+        "input_ids": span.ids,
+        "loss_mask": span.mask,
+        "log_probs": span.log_probs,
+        "reward": one.reward,
+        "advantage": one.advantage,
+        "group": one.task.hex(),
+    }
+
+
+def _verl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
+    """Columns of verl's prompt datasets, and the tensors of a finished rollout under their names in its batches."""
+    start = span.prompt_length
+    answer = len(span.ids) - start
+    return {
+        "data_source": one.agent or "rollouts",
+        "prompt": prompt_messages(one, recipe),
+        "ability": "agent",
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "extra_info": {"index": one.rollout, "split": "train"},
+        "uid": one.task.hex(),
+        "prompts": span.ids[:start],
+        "responses": span.ids[start:],
+        "response_mask": span.mask[start:],
+        "rollout_log_probs": span.log_probs[start:],
+        # The reward comes with the last token of the answer.
+        "token_level_scores": [0.0] * (answer - 1) + [one.reward],
+        "advantages": [one.advantage * sampled for sampled in span.mask[start:]],
+    }
+
+
+def _skyrl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+    start = span.prompt_length
+    return {
+        "prompt_token_ids": span.ids[:start],
+        "response_ids": span.ids[start:],
+        "loss_masks": span.mask[start:],
+        "rollout_logprobs": span.log_probs[start:],
+        "rewards": one.reward,
+        "advantages": one.advantage,
+        "stop_reasons": "length" if one.cut_off else "stop",
+        "uid": one.task.hex(),
+    }
+
+
+def _openrlhf(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+    return {
+        "sequences": span.ids,
+        "attention_mask": [1] * len(span.ids),
+        "action_mask": span.mask,
+        "rollout_log_probs": span.log_probs,
+        "rewards": one.reward,
+        "advantages": [one.advantage * sampled for sampled in span.mask],
+        "index": one.task.hex(),
+    }
+
+
+_NAMES: Final[Mapping[str, Callable[[Rollout, TokenSpan, Recipe], Row]]] = {
+    "plain": _plain,
+    "verl": _verl,
+    "skyrl": _skyrl,
+    "openrlhf": _openrlhf,
+}

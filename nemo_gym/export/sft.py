@@ -1,0 +1,155 @@
+"""Rollouts as conversations: messages with tools, tool calls and results; ``sharegpt``; the reference's own rows.
+
+What a chat can't hold (images in a table, items of unknown type) is an ``UnfitError``: the row is dropped and counted,
+never exported without it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages, options_to_chat
+from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.records import Rollout
+from nemo_gym.export.select import field_text
+
+Row = dict[str, Any]
+Messages = list[dict[str, Any]]
+_SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt"}
+
+
+class UnfitError(ValueError):
+    """A rollout that the format can't hold; its text is the reason."""
+
+
+def prompt_items(one: Rollout) -> list[dict[str, Any]]:
+    """What the model was asked, as items."""
+    asked, instructions = one.params.get("input"), one.params.get("instructions")
+    items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    if not isinstance(items, list) or not items:
+        raise UnfitError("has no prompt")
+    return [*([{"role": "system", "content": instructions}] if instructions else []), *items]
+
+
+def prompt_messages(one: Rollout, recipe: Recipe) -> Messages:
+    """What the model was asked, as chat messages."""
+    return _messages(prompt_items(one), recipe)
+
+
+def answer_messages(one: Rollout, recipe: Recipe) -> Messages:
+    """What the model said and did, with the results of its tools."""
+    messages = _messages(one.output, recipe)
+    if not any(message["role"] == "assistant" for message in messages):
+        raise UnfitError("says nothing")
+    return messages
+
+
+def _messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages:
+    state = ResponsesConverterState(past_reasoning=recipe.reasoning)
+    try:
+        messages = items_to_messages(items, state)
+    except UnsupportedContentError:
+        raise UnfitError("has content that a chat can't hold") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UnfitError("has items that are not valid") from None
+    if state.lost:
+        raise UnfitError(f"has {state.lost[0]}")
+    for message in messages:
+        if len(message) > 2 or type(message["content"]) is not str:  # most are a role and a text
+            _tidy(message, recipe)
+    return messages
+
+
+def _tidy(message: dict[str, Any], recipe: Recipe) -> None:
+    content = message["content"]
+    if content is None:
+        message["content"] = ""  # chat templates add to it
+    elif not isinstance(content, str):
+        texts = [part.get("text") for part in content if part["type"] == "text"]
+        if len(texts) == len(content):
+            message["content"] = "".join(texts)
+        elif recipe.stored_as != "jsonl":
+            raise UnfitError("has images or files, which a table can't hold")
+    if message.pop("refusal", None) and not message["content"]:
+        raise UnfitError("is a refusal")
+    for call in message.get("tool_calls", ()) if recipe.arguments == "object" else ():
+        call["function"]["arguments"] = _parsed(call["function"]["arguments"])
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        raise UnfitError("has tool calls whose arguments are not JSON") from None
+
+
+def tools_of(one: Rollout, recipe: Recipe) -> dict[str, Any]:
+    """The tools of a conversation, as a field for its row; as text where the row becomes part of a table."""
+    given = one.params.get("tools")
+    tools = options_to_chat({"tools": given}).options.get("tools") if given else None
+    if recipe.stored_as != "jsonl":
+        return {"tools": json.dumps(tools) if tools else None}
+    return {"tools": tools} if tools else {}
+
+
+def sft_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+    """A conversation for supervised training."""
+    if recipe.preset == "nemo":
+        yield nemo_row(one.record)
+        return
+    prompt, answer = prompt_messages(one, recipe), answer_messages(one, recipe)
+    row: Row = {"messages": prompt + answer}
+    if recipe.shape == "prompt_completion":
+        row = {"prompt": prompt, "completion": answer}
+    yield row | tools_of(one, recipe) | (one.labels() if recipe.metadata else {})
+
+
+def nemo_row(record: Mapping[str, Any]) -> Row:
+    """A row as the reference's tutorial makes it: items of the response as they are."""
+    output, reward = (record.get("response") or {}).get("output"), record.get("reward", 0)
+    return {"messages": output, "reward": reward, "task_type": field_text(record, "metadata.task_type")}
+
+
+def sharegpt_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+    """A conversation as Axolotl and LLaMA-Factory read it: speakers take turns, calls and results are JSON text."""
+    turns: list[dict[str, str]] = []
+    for message in prompt_messages(one, recipe) + answer_messages(one, recipe):
+        if not isinstance(message["content"], str):
+            raise UnfitError("has images or files, which sharegpt can't hold")
+        if message.get("tool_calls"):
+            if message["content"].strip():
+                raise UnfitError("has text beside a tool call, which sharegpt can't hold")
+            _add_turn(turns, "function_call", _call_text(message["tool_calls"]))
+        else:
+            _add_turn(turns, _SPEAKERS.get(message["role"], "observation"), message["content"])
+    system = [turn["value"] for turn in turns if turn["from"] == "system"]
+    talk = [turn for turn in turns if turn["from"] != "system"]
+    row: Row = {"conversations": talk} | (
+        {"system": "\n".join(system)} if system or recipe.stored_as != "jsonl" else {}
+    )
+    tools = tools_of(one, recipe).get("tools")
+    if tools:
+        row["tools"] = tools if isinstance(tools, str) else json.dumps([tool["function"] for tool in tools])
+    yield row | (one.labels() if recipe.metadata else {})
+
+
+def _add_turn(turns: list[dict[str, str]], speaker: str, text: str) -> None:
+    """Add what is said; results of calls that were made together are one turn."""
+    if turns and speaker == "observation" and turns[-1]["from"] == "observation":
+        turns[-1]["value"] += "\n" + text
+    else:
+        turns.append({"from": speaker, "value": text})
+
+
+def _call_text(calls: list[dict[str, Any]]) -> str:
+    made = []
+    for call in calls:
+        arguments = call["function"]["arguments"]
+        made.append(
+            {
+                "name": call["function"]["name"],
+                "arguments": _parsed(arguments) if isinstance(arguments, str) else arguments,
+            }
+        )
+    return json.dumps(made[0] if len(made) == 1 else made, ensure_ascii=False)

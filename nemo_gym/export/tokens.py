@@ -1,0 +1,87 @@
+"""The very tokens of a rollout: what was read, what was sampled, and how likely that was.
+
+Never text that was tokenized again. As long as each call's prompt begins with everything before it, a rollout is one
+growing sequence. Where it does not, a new sequence begins, so that no mask ever covers tokens that were not sampled.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.records import Rollout
+from nemo_gym.export.sft import Row, UnfitError
+from nemo_gym.metrics.continuity import TRAINABLE
+
+IGNORED: Final = -100  # the label that losses of transformers leave out
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """Tokens in the order in which the model saw them; ``mask`` is 1 where it sampled them itself."""
+
+    ids: list[int]
+    mask: list[int]
+    log_probs: list[float]  # 0 where nothing was sampled, or nobody wrote it down
+
+    @property
+    def prompt_length(self) -> int:
+        """How many tokens there are before the first that was sampled."""
+        return self.mask.index(1)
+
+    def labels(self) -> list[int]:
+        """The tokens to learn, all others marked as ignored."""
+        return [token if sampled else IGNORED for token, sampled in zip(self.ids, self.mask, strict=True)]
+
+
+def token_spans(output: Sequence[Mapping[str, Any]]) -> list[TokenSpan]:
+    """The sequences of a rollout: one, unless its history was rewritten on the way."""
+    spans: list[TokenSpan] = []
+    for item in output:
+        generated = item.get(TRAINABLE)
+        if generated is None:
+            continue
+        prompt: Any = item.get("prompt_token_ids")
+        if not _are_ids(prompt) or not _are_ids(generated):
+            raise UnfitError("has token ids that are not lists of whole numbers")
+        if not generated:
+            continue
+        if not spans or prompt[: len(spans[-1].ids)] != spans[-1].ids:
+            spans.append(TokenSpan([], [], []))
+        _extend(spans[-1], prompt, generated, item.get("generation_log_probs") or ())
+    if not spans:
+        raise UnfitError("has no token ids")
+    return spans
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= {int}
+
+
+def _extend(span: TokenSpan, prompt: list[int], generated: list[int], log_probs: Sequence[float]) -> None:
+    read = prompt[len(span.ids) :]
+    known = list(log_probs) if len(log_probs) == len(generated) else [0.0] * len(generated)
+    span.ids.extend(read + generated)
+    span.mask.extend([0] * len(read) + [1] * len(generated))
+    span.log_probs.extend([0.0] * len(read) + known)
+
+
+def token_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+    """Rows for supervised training on tokens: the loss is taken where the model itself wrote."""
+    for span in token_spans(one.output):
+        row: Row = {"input_ids": span.ids, "labels": span.labels(), "completion_mask": span.mask}
+        yield row | (one.labels() if recipe.metadata else {})
+
+
+def message_log(output: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """One sequence in segments, as NeMo RL keeps them; ``UnfitError`` if there is not exactly one."""
+    spans = token_spans(output)
+    if len(spans) > 1:
+        raise UnfitError("is not one sequence of tokens")
+    segments: list[Row] = []
+    for sampled, places in groupby(range(len(spans[0].ids)), spans[0].mask.__getitem__):
+        at = list(places)
+        segment: Row = {"role": "assistant" if sampled else "user", "token_ids": spans[0].ids[at[0] : at[-1] + 1]}
+        segments.append(segment | ({"log_probs": spans[0].log_probs[at[0] : at[-1] + 1]} if sampled else {}))
+    return segments

@@ -1,0 +1,169 @@
+"""The rows of each format."""
+
+import json
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+
+QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 0."}]
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+ANSWER = [
+    {"role": "assistant", "content": "<think>Let me add.</think>", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "3"},
+    {"role": "assistant", "content": "The sum is 0."},
+]
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+
+
+def test_sft_rows_are_messages_with_tools_calls_and_results(export):
+    assert export([export.make()]) == [{"messages": QUESTION + ANSWER, "tools": TOOLS}]
+    split = export([export.make()], shape="prompt_completion")
+    assert split == [{"prompt": QUESTION, "completion": ANSWER, "tools": TOOLS}]
+
+
+def test_reasoning_and_arguments_take_the_form_that_is_asked_for(export):
+    row = export([export.make()], reasoning="drop", arguments="object")[0]
+    assert row["messages"][2] == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [CALL | {"function": {"name": "add", "arguments": {"a": 1}}}],
+    }
+    row = export([export.make()], reasoning="reasoning_content")[0]
+    assert (row["messages"][2]["content"], row["messages"][2]["reasoning_content"]) == ("", "Let me add.")
+
+
+def test_what_a_format_can_not_hold_is_dropped_and_counted(export, tmp_path):
+    image, odd = export.make(1), export.make(2)
+    image["responses_create_params"]["input"] = [{"role": "user", "content": [IMAGE]}]
+    odd["response"]["output"].append({"type": "computer_call", "id": "x"})
+    rows = export([export.make(), image, odd])
+    assert [row["messages"][1]["content"] for row in rows] == [
+        "Add 0.",
+        [{"type": "image_url", "image_url": {"url": IMAGE["image_url"]}}],
+    ]
+    assert export.dropped() == {"has items of type computer_call": 1}
+    pytest.importorskip("pyarrow", reason="tables need the extra 'export'")
+    export([export.make(), image], output=str(tmp_path / "rows.parquet"))
+    assert export.dropped() == {"has images or files, which a table can't hold": 1}
+
+
+def test_sharegpt_speakers_take_turns(export):
+    row = export([export.make()], format="sharegpt", reasoning="drop")[0]
+    assert [turn["from"] for turn in row["conversations"]] == ["human", "function_call", "observation", "gpt"]
+    assert json.loads(row["conversations"][1]["value"]) == {"name": "add", "arguments": {"a": 1}}
+    assert row["system"] == "Be brief."
+    assert json.loads(row["tools"])[0]["name"] == "add"
+
+
+def test_token_rows_hold_what_was_sampled_and_mask_the_rest(export):
+    row = export([export.make()], format="sft_tokens")[0]
+    assert row["input_ids"] == [1, 2, 0, 10, 11, 3, 20]
+    assert row["labels"] == [-100, -100, -100, 10, 11, -100, 20]
+    assert row["completion_mask"] == [0, 0, 0, 1, 1, 0, 1]
+
+
+def test_a_history_that_was_rewritten_is_dropped_or_becomes_several_sequences(export):
+    broken = export.make(1)
+    broken["response"]["output"][3]["prompt_token_ids"] = [1, 2, 1, 99, 3]
+    rollouts = [export.make(), broken]
+    assert len(export(rollouts, format="sft_tokens")) == 1
+    assert export.dropped() == {"continuity": 1}
+    rows = export(rollouts, format="sft_tokens", on_break="split")
+    assert [row["labels"] for row in rows[1:]] == [[-100] * 3 + [10, 11], [-100] * 5 + [20]]
+    assert len(export(rollouts, format="rl", continuity=False)) == 1
+
+
+def test_token_formats_refuse_rollouts_without_token_ids(export):
+    bare = export.make()
+    for item in bare["response"]["output"]:
+        item.pop("generation_token_ids", None)
+    with pytest.raises(ConfigError, match="1 by “token ids”") as raised:
+        export([bare], format="rl")
+    assert "return_token_id_information" in (raised.value.hint or "")
+    unscored = export.make(1)
+    unscored["response"]["output"][3]["generation_log_probs"] = None
+    assert len(export([export.make(), unscored], format="rl")) == 1
+    assert export.dropped() == {"log-probabilities": 1}
+
+
+def test_rl_rows_carry_advantages_relative_to_their_group(export):
+    rewards = {(0, 0): 1.0, (0, 1): 0.0, (1, 0): 0.5, (1, 1): 0.5}
+    rows = export([export.make(*key, reward) for key, reward in rewards.items()], format="rl")
+    assert [row["advantage"] for row in rows] == [1.0, -1.0, 0.0, 0.0]
+    assert rows[0]["group"] == rows[1]["group"] != rows[2]["group"]
+    assert rows[0]["log_probs"] == [0, 0, 0, -0.5, -0.25, 0, -1.0]
+    assert rows[0]["loss_mask"] == [0, 0, 0, 1, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "fields"),
+    [
+        (
+            "verl",
+            {"data_source", "prompt", "reward_model", "extra_info", "uid", "prompts", "responses", "response_mask"},
+        ),
+        ("skyrl", {"prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons", "rollout_logprobs"}),
+        ("openrlhf", {"sequences", "attention_mask", "action_mask", "rollout_log_probs", "rewards", "advantages"}),
+    ],
+)
+def test_rl_rows_have_the_names_of_trainers(export, names, fields):
+    rows = export([export.make(0, n, float(n)) for n in range(2)], format="rl", names=names)
+    assert fields <= set(rows[0])
+    if names != "openrlhf":
+        answer = rows[1].get("responses") or rows[1]["response_ids"]
+        assert answer == [10, 11, 3, 21]
+    if names == "verl":
+        assert rows[1]["token_level_scores"] == [0.0, 0.0, 0.0, 1.0]
+        assert rows[1]["advantages"] == [1.0, 1.0, 0.0, 1.0]
+
+
+def test_dpo_pairs_are_of_one_task_the_widest_margins_first(export):
+    rewards = {0: (0.0, 1.0, 0.5, 0.25), 1: (1.0, 1.0), 2: (0.5, 0.6)}
+    rollouts = [export.make(task, n, reward) for task, many in rewards.items() for n, reward in enumerate(many)]
+    rows = export(rollouts, format="dpo", min_margin=0.2, metadata=True)
+    assert [(row["score_chosen"], row["score_rejected"]) for row in rows] == [(1.0, 0.0)]
+    assert rows[0]["prompt"] == QUESTION
+    assert rows[0]["chosen"][-1]["content"] == "The sum is 1."
+    assert rows[0]["rejected"][-1]["content"] == "The sum is 0."
+    assert export.dropped() == {"in no pair": 6}
+    rows = export(rollouts, format="dpo", pairs="all", pairs_per_task=3, metadata=True)
+    margins = [row["score_chosen"] - row["score_rejected"] for row in rows]
+    assert margins == pytest.approx([1.0, 0.75, 0.5, 0.1])
+    assert len(export(rollouts, format="dpo", pairs_per_task=2)) == 3
+
+
+def test_pairs_can_be_held_to_similar_length(export):
+    long = export.make(0, 1, 0.0, response={"usage": {"output_tokens": 30}})
+    rollouts = [export.make(0, 0, 1.0), long, export.make(0, 2, 0.5)]
+    rows = export(rollouts, format="dpo", pairs="all", pairs_per_task=9, max_length_ratio=2, metadata=True)
+    assert [(row["score_chosen"], row["score_rejected"]) for row in rows] == [(1.0, 0.5)]
+
+
+def test_kto_rows_have_a_thumb(export):
+    rows = export([export.make(0, 0, 1.0), export.make(0, 1, 0.5)], format="kto")
+    assert [row["label"] for row in rows] == [True, False]
+    assert rows[0]["completion"] == ANSWER
+
+
+def test_a_trajectory_has_steps_with_calls_and_what_they_returned(export):
+    row = export([export.make()], format="atif")[0]
+    assert [(step["step_id"], step["source"]) for step in row["steps"]] == [
+        (1, "system"),
+        (2, "user"),
+        (3, "agent"),
+        (4, "agent"),
+    ]
+    call = row["steps"][2]
+    assert call["reasoning_content"] == "Let me add."
+    assert call["tool_calls"] == [{"tool_call_id": "c1", "function_name": "add", "arguments": {"a": 1}}]
+    assert call["observation"] == {"results": [{"source_call_id": "c1", "content": "3"}]}
+    assert call["metrics"]["completion_token_ids"] == [10, 11]
+    assert row["agent"]["model_name"] == "tiny"
+
+
+def test_the_validator_of_the_trajectory_format_accepts_every_row(export):
+    trajectories = pytest.importorskip("harbor.models.trajectories", reason="needs harbor, which has the validator")
+    for row in export([export.make(n) for n in range(3)], format="atif"):
+        trajectories.Trajectory.model_validate(row)

@@ -1,0 +1,152 @@
+"""Which rollouts are exported: rules compose, are counted one by one, and name an example."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.pipeline import export_rollouts
+from nemo_gym.export.recipe import Recipe
+
+REWARDS = {0: (0.0, 0.0, 0.0, 0.0), 1: (0.0, 1.0, 0.0, 1.0), 2: (1.0, 1.0, 1.0, 1.0), 3: (0.25, 0.5, 0.75, 1.0)}
+
+
+@pytest.fixture
+def rollouts(export):
+    return [export.make(task, n, reward) for task, rewards in REWARDS.items() for n, reward in enumerate(rewards)]
+
+
+def keys(rows):
+    return [(row["task"], row["rollout"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ({"min_reward": 0.5, "max_reward": 0.75}, [(3, 1), (3, 2)]),
+        ({"filter": "reward > 0.6 and task == 3"}, [(3, 2), (3, 3)]),
+        ({"success": True, "filter": "task < 2"}, [(1, 1), (1, 3)]),
+        ({"success": False, "filter": "task == 1"}, [(1, 0), (1, 2)]),
+        ({"first_solved": 1}, [(1, 1), (2, 0), (3, 3)]),
+        ({"best_per_task": 2, "mixed_rewards": True}, [(1, 1), (1, 3), (3, 2), (3, 3)]),
+        ({"min_solve_rate": 0.5, "max_solve_rate": 0.9}, [(1, 0), (1, 1), (1, 2), (1, 3)]),
+        # The solve rate is that of all rollouts, not of those that other rules left.
+        ({"max_solve_rate": 0.5, "min_reward": 1}, [(1, 1), (1, 3), (3, 3)]),
+        ({"min_turns": 3, "filter": "task == 0"}, []),
+        ({"max_tokens": 2, "filter": "task == 0"}, []),
+        ({"min_turns": 2, "max_turns": 2, "filter": "task == 0"}, [(0, n) for n in range(4)]),
+    ],
+)
+def test_rules_compose(export, rollouts, rules, kept):
+    if kept:
+        assert keys(export(rollouts, metadata=True, **rules)) == kept
+    else:
+        with pytest.raises(ConfigError, match="no rollout is left of 16"):
+            export(rollouts, metadata=True, **rules)
+
+
+def test_every_rule_counts_what_it_dropped_and_names_the_first(export, rollouts):
+    export(rollouts, min_reward=0.25, max_reward=0.9, best_per_task=1)
+    assert export.dropped() == {"min_reward=0.25": 6, "max_reward=0.9": 7, "best_per_task=1": 2}
+    assert export.report.drops.examples["max_reward=0.9"].endswith("rollouts.jsonl:6")
+    assert "written: 1 rows (1 train) from 1 rollouts of 1 tasks" in export.report.text()
+
+
+def test_what_is_not_a_scored_rollout_is_never_a_sample(export, tmp_path):
+    good, failed = export.make(), export.make(1, reward=0.0, _ng_failure_class="timeout")
+    lines = [good, failed, export.make(2, reward=None), export.make(3, reward=float("nan")), {"reward": 1}, [1], good]
+    text = "\n".join(map(json.dumps, lines)) + '\n{"reward": 1.0, "respon'
+    (tmp_path / "torn.jsonl").write_text(text)
+    recipe = Recipe(input=str(tmp_path / "torn.jsonl"), output=str(tmp_path / "out.jsonl"), format="kto")
+    report = export_rollouts(recipe)
+    assert report.rows.total() == 1
+    assert report.drops.counts == {
+        "failed": 1,
+        "has no reward": 2,
+        "is not a rollout": 2,
+        "is there twice": 1,
+        "is not JSON": 1,
+    }
+    assert report.lines == 8
+
+
+def test_answers_that_were_cut_off_are_left_out_of_supervised_data(export):
+    cut = export.make(0, 1, response={"incomplete_details": {"reason": "max_output_tokens"}})
+    assert len(export([export.make(), cut])) == 1
+    assert export.dropped() == {"complete": 1}
+    assert len(export([export.make(), cut], complete=False)) == 2
+
+
+def test_duplicates_are_judged_by_normalised_text_of_the_same_prompt(export):
+    texts = ["Four.", "  four ", "Five.", "FOUR!"]
+    rollouts = [export.make(0, n, text=text) for n, text in enumerate(texts)]
+    rows = export([*rollouts, export.make(1, text="four")], unique=True, metadata=True)
+    assert keys(rows) == [(0, 0), (0, 2), (1, 0)]
+
+
+def test_near_duplicates_are_left_out(export):
+    pytest.importorskip("datasketch", reason="near duplicates need the extra 'export'")
+    words = [f"word{n}" for n in range(60)]
+    texts = [" ".join(words), " ".join([*words, "more"]), " ".join(reversed(words))]
+    rows = export([export.make(n, text=text) for n, text in enumerate(texts)], near_duplicates=0.7, metadata=True)
+    assert keys(rows) == [(0, 0), (2, 0)]
+
+
+def test_drawing_depends_on_the_seed_and_not_on_the_order_of_the_file(export, rollouts):
+    first = keys(export(rollouts, max_per_task=1, metadata=True))
+    assert sorted(keys(export(rollouts[::-1], max_per_task=1, metadata=True))) == first
+    assert len({task for task, _ in first}) == 4
+    others = [keys(export(rollouts, max_per_task=1, metadata=True, seed=seed)) for seed in range(1, 5)]
+    assert any(other != first for other in others)
+
+
+def test_values_of_a_field_are_balanced(export):
+    rollouts = [export.make(n, metadata={"kind": "easy" if n else "hard"}) for n in range(9)]
+    rows = export(rollouts, balance_by="metadata.kind", max_per_value=3, metadata=True)
+    assert len(rows) == 4
+    assert (0, 0) in keys(rows)
+    first_come = export(rollouts, preset="nemo", success=None, balance_by="metadata.kind", max_per_value=2)
+    assert len(first_come) == 3
+
+
+def test_a_task_is_on_one_side_of_the_split_whatever_its_number(export, tmp_path):
+    rollouts = [export.make(task, n) for task in range(40) for n in range(3)]
+    renumbered = [export.make(task) | {"_ng_task_index": task + 100} for task in range(40)]
+    train = export([*rollouts, *renumbered], validation=0.25)
+    held_out = export.rows(tmp_path / "rows_validation.jsonl")
+    prompts = [{row["messages"][1]["content"] for row in rows} for rows in (train, held_out)]
+    assert not prompts[0] & prompts[1]
+    assert len(prompts[0] | prompts[1]) == 40
+    assert 4 <= len(prompts[1]) <= 16
+    assert len(train) + len(held_out) == 160
+
+
+def test_tasks_of_other_runs_with_the_same_number_are_other_tasks(export, tmp_path):
+    other = export.make(0, 0, 0.0)
+    other["responses_create_params"]["input"] = "something else"
+    export.save([other], tmp_path / "second.jsonl")
+    export.save([export.make(0, 0, 1.0)], tmp_path / "first.jsonl")
+    recipe = Recipe(input=f"{tmp_path}/*.jsonl", output=str(tmp_path / "o" / "pairs.jsonl"), format="dpo")
+    with pytest.raises(ConfigError, match="2 by “in no pair”"):
+        export_rollouts(recipe)
+    assert not (tmp_path / "o" / "pairs.jsonl").exists()
+
+
+def test_rollouts_of_several_models_are_refused_with_their_counts(export, tmp_path):
+    rollouts = [export.make(0), export.make(1), export.make(2, response={"model": "large"})]
+    with pytest.raises(ConfigError, match=r"2 models: tiny \(2\), large \(1\)") as raised:
+        export(rollouts)
+    assert "+model=<name>" in (raised.value.hint or "")
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
+    assert len(export(rollouts, model="tiny")) == 2
+    assert len(export(rollouts, mixed_models=True)) == 3
+
+
+def test_a_pattern_does_not_mean_the_other_files_of_a_run(export, tmp_path):
+    for name in ("a.jsonl", "a_failures.jsonl", "a_materialized_inputs.jsonl"):
+        export.save([export.make()], tmp_path / name)
+    out = tmp_path / "out" / "rows.jsonl"
+    report = export_rollouts(Recipe(input=str(tmp_path / "*.jsonl"), output=str(out), format="sft"))
+    assert (report.files, report.lines) == (1, 1)
+    assert Path(out).exists()

@@ -102,7 +102,8 @@ async def test_what_a_bad_day_left_undone_is_done_on_a_better_one(
     assert output.read_bytes().startswith(before)
     keys = sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in lines(output))
     assert keys == [(task, rollout) for task in range(5) for rollout in range(REPEATS)]
-    assert len(lines(RunFiles.of(output).failures)) == bad.tally.failed
+    recorded = [line for line in lines(RunFiles.of(output).failures) if not line.get("_ng_owed")]
+    assert len(recorded) == bad.tally.failed
 
 
 async def test_arguments_that_are_no_json_are_no_failure(mock_model: Any, tmp_path: Path) -> None:

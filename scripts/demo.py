@@ -46,7 +46,9 @@ Record = dict[str, Any]
 
 def main(arguments: Sequence[str]) -> int:
     """Run the demonstration and return the exit code of the collection."""
-    command = collection(*arguments)
+    # A second demonstration keeps the rollouts of the first in a folder beside its own.
+    again = ["+overwrite=true"] if OUTPUT.exists() else []
+    command = collection(*arguments, *again)
     console.emit(f"{INTRODUCTION}\n\n{heading('This runs')}\n{shown(command)}\n")
     # The command writes its metrics twice: for people to stderr, and as JSON to stdout. People are enough here.
     with contextlib.redirect_stdout(io.StringIO()):

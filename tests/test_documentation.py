@@ -50,6 +50,8 @@ PATIENCE_S = 60
 PLAIN = re.compile(r"(ng|gym|nemo_gym|python)[ _](\"[^\"$`]*\"|'[^']*'|[^\"'|&;<>$()`*?~#])*")
 # Commands that run tests: those of the whole project, which this test is part of.
 RUN_TESTS = ("ng_test_all", "ng_dev_test")
+# Commands that fetch their data from the network.
+FETCH = ("ng_prepare_benchmark", "ng eval prepare")
 
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
 AGENT = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
@@ -174,7 +176,7 @@ class Reader:
             for command in commands(fence):
                 if STARTS_SERVERS.match(command):
                     self.start_servers(command, fence)
-                elif not command.startswith(RUN_TESTS):
+                elif not command.startswith((*RUN_TESTS, *FETCH)):
                     self.run(command, fence)
 
     def save(self, name: str, text: str) -> Path:

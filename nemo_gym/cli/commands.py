@@ -67,7 +67,7 @@ _COLLECT: Final = (
 )
 _COLLECT_HOSTED: Final = (
     "ng eval run --resources-server example_single_tool_call --model-type openai_model"
-    f" -a example_single_tool_call_simple_agent -i {_EXAMPLE}/data/example.jsonl -o results/rollouts.jsonl"
+    f" -a example_single_tool_call_simple_agent -i {_EXAMPLE}/data/example.jsonl -o results/evaluated.jsonl"
 )
 _PROFILE: Final = (
     "ng_reward_profile +materialized_inputs_jsonl_fpath=results/rollouts_materialized_inputs.jsonl"

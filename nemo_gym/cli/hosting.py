@@ -40,6 +40,7 @@ from nemo_gym.cli.parameters import (
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.interpolation import plain
 from nemo_gym.config.keys import DUMMY_MODEL
+from nemo_gym.config.paths import find_readable
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
@@ -215,7 +216,8 @@ def validate(overrides: Sequence[str]) -> int:
 def check_folder(overrides: Sequence[str]) -> int:
     """Say what of a server folder will not work here."""
     overrides = path_overrides(overrides, "entrypoint", as_list=False)
-    folder = Path(read_parameters(CheckFolderConfig, overrides).entrypoint)
+    given = read_parameters(CheckFolderConfig, overrides).entrypoint
+    folder = find_readable(given) or Path(given)
     findings = inspect_folder(folder)
     for finding in findings:
         console.emit(str(finding))

@@ -77,9 +77,9 @@ def _inspect_datasets(config: DictConfig) -> Iterator[Finding]:
                         yield Finding("error", name, f"dataset {dataset.name}: there is no file {path}")
             elif find_readable(dataset.jsonl_fpath) is None:
                 can_be_fetched = dataset.source or dataset.huggingface_identifier or dataset.gitlab_identifier
-                what = "is not here yet (should_download=true fetches it)" if can_be_fetched else "does not exist"
-                kind: Kind = "warning" if can_be_fetched else "error"
-                yield Finding(kind, name, f"dataset {dataset.name}: {dataset.jsonl_fpath} {what}")
+                advice = "+should_download=true fetches it" if can_be_fetched else "commands that need it will refuse"
+                message = f"dataset {dataset.name}: {dataset.jsonl_fpath} is not there ({advice})"
+                yield Finding("warning", name, message)
 
 
 def inspect_folder(folder: Path) -> list[Finding]:

@@ -245,6 +245,8 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLim
         for task in (*streams, writer):
             task.cancel()
         await asyncio.gather(*streams, writer, return_exceptions=True)
+        # A pipe that is full counts as open, and the end of a process is told only when its pipes are closed.
+        await asyncio.gather(_drain(process.stdout), _drain(process.stderr))
         code = await process.wait()
     out, err = (stream.result() if _has_result(stream) else b"" for stream in streams)
     return Result(ending, code, out, err, cpu_s=0.0, wall_s=loop.time() - started, peak_memory_mib=0.0)
@@ -252,6 +254,11 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLim
 
 class _TooMuchError(Exception):
     """More output than is allowed."""
+
+
+async def _drain(stream: asyncio.StreamReader) -> None:
+    while await stream.read(1 << 16):
+        pass
 
 
 async def _read(stream: asyncio.StreamReader, most: int) -> bytes:

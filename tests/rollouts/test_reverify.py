@@ -168,7 +168,7 @@ async def test_failures_are_typed_and_never_a_reward(
     }
     assert failures == {
         (0, "verifier_error"),
-        (1, "verifier_error"),
+        (1, "judge_failed"),
         (2, "rate_limited"),
         (3, "invalid_response"),
     }

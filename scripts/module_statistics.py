@@ -7,6 +7,8 @@ python scripts/module_statistics.py --write    writes the list of modules in doc
 
 import argparse
 import ast
+import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,8 +32,15 @@ TRACED = """
 import sys, threading
 called = set()
 def note(frame, event, argument):
-    if event == "call" and frame.f_code.co_name != "<module>":
-        called.add(frame.f_code.co_filename)
+    file = frame.f_code.co_filename
+    if event != "call" or "nemo_gym" not in file or file in called:
+        return
+    caller = frame
+    while caller is not None:  # what runs while a module is imported is not on the way of a rollout
+        if caller.f_code.co_name == "<module>" and caller.f_code.co_filename != "<string>":
+            return
+        caller = caller.f_back
+    called.add(file)
 sys.setprofile(note)
 threading.setprofile(note)
 from nemo_gym.cli.main import main
@@ -107,19 +116,22 @@ def repeated_class_names() -> list[str]:
 def touched() -> list[str]:
     """The modules in which at least one function is called while a row is collected from the mock model."""
     row = '{"agent_ref": {"name": "a"}, "responses_create_params": {"input": "2 + 2"}}\n'
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "tasks.jsonl").write_text(row.replace('"a"', '"example_single_tool_call_simple_agent"'))
         command = [
             "ng_collect_rollouts",
             f"+config_paths=[{CONFIGS}]",
-            "+policy_base_url=http://127.0.0.1:8000/v1",
+            f"+policy_base_url=http://127.0.0.1:{port}/v1",
             "+policy_api_key=none",
             "+policy_model_name=mock",
             "+input_jsonl_fpath=tasks.jsonl",
             "+output_jsonl_fpath=out/rollouts.jsonl",
         ]
-        mock = subprocess.Popen([sys.executable, str(ROOT / "benchmarks_perf" / "mock_model.py")])
+        model = [sys.executable, str(ROOT / "benchmarks_perf" / "mock_model.py")]
+        mock = subprocess.Popen(model, env={**os.environ, "MOCK_PORT": str(port)})
         try:
             subprocess.run([sys.executable, "-c", TRACED, *command], cwd=work, check=True)
         finally:
@@ -155,7 +167,7 @@ def with_module_list(document: str) -> str:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--touched", action="store_true", help="trace one collected rollout; needs port 8000")
+    parser.add_argument("--touched", action="store_true", help="trace one collected rollout")
     parser.add_argument("--write", action="store_true", help="bring docs/architecture.md up to date")
     asked = parser.parse_args()
     if asked.write:

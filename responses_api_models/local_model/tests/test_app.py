@@ -17,6 +17,7 @@ from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.loader import build_app
 from nemo_gym.servers.models.failures import ModelCallError
 from responses_api_models.local_model.app import LocalModel
+from responses_api_models.local_model.model import _score
 from responses_api_models.local_model.tests.conftest import CALCULATOR, QUESTION, ask, build_model, seeded
 
 
@@ -147,9 +148,10 @@ async def test_tokens_of_split_characters_and_stop_words_have_scores_too(trainin
 async def test_a_score_found_later_is_the_one_reported_at_once(training_model: LocalModel) -> None:
     item = (await ask(training_model, "Count from 1 to 10.")).output[-1].model_dump()
     prompt, tokens = item["prompt_token_ids"], item["generation_token_ids"]
-    for position in (0, 3, len(tokens) - 1):
-        later = await training_model._model._score([*prompt, *tokens[:position]], tokens[position])
-        assert later == pytest.approx(item["generation_log_probs"][position], abs=0.05)
+    async with training_model._model.pool.turn() as fleet:
+        for position in (0, 3, len(tokens) - 1):
+            later = await _score(fleet, [*prompt, *tokens[:position]], tokens[position])
+            assert later == pytest.approx(item["generation_log_probs"][position], abs=0.05)
 
 
 def test_mistakes_in_a_request_are_answered_with_400(model: LocalModel) -> None:

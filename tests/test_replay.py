@@ -80,6 +80,7 @@ async def collect(output: Path, *overrides: str, repeats: int = 4) -> Summary:
         input_jsonl_fpath=f"{EXAMPLE}/data/example.jsonl",
         output_jsonl_fpath=str(output),
         num_repeats=repeats,
+        patience_s=0,  # an endpoint that is gone stays gone here
     )
     async with host_gym(config) as gym:
         return await RolloutCollectionHelper().collect(collection, client=gym.client)

@@ -29,10 +29,13 @@ UNITS = [
     *("1", "1,", "1/", ".1", "1 ", "1. ", "=1", "#### ", "answer is ", "answer: is is "),
     *("\\boxed{", "\\boxed{{}", "\\frac{1}", "<think>", "</think>", "<tool_call>"),
 ]
+# An environment that leaves the verdict to a judge waits for a model; its own reading of answers has tests of its own.
 ENVIRONMENTS = sorted(
     path.parents[1].name
-    for path in ROOT.glob("resources_servers/*/data/example.jsonl")
-    if (path.parents[1] / "configs" / f"{path.parents[1].name}.yaml").is_file()
+    for path in ROOT.glob("resources_servers/*/configs/*.yaml")
+    if path.stem == path.parents[1].name
+    and (path.parents[1] / "data" / "example.jsonl").is_file()
+    and "judge_model_server:" not in path.read_text("utf-8")
 )
 
 

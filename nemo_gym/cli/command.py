@@ -260,6 +260,13 @@ def _as_overrides(typed: Sequence[_Typed], overrides: Sequence[str]) -> list[str
     return files + [f"+{name}={value}" for name, value in single.items()]
 
 
+# The environment that the examples in help texts use.
+EXAMPLE: Final = "resources_servers/example_single_tool_call"
+EXAMPLE_CONFIG: Final = f"{EXAMPLE}/configs/example_single_tool_call.yaml"
+EXAMPLE_CONFIGS: Final = (
+    f'"+config_paths=[{EXAMPLE_CONFIG},responses_api_models/openai_model/configs/openai_model.yaml]"'
+)
+
 PREFIXES: Final = ("ng_", "nemo_gym_")
 ROOTS: Final = ("ng", "gym")
 

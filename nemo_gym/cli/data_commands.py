@@ -1,0 +1,105 @@
+"""The commands about data (``ng dataset …``) and about what there is (``ng list …``)."""
+
+from typing import Final
+
+from nemo_gym.cli.command import (
+    CONFIGURATION,
+    EXAMPLE_CONFIG,
+    JSON,
+    VERBOSE,
+    Command,
+    flag,
+)
+
+_EXPORT: Final = "ng_export '+input=results/rollouts*.jsonl'"
+_PREPARE: Final = (
+    f'ng_prepare_data "+config_paths=[{EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
+)
+_RENDER: Final = (
+    "ng_materialize_prompts +input_jsonl_fpath=questions.jsonl +prompt_config=prompt.yaml"
+    " +output_jsonl_fpath=tasks.jsonl"
+)
+
+DATA_COMMANDS: Final = (
+    Command(
+        name="prepare_data",
+        path="dataset collate",
+        function="nemo_gym.cli.preparation:prepare_data",
+        parameters="nemo_gym.train_data_utils:TrainDataProcessorConfig",
+        summary="Collate the datasets of the configured agents into one task file per split, with their metrics.",
+        examples=(_PREPARE,),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--mode", sets="mode"),
+            flag("--output-dir", sets="output_dirpath"),
+            flag("--download", sets="should_download", constant="true"),
+        ),
+    ),
+    Command(
+        name="materialize_prompts",
+        path="dataset render",
+        function="nemo_gym.cli.preparation:materialize_prompts",
+        parameters="nemo_gym.prompt:MaterializePromptsConfig",
+        summary="Fill a prompt template with the fields of each row and save the rows.",
+        examples=(_RENDER,),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--output", "-o", sets="output_jsonl_fpath"),
+            flag("--prompt-config", sets="prompt_config"),
+        ),
+    ),
+    Command(
+        name="export",
+        path="dataset export",
+        function="nemo_gym.cli.preparation:export",
+        parameters="nemo_gym.export.recipe:Recipe",
+        summary="Select rollouts and write them as training data: conversations, pairs, tokens; as lines or tables.",
+        examples=(
+            f"{_EXPORT} +format=sft +output=data/sft.jsonl '+filter=\"turns < 10\"'",
+            "ng dataset export -i results/rollouts.jsonl -o data/best.jsonl --format sft +best_per_task=1",
+        ),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input"),
+            flag("--output", "-o", sets="output"),
+            flag("--format", sets="format"),
+            flag("--filter", sets="filter"),
+        ),
+    ),
+    Command(
+        name="list_benchmarks",
+        path="list benchmarks",
+        function="nemo_gym.cli.catalogue:list_benchmarks",
+        parameters="nemo_gym.cli.parameters:ListConfig",
+        summary="List the benchmarks in benchmarks/*/config.yaml.",
+        examples=("ng_list_benchmarks", "ng_list_benchmarks +query=math", "ng list benchmarks --json"),
+        flags=(JSON, VERBOSE, flag("--query", sets="query")),
+    ),
+    *(
+        Command(
+            name=f"list_{what}",
+            path=f"list {what}",
+            function=f"nemo_gym.cli.catalogue:list_{what}",
+            parameters="nemo_gym.cli.parameters:ListConfig",
+            summary=summary,
+            examples=(f"ng_list_{what}", f"ng list {what} --json"),
+            flags=(JSON, VERBOSE, flag("--query", sets="query"), flag("--name", sets="name")),
+        )
+        for what, summary in (
+            ("environments", "List the environments: domain, licence, what each needs."),
+            ("agents", "List the agents."),
+            ("models", "List the model servers."),
+        )
+    ),
+    Command(
+        name="search",
+        path="list search",
+        function="nemo_gym.cli.catalogue:search",
+        parameters="nemo_gym.cli.parameters:ListConfig",
+        summary="Find environments, agents, model servers and benchmarks by a word.",
+        examples=("ng_search +query=math", "ng search --query math"),
+        flags=(JSON, VERBOSE, flag("--query", sets="query")),
+    ),
+)

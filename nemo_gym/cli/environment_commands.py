@@ -1,0 +1,108 @@
+"""The commands about environments (``ng env …``): start, inspect, write and test servers."""
+
+from typing import Final
+
+from nemo_gym.cli.command import (
+    CONFIGURATION,
+    EXAMPLE,
+    EXAMPLE_CONFIG,
+    EXAMPLE_CONFIGS,
+    JSON,
+    VERBOSE,
+    Command,
+    chooses,
+    flag,
+    resources_folder,
+)
+
+_FOLDER: Final = chooses("--resources-server", convert=resources_folder, sets="entrypoint")
+
+ENVIRONMENT_COMMANDS: Final = (
+    Command(
+        name="run",
+        path="env start",
+        function="nemo_gym.cli.hosting:run",
+        parameters="nemo_gym.cli.parameters:RunConfig",
+        summary="Start the servers that the configuration describes and keep them running until Ctrl-C.",
+        examples=(
+            f"ng_run {EXAMPLE_CONFIGS}",
+            "ng env start --resources-server example_single_tool_call --model-type openai_model",
+        ),
+        flags=(*CONFIGURATION, VERBOSE),
+        open_ended=True,
+    ),
+    Command(
+        name="status",
+        path="env status",
+        function="nemo_gym.cli.hosting:status",
+        parameters="nemo_gym.cli.parameters:StatusConfig",
+        summary="Show the servers that are running and whether they answer.",
+        examples=("ng_status", "ng_status '+head_server={host: 127.0.0.1, port: 12000}'", "ng env status --json"),
+        flags=(JSON, VERBOSE),
+    ),
+    Command(
+        name="dump_config",
+        path="env resolve",
+        function="nemo_gym.cli.hosting:dump_config",
+        parameters="nemo_gym.cli.parameters:ConfigurationConfig",
+        summary="Print the merged and resolved configuration as YAML, with secrets masked.",
+        examples=(f"ng_dump_config {EXAMPLE_CONFIGS}",),
+        flags=(*CONFIGURATION, VERBOSE),
+        open_ended=True,
+    ),
+    Command(
+        name="validate",
+        path="env validate",
+        function="nemo_gym.cli.hosting:validate",
+        parameters="nemo_gym.cli.parameters:ConfigurationConfig",
+        summary="Check a configuration without starting anything.",
+        examples=(f'ng_validate "+config_paths=[{EXAMPLE_CONFIG}]"',),
+        flags=(*CONFIGURATION, VERBOSE),
+        open_ended=True,
+    ),
+    Command(
+        name="check_folder",
+        path="env check",
+        function="nemo_gym.cli.hosting:check_folder",
+        parameters="nemo_gym.cli.parameters:CheckFolderConfig",
+        summary="Look at a server folder that somebody else wrote: what will not work here, before anything runs.",
+        examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
+        flags=(flag("--path", sets="entrypoint"),),
+    ),
+    Command(
+        name="init_resources_server",
+        path="env init",
+        function="nemo_gym.cli.scaffold:init_resources_server",
+        parameters="nemo_gym.cli.parameters:InitConfig",
+        summary="Write the skeleton of a new resources server: code, configuration, test, README.",
+        examples=("ng_init_resources_server +entrypoint=resources_servers/my_thing",),
+        flags=(_FOLDER, VERBOSE),
+    ),
+    Command(
+        name="test",
+        path="env test",
+        function="nemo_gym.cli.testing:test",
+        parameters="nemo_gym.cli.parameters:TestConfig",
+        summary="Run the tests of one server, or of all servers if none is named.",
+        examples=(f"ng_test +entrypoint={EXAMPLE}", f"ng_test +entrypoint={EXAMPLE} +should_validate_data=true"),
+        flags=(_FOLDER, VERBOSE),
+    ),
+    Command(
+        name="test_all",
+        path="env test-all",
+        function="nemo_gym.cli.testing:test_all",
+        parameters="nemo_gym.cli.parameters:TestAllConfig",
+        summary="Run the tests of every server and check its example data.",
+        examples=("ng_test_all", "ng_test_all +num_shards=4 +shard_index=0"),
+        flags=(VERBOSE,),
+    ),
+    Command(
+        name="pip_list",
+        path="env packages",
+        function="nemo_gym.cli.testing:pip_list",
+        parameters="nemo_gym.cli.parameters:PipListConfig",
+        summary="List the Python packages that a server runs with.",
+        examples=(f"ng_pip_list +entrypoint={EXAMPLE} +format=freeze",),
+        flags=(_FOLDER, VERBOSE),
+    ),
+)

@@ -1,0 +1,160 @@
+"""The commands about rollouts (``ng eval …``): collect, aggregate, compare, verify again, view."""
+
+from typing import Final
+
+from nemo_gym.cli.command import (
+    CONFIGURATION,
+    EXAMPLE,
+    EXAMPLE_CONFIG,
+    EXAMPLE_CONFIGS,
+    JSON,
+    VERBOSE,
+    Command,
+    flag,
+    number,
+)
+
+_COLLECT: Final = (
+    "ng_collect_rollouts +agent_name=example_single_tool_call_simple_agent"
+    f" +input_jsonl_fpath={EXAMPLE}/data/example.jsonl +output_jsonl_fpath=results/rollouts.jsonl"
+)
+_COLLECT_HOSTED: Final = (
+    "ng eval run --resources-server example_single_tool_call --model-type openai_model"
+    f" -a example_single_tool_call_simple_agent -i {EXAMPLE}/data/example.jsonl -o results/evaluated.jsonl"
+)
+_PROFILE: Final = (
+    "ng_reward_profile +materialized_inputs_jsonl_fpath=results/rollouts_materialized_inputs.jsonl"
+    " +rollouts_jsonl_fpath=results/rollouts.jsonl"
+)
+_VIEW: Final = "ng_viewer +jsonl_fpath=results/rollouts.jsonl"
+_PREPARE_BENCHMARK: Final = 'ng_prepare_benchmark "+config_paths=[benchmarks/gsm8k/config.yaml]"'
+_END_TO_END: Final = (
+    f"ng_e2e_collect_rollouts {EXAMPLE_CONFIGS} +split=example +output_jsonl_fpath=results/examples.jsonl"
+)
+_COLLECTION: Final = (
+    flag("--agent", "-a", sets="agent_name"),
+    flag("--output", "-o", sets="output_jsonl_fpath"),
+    number("--limit", sets="limit"),
+    number("--num-repeats", sets="num_repeats"),
+    number("--concurrency", sets="num_samples_in_parallel"),
+    flag("--prompt-config", sets="prompt_config"),
+    number("--temperature", sets="responses_create_params.temperature"),
+    number("--top-p", sets="responses_create_params.top_p"),
+    number("--max-output-tokens", sets="responses_create_params.max_output_tokens"),
+    flag("--resume", sets="resume_from_cache", constant="true"),
+)
+
+ROLLOUT_COMMANDS: Final = (
+    Command(
+        name="collect_rollouts",
+        path="eval run",
+        function="nemo_gym.cli.collection:collect_rollouts",
+        parameters="nemo_gym.cli.collection:CollectRolloutsConfig",
+        summary="Run every task of a file through an agent and save the scored rollouts.",
+        examples=(f"{_COLLECT} +limit=5 +num_repeats=2", _COLLECT_HOSTED),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            *_COLLECTION,
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--split", sets="split"),
+            flag("--no-serve", sets="serve", constant="false"),
+        ),
+    ),
+    Command(
+        name="e2e_collect_rollouts",
+        path="eval e2e",
+        function="nemo_gym.cli.collection:e2e_collect_rollouts",
+        parameters="nemo_gym.cli.collection:EndToEndConfig",
+        summary="Prepare the configured datasets, host the servers, collect rollouts, compute metrics, stop.",
+        examples=(_END_TO_END,),
+        flags=(*CONFIGURATION, VERBOSE, *_COLLECTION, flag("--split", sets="split")),
+    ),
+    Command(
+        name="aggregate_rollouts",
+        path="eval aggregate",
+        function="nemo_gym.cli.evaluation:aggregate_rollouts",
+        parameters="nemo_gym.cli.evaluation:AggregateRolloutsConfig",
+        summary="Merge the rollout files of several runs and compute their metrics.",
+        examples=(
+            "ng_aggregate_rollouts '+input_glob=results/shard_*.jsonl' +output_jsonl_fpath=results/all.jsonl",
+            "ng eval aggregate -i 'results/shard_*.jsonl' -o results/all.jsonl",
+        ),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--input-glob", "-i", sets="input_glob"),
+            flag("--output", "-o", sets="output_jsonl_fpath"),
+            flag("--no-serve", sets="serve", constant="false"),
+        ),
+    ),
+    Command(
+        name="reverify",
+        path="eval reverify",
+        function="nemo_gym.cli.verification:reverify_rollouts",
+        parameters="nemo_gym.cli.verification:ReverifyConfig",
+        summary="Run the verifiers again on saved rollouts, without the model, and show which rewards changed.",
+        examples=(
+            f'ng_reverify "+config_paths=[{EXAMPLE_CONFIG}]" +input=results/rollouts.jsonl'
+            " +output=results/verified_again.jsonl",
+            "ng eval reverify --resources-server example_single_tool_call"
+            " -i results/rollouts.jsonl -o results/again.jsonl",
+        ),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--input", "-i", sets="input"),
+            flag("--output", "-o", sets="output"),
+            number("--concurrency", sets="num_samples_in_parallel"),
+            flag("--resume", sets="resume_from_cache", constant="true"),
+            flag("--no-serve", sets="serve", constant="false"),
+        ),
+    ),
+    Command(
+        name="compare",
+        path="eval compare",
+        function="nemo_gym.cli.evaluation:compare",
+        parameters="nemo_gym.cli.evaluation:CompareConfig",
+        summary="Compare two runs over the same tasks: the difference, how sure it is, and which tasks flipped.",
+        examples=("ng_compare +a=results/rollouts.jsonl +b=results/all.jsonl",),
+        flags=(JSON, VERBOSE),
+    ),
+    Command(
+        name="reward_profile",
+        path="eval profile",
+        function="nemo_gym.cli.evaluation:reward_profile",
+        parameters="nemo_gym.cli.evaluation:ProfileConfig",
+        summary="Profile rewards per task: how often each was solved, how much it varied.",
+        examples=(_PROFILE,),
+        flags=(
+            VERBOSE,
+            flag("--inputs", sets="materialized_inputs_jsonl_fpath"),
+            flag("--rollouts", sets="rollouts_jsonl_fpath"),
+        ),
+    ),
+    Command(
+        name="viewer",
+        path="eval view",
+        function="nemo_gym.cli.viewing:viewer",
+        parameters="nemo_gym.cli.viewing:ViewerConfig",
+        summary="Look at rollouts in a browser, also while they are collected; search, filter, compare, share.",
+        examples=(
+            f"{_VIEW} +export_html=results/rollouts.html",
+            f"{_VIEW} +export_html=all.html '+filter=\"reward > 0\"'",
+        ),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="jsonl_fpath", several=True),
+            flag("--tui", sets="tui", constant="true"),
+        ),
+    ),
+    Command(
+        name="prepare_benchmark",
+        path="eval prepare",
+        function="nemo_gym.cli.preparation:prepare_benchmark",
+        parameters="nemo_gym.cli.parameters:PrepareBenchmarkConfig",
+        summary="Make the data of the configured benchmarks.",
+        examples=(_PREPARE_BENCHMARK, "ng eval prepare --benchmark gsm8k"),
+        flags=(*CONFIGURATION, VERBOSE),
+    ),
+)

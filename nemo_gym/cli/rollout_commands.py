@@ -95,10 +95,14 @@ ROLLOUT_COMMANDS: Final = (
         parameters="nemo_gym.cli.verification:ReverifyConfig",
         summary="Run the verifiers again on saved rollouts, without the model, and show which rewards changed.",
         examples=(
-            f'ng_reverify "+config_paths=[{EXAMPLE_CONFIG}]" +input=results/rollouts.jsonl'
-            " +output=results/verified_again.jsonl",
-            "ng eval reverify --resources-server example_single_tool_call"
-            " -i results/rollouts.jsonl -o results/again.jsonl",
+            (
+                f'ng_reverify "+config_paths=[{EXAMPLE_CONFIG}]" +input=results/rollouts.jsonl'
+                " +output=results/verified_again.jsonl"
+            ),
+            (
+                "ng eval reverify --resources-server example_single_tool_call"
+                " -i results/rollouts.jsonl -o results/again.jsonl"
+            ),
         ),
         flags=(
             *CONFIGURATION,

@@ -15,11 +15,6 @@ from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-# Machines are shared and slow at times: how long an example takes says nothing about the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 ROOT = Path(__file__).parent.parent
 

@@ -1,7 +1,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resources_servers.calculator.answers import extract_number, parse_number
@@ -65,13 +65,13 @@ NUMBERS = st.decimals(-(10**9), 10**9, places=2).map(lambda number: number + 0)
 PHRASES = ["{}", "The answer is {}.", "Answer: {}", "so we get {}", "\\boxed{{{}}}", "2 + 2 = {}", "**Answer: {}**"]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None)
 @given(NUMBERS, st.sampled_from(PHRASES), st.sampled_from(["{}", "{:,}"]))
 def test_a_number_survives_every_way_of_saying_it(number: object, phrase: str, style: str) -> None:
     assert extract_number(phrase.format(style.format(number))) == Fraction(str(number))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None)
 @given(st.text(max_size=400) | st.text("0123456789.,-$%/= answeri:*\\boxed{}#", max_size=200))
 def test_any_text_is_survived(text: str) -> None:
     number = extract_number(text)

@@ -6,11 +6,13 @@ only for routes that are known to allow it (see ``routes``); everything else, an
 takes a full ASGI call through the same app. Requests from other processes take the same short way behind their HTTP.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -31,6 +33,10 @@ from nemo_gym.servers.direct.replies import (
 )
 from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_routes
 from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, log_fault
+from nemo_gym.servers.http.client import MAX_REDIRECTS
+from nemo_gym.servers.http.client import request as http_request
+from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
 
@@ -64,12 +70,18 @@ async def call_asgi(app: ASGIApp, scope: Scope, body: bytes) -> AsgiAnswer:
     return answer
 
 
-def replay(body: bytes) -> Receive:
-    """An ASGI ``receive`` for a body that has already been read."""
+async def stay_connected() -> Message:
+    """The ASGI ``receive`` of a caller that never hangs up: one in this process is cancelled instead."""
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never
+
+
+def replay(body: bytes, rest: Receive = stay_connected) -> Receive:
+    """An ASGI ``receive`` for a body that has already been read; ``rest`` tells what comes after it."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
-        return messages.pop() if messages else {"type": "http.disconnect"}
+        return messages.pop() if messages else await rest()
 
     return receive
 
@@ -112,21 +124,45 @@ class LocalServer:
         cookies: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         query: bytes = b"",
-    ) -> DirectReply:
-        """Call a route from inside the process and return its answer."""
+        redirects: int = 0,
+    ) -> Any:
+        """Call a route from inside the process and return its answer; ``redirects`` counts those that led here."""
         path = path if path.startswith("/") else f"/{path}"
         if path.startswith(PATH_PREFIX):
             rollout_id, path = split_path_prefix(path)
             with rollout_context(rollout_id):
-                return await self.call(method, path, json=json, cookies=cookies, headers=headers, query=query)
+                return await self.call(
+                    method, path, json=json, cookies=cookies, headers=headers, query=query, redirects=redirects
+                )
         call = Call(method, path, encode_json(json), cookie_values(cookies), self._seals)
         route = self._routes.get((method, path))
         content = REFUSED if route is None or headers or query else _read_body(route, call.body)
         if route is None or content is REFUSED:
             sent = await call_asgi(self.app, self._scope(call, headers=headers, query=query), call.body)
             call.session_cookies = None  # the app's own middleware has set the cookie
-            return DirectReply(DirectAnswer(sent.status, sent.body, sent.headers), call, self.base_url)
-        return DirectReply(await self._answer(route, content, call), call, self.base_url)
+            answer = DirectAnswer(sent.status, sent.body, sent.headers)
+        else:
+            answer = await self._answer(route, content, call)
+        reply = DirectReply(answer, call, self.base_url)
+        if answer.status in REDIRECTS:
+            return await self._follow(reply, call, headers, redirects + 1)
+        return reply
+
+    async def _follow(self, reply: DirectReply, call: Call, headers: Mapping[str, str] | None, redirects: int) -> Any:
+        """Go where a redirect leads, as a client over HTTP does; most lead from ``/verify/`` to ``/verify``."""
+        target = redirect_target(reply.url, reply.headers)
+        if target is None:
+            return reply
+        if redirects > MAX_REDIRECTS:
+            raise aiohttp.TooManyRedirects(reply.request_info, ())
+        method, body = call.method, call.body
+        if reply.status == 303 or (reply.status in (301, 302) and method == "POST"):
+            method, body = "GET", b""
+        options: dict[str, Any] = {"cookies": call.cookies, "headers": headers}
+        if target.origin() != reply.url.origin():
+            return await http_request(method, target, data=body, _internal=True, **options)
+        query = target.raw_query_string.encode()
+        return await self.call(method, target.raw_path, json=body or None, query=query, redirects=redirects, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from another process: the same short way where it is allowed, else the whole app."""
@@ -137,9 +173,9 @@ class LocalServer:
         body = await read_all(receive)
         content = _read_body(route, body)
         if content is REFUSED:
-            await self.app(scope, replay(body), send)
+            await self.app(scope, replay(body, receive), send)
             return
-        call = Call(scope["method"], scope["path"], body, incoming_cookies(scope), self._seals, http=scope)
+        call = Call(scope["method"], scope["path"], body, incoming_cookies(scope), self._seals, http=(scope, receive))
         answer = await self._answer(route, content, call)
         headers = [*answer.headers, *cookie_headers(answer.cookies), (b"content-length", b"%d" % len(answer.body))]
         if self._seals is not None:
@@ -197,9 +233,9 @@ class LocalServer:
         return DirectAnswer(500, fault_body(error, self.label), fault_headers(error))
 
     def _request(self, call: Call) -> Request:
-        scope = call.http if call.http is not None else self._scope(call)
+        scope, receive = call.http if call.http is not None else (self._scope(call), stay_connected)
         scope.update({"app": self.app, "router": self.app.router, "session": call.session, "path_params": {}})
-        return DirectRequest(scope, call)
+        return DirectRequest(scope, receive, call)
 
     def _scope(self, call: Call, *, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Scope:
         """The ASGI scope of a call that never was HTTP."""
@@ -209,7 +245,7 @@ class LocalServer:
             "http_version": "1.1",
             "method": call.method,
             "scheme": "http",
-            "path": call.path,
+            "path": unquote(call.path),
             "raw_path": call.path.encode(),
             "root_path": "",
             "query_string": query,
@@ -233,8 +269,8 @@ def _read_body(route: DirectRoute, body: bytes) -> Any:
 class DirectRequest(Request):
     """An ordinary request whose body and cookies are already at hand."""
 
-    def __init__(self, scope: Scope, call: Call) -> None:
-        super().__init__(scope)
+    def __init__(self, scope: Scope, receive: Receive, call: Call) -> None:
+        super().__init__(scope, receive)
         self._body = call.body
         self._cookies = dict(call.cookies)
 

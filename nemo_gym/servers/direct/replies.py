@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 from yarl import URL
 
 from nemo_gym.servers.http.reply import PlainMorsel, Reply, read_cookies
@@ -86,7 +86,7 @@ class DirectAnswer(NamedTuple):
 
 
 class Call:
-    """One call of a handler; ``http`` is the scope of one that came over HTTP. Its session is opened when needed."""
+    """One call of a handler; ``http`` is what ASGI gave for one over HTTP. Its session is opened when needed."""
 
     __slots__ = ("_session", "body", "cookies", "http", "method", "path", "session_cookies")
 
@@ -98,7 +98,7 @@ class Call:
         cookies: Mapping[str, str],
         session_cookies: SessionCookies | None,
         *,
-        http: Scope | None = None,
+        http: tuple[Scope, Receive] | None = None,
     ) -> None:
         self.method = method
         self.path = path

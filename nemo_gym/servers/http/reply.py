@@ -4,13 +4,14 @@ A transport adds where the answer came from and what its headers and cookies are
 for, because they cost time and are rarely looked at. The body is whole, so nothing is held and nothing waits.
 """
 
+import asyncio
 import codecs
 import json as json_module
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.cookies import Morsel, SimpleCookie
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import orjson
@@ -51,7 +52,8 @@ def read_json(content: bytes | str) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
-        return json_module.loads(content)
+        # Decoded first, as aiohttp does it: the error then tells bytes that are not text from text that is not JSON.
+        return json_module.loads(content.decode() if isinstance(content, bytes) else content)
 
 
 class Body:
@@ -70,13 +72,37 @@ class Body:
         self._exception = error
 
     async def read(self, n: int = -1) -> bytes:
+        return self.read_nowait(n)
+
+    async def readline(self) -> bytes:
+        return await self.readuntil(b"\n")
+
+    async def readuntil(self, separator: bytes = b"\n") -> bytes:
+        line, end, self._rest = self._rest.partition(separator)
+        return line + end
+
+    async def readexactly(self, n: int) -> bytes:
+        found = await self.read(n)
+        if len(found) < n:
+            raise asyncio.IncompleteReadError(found, n)
+        return found
+
+    async def readany(self) -> bytes:
+        return await self.read()
+
+    async def readchunk(self) -> tuple[bytes, bool]:
+        return await self.read(), True
+
+    def read_nowait(self, n: int = -1) -> bytes:
         taken = self._rest if n < 0 else self._rest[:n]
         self._rest = self._rest[len(taken) :]
         return taken
 
-    async def readline(self) -> bytes:
-        line, end, self._rest = self._rest.partition(b"\n")
-        return line + end
+    async def wait_eof(self) -> None:
+        return
+
+    def is_eof(self) -> bool:
+        return True
 
     def at_eof(self) -> bool:
         return not self._rest
@@ -88,6 +114,10 @@ class Body:
     async def iter_any(self) -> AsyncIterator[bytes]:
         if chunk := await self.read():
             yield chunk
+
+    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
+        if chunk := await self.read():
+            yield chunk, True
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while line := await self.readline():
@@ -101,6 +131,8 @@ class Reply(ABC):
 
     # Redirects are followed elsewhere, and nothing stays open.
     history: tuple[()] = ()
+    links: Mapping[str, Any] = MappingProxyType({})
+    version = (1, 1)
     closed = True
 
     # Transports set these themselves: a constructor to call would cost as much as the rest of an answer.

@@ -172,7 +172,7 @@ def make_app() -> tuple[FastAPI, Handlers]:
 @asynccontextmanager
 async def over_asgi(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
-    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+    async with httpx.AsyncClient(transport=transport, base_url=URL, follow_redirects=True) as client:
         yield client
 
 

@@ -156,7 +156,7 @@ def test_a_configuration_file_that_does_not_exist(desk: Desk) -> None:
         f"hint: did you mean {EXAMPLE}/configs/example_single_tool_call.yaml?",
     )
     ran = desk.type("ng_run", "+config_paths=[nowhere.yaml]")
-    expect(ran, 1, "config file 'nowhere.yaml' does not exist", "hint: relative paths start at the current directory")
+    expect(ran, 1, "config file 'nowhere.yaml' does not exist", "hint: relative paths start in the current directory")
 
 
 def test_malformed_yaml_is_shown_with_line_and_column(desk: Desk) -> None:

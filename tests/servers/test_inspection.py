@@ -60,7 +60,7 @@ def test_a_key_without_effect_is_named_with_the_nearest_one(project: Path, caplo
     ],
 )
 def test_a_configuration_cannot_leave_the_server_folders(project: Path, override: str) -> None:
-    with pytest.raises(ConfigError, match="leaves the folder"):
+    with pytest.raises(ConfigError, match="points outside the server folders"):
         found(override)
 
 

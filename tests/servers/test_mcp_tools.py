@@ -324,7 +324,7 @@ def test_the_session_id_is_read_from_the_token_at_hand() -> None:
         assert server.require_mcp_session_id() == "mine"
     finally:
         _MCP_SESSION_TOKEN.reset(before)
-    with pytest.raises(MCPSessionError, match="no token of this server"):
+    with pytest.raises(MCPSessionError, match="not hold a token of this server"):
         SessionTokens("another server").read(tokens.write(MCPSession({SESSION_ID_KEY: "mine"})))
 
 

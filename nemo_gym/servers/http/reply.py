@@ -1,7 +1,7 @@
-"""A finished answer in the shape of ``aiohttp.ClientResponse``: what answers of every transport have in common.
+"""A finished answer in the shape of ``aiohttp.ClientResponse``: the base of the answers of every transport.
 
-A transport adds where the answer came from and what its headers and cookies are; both are made when they are asked
-for, because they cost time and are rarely looked at. The body is whole, so nothing is held and nothing waits.
+A transport adds the address, the headers and the cookies. Headers and cookies are built only when they are read,
+because that costs time and is rarely needed. The body is complete, so no connection is held and nothing waits.
 """
 
 import codecs
@@ -23,7 +23,7 @@ Headers = CIMultiDictProxy[str]
 
 
 class PlainMorsel(Morsel[str]):
-    """A cookie that is only a name and a value; the standard class spends most of its time on attributes it lacks."""
+    """A cookie without attributes. The standard class spends most of its time setting up attributes."""
 
     def __init__(self, name: str, value: str) -> None:
         self._key, self._value, self._coded_value = name, value, value
@@ -33,7 +33,7 @@ class PlainMorsel(Morsel[str]):
 
 
 def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
-    """The cookies of ``Set-Cookie`` headers, also those with values that the standard class does not take."""
+    """The cookies of ``Set-Cookie`` headers, including those whose values the standard class rejects."""
     cookies = SimpleCookie()
     for header in set_cookie:
         cookies.load(header)
@@ -47,7 +47,7 @@ def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
 
 
 def read_json(content: bytes | str) -> Any:
-    """JSON as Python reads it, which knows numbers that orjson refuses (``NaN``, integers beyond 64 bits)."""
+    """Parse JSON, including numbers that only Python's parser accepts (``NaN``, integers beyond 64 bits)."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -55,7 +55,7 @@ def read_json(content: bytes | str) -> Any:
 
 
 class Body:
-    """A whole body with the methods of aiohttp's stream."""
+    """A complete body with the methods of aiohttp's stream."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
@@ -65,7 +65,7 @@ class Body:
         return self._exception
 
     def set_exception(self, error: BaseException, cause: BaseException | None = None) -> None:
-        """What aiohttp does to the stream of a response that is closed; what was read stays readable."""
+        """Called by aiohttp when a response is closed. What was read stays readable."""
         del cause
         self._exception = error
 
@@ -95,15 +95,15 @@ class Body:
 
 
 class Reply(ABC):
-    """Status and body; the rest is up to the transport."""
+    """An answer with its status and body; subclasses add what depends on the transport."""
 
     __slots__ = ("_body", "_cookies", "_headers", "_stream", "status")
 
-    # Redirects are followed elsewhere, and nothing stays open.
+    # The transport has already followed redirects and closed the connection.
     history: tuple[()] = ()
     closed = True
 
-    # Transports set these themselves: a constructor to call would cost as much as the rest of an answer.
+    # Transports set these themselves: calling a constructor would cost as much as the rest of an answer.
     status: int
     _body: bytes
     _headers: Headers | None
@@ -143,12 +143,12 @@ class Reply(ABC):
 
     @property
     def ok(self) -> bool:
-        """True unless the status tells of an error."""
+        """Whether the status is not an error."""
         return self.status < 400
 
     @property
     def reason(self) -> str:
-        """The words that go with the status."""
+        """The phrase that belongs to the status."""
         try:
             return HTTPStatus(self.status).phrase
         except ValueError:
@@ -156,7 +156,7 @@ class Reply(ABC):
 
     @property
     def real_url(self) -> URL:
-        """The address as it was given."""
+        """The address as the caller gave it."""
         return self.url
 
     @property
@@ -171,7 +171,7 @@ class Reply(ABC):
 
     @property
     def charset(self) -> str | None:
-        """The encoding that the media type names."""
+        """The encoding named in the content type."""
         for parameter in self.headers.get("Content-Type", "").split(";")[1:]:
             name, _, value = parameter.partition("=")
             if name.strip().lower() == "charset":
@@ -179,7 +179,7 @@ class Reply(ABC):
         return None
 
     def get_encoding(self) -> str:
-        """The encoding of the body's text, UTF-8 unless a known one is named."""
+        """The encoding of the body: UTF-8 unless the content type names another known one."""
         try:
             return codecs.lookup(self.charset or "utf-8").name
         except (LookupError, ValueError):
@@ -224,7 +224,7 @@ class Reply(ABC):
 
     @property
     def request_info(self) -> "aiohttp.RequestInfo":
-        """What was asked for, as aiohttp's exceptions want it."""
+        """The request, as aiohttp's exceptions expect it."""
         return aiohttp.RequestInfo(self.url, self.method, CIMultiDictProxy(CIMultiDict()), self.real_url)
 
     def raise_for_status(self) -> None:
@@ -236,7 +236,7 @@ class Reply(ABC):
 
     @property
     def content(self) -> "Body":
-        """The body as a stream, for callers that read it that way; the same one every time."""
+        """The body as a stream; always the same object, so that reading goes on where it stopped."""
         try:
             return self._stream
         except AttributeError:
@@ -244,11 +244,11 @@ class Reply(ABC):
             return self._stream
 
     def release(self) -> None:
-        """Let go of the connection, which an answer that is whole does not hold."""
+        """Do nothing: a complete answer holds no connection."""
         return
 
     def close(self) -> None:
-        """Let go of the connection, which an answer that is whole does not hold."""
+        """Do nothing: a complete answer holds no connection."""
         return
 
     async def __aenter__(self) -> Self:

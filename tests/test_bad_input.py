@@ -424,7 +424,7 @@ def test_a_model_endpoint_that_refuses_connections(fails_and_recovers: Callable[
         (401, "auth", "check the API key"),
         (403, "auth", "check the API key"),
         (404, "rejected", "check the base URL and the model's name"),
-        (429, "rate_limited", "send fewer requests at once: lower max_concurrent_requests or num_samples_in_parallel"),
+        (429, "rate_limited", "send fewer requests: lower max_concurrent_requests or num_samples_in_parallel"),
         (500, "model_error", "the endpoint itself failed; its log says more"),
     ],
 )
@@ -450,9 +450,9 @@ def test_a_model_endpoint_that_hangs(fails_and_recovers: Callable[..., None], mo
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        ("malformed", "invalid_response", "the answer is no response (body: Invalid JSON: EOF while parsing"),
+        ("malformed", "invalid_response", "the answer is not a response (body: Invalid JSON: EOF while parsing"),
         ("html", "invalid_response", "(body: Invalid JSON: expected value at line 1 column 1): <html><body>gateway"),
-        ("schema", "invalid_response", "the answer is no response (id: Field required;"),
+        ("schema", "invalid_response", "the answer is not a response (id: Field required;"),
         ("error200", "model_error", "answered with an error: overloaded; the endpoint itself failed"),
         ("cut", "connection", "the answer broke off; check that the endpoint is up"),
     ],

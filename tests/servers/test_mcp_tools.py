@@ -329,7 +329,7 @@ def test_the_session_id_is_read_from_the_token_at_hand() -> None:
 
 
 def test_a_tool_needs_a_name_of_its_own_and_no_request() -> None:
-    with pytest.raises(ValueError, match="can't be called 'verify'"):
+    with pytest.raises(ValueError, match="can't be named 'verify'"):
 
         @gym_tool
         def verify(self: Any) -> None: ...

@@ -45,7 +45,7 @@ STATUS_OF_KIND: Final[Mapping[ModelErrorKind, int]] = {
 }
 
 HINTS: Final[Mapping[ModelErrorKind, str]] = {
-    ModelErrorKind.RATE_LIMITED: "send fewer requests at once: lower max_concurrent_requests or num_samples_in_parallel",
+    ModelErrorKind.RATE_LIMITED: "send fewer requests: lower max_concurrent_requests or num_samples_in_parallel",
     ModelErrorKind.MODEL_ERROR: "the endpoint itself failed; its log says more",
     ModelErrorKind.TIMEOUT: "raise request_timeout_s, or ask for shorter answers (max_output_tokens)",
     ModelErrorKind.CONNECTION: "check that the endpoint is up and that its base URL is right",

@@ -23,11 +23,11 @@ from nemo_gym.servers.models.gate import (
     Turns,
     gates_of,
     is_exhausted,
+    mentions_limits,
     origin,
     pause_asked_for,
     reset_header,
     seconds_until,
-    mentions_limits,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -156,7 +156,7 @@ def test_a_configuration_file_that_does_not_exist(desk: Desk) -> None:
         f"hint: did you mean {EXAMPLE}/configs/example_single_tool_call.yaml?",
     )
     ran = desk.type("ng_run", "+config_paths=[nowhere.yaml]")
-    expect(ran, 1, "config file 'nowhere.yaml' does not exist", "hint: relative paths start at the current directory")
+    expect(ran, 1, "config file 'nowhere.yaml' does not exist", "hint: relative paths start in the current directory")
 
 
 def test_malformed_yaml_is_shown_with_line_and_column(desk: Desk) -> None:
@@ -257,7 +257,7 @@ def test_a_port_that_is_in_use(desk: Desk, owner: str) -> None:
         ran,
         1,
         f"error: {owner}: can't listen on 127.0.0.1:{taken} (Address already in use)",
-        "hint: another program (perhaps another ng_run) has that address: stop it or choose another port",
+        "hint: another program (perhaps another ng_run) uses that address: stop it or choose another port",
     )
 
 
@@ -319,7 +319,7 @@ def write_environment(
             "import a_package_that_nobody_has\n",
             "/app.py:1",
             "ModuleNotFoundError: No module named 'a_package_that_nobody_has'",
-            "hint: install what provides 'a_package_that_nobody_has', or name it in ",
+            "hint: install the package with 'a_package_that_nobody_has', or list it in ",
         ),
         ("def verify(:\n", "", "SyntaxError: invalid syntax (app.py, line 1)", "hint: the traceback is shown with"),
         ("TABLE = {}['missing']\n", "/app.py:1", "KeyError: 'missing'", "hint: the traceback is shown with"),
@@ -424,7 +424,7 @@ def test_a_model_endpoint_that_refuses_connections(fails_and_recovers: Callable[
         (401, "auth", "check the API key"),
         (403, "auth", "check the API key"),
         (404, "rejected", "check the base URL and the model's name"),
-        (429, "rate_limited", "send less at once: lower max_concurrent_requests or num_samples_in_parallel"),
+        (429, "rate_limited", "send fewer requests: lower max_concurrent_requests or num_samples_in_parallel"),
         (500, "model_error", "the endpoint itself failed; its log says more"),
     ],
 )
@@ -450,9 +450,9 @@ def test_a_model_endpoint_that_hangs(fails_and_recovers: Callable[..., None], mo
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        ("malformed", "invalid_response", "the answer is no response (body: Invalid JSON: EOF while parsing"),
+        ("malformed", "invalid_response", "the answer is not a response (body: Invalid JSON: EOF while parsing"),
         ("html", "invalid_response", "(body: Invalid JSON: expected value at line 1 column 1): <html><body>gateway"),
-        ("schema", "invalid_response", "the answer is no response (id: Field required;"),
+        ("schema", "invalid_response", "the answer is not a response (id: Field required;"),
         ("error200", "model_error", "answered with an error: overloaded; the endpoint itself failed"),
         ("cut", "connection", "the answer broke off; check that the endpoint is up"),
     ],

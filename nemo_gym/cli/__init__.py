@@ -1,7 +1,7 @@
-"""The command line: one table of commands, one entry point, the only place that prints.
+"""The command line: one table of commands, one entry point, and the only code that prints.
 
 What programs import from here (``RunHelper``, ``RunConfig``, the commands as functions) is loaded on first use. No
-module of the package may bear the name of a command, or it would hide the command.
+module of this package may have the same name as a command, because it would hide the command.
 """
 
 import sys
@@ -21,7 +21,7 @@ _NAMES: Final = {
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(import_module(_NAMES[name]), name)
-    # A module of this package is not ours to give: the import system asks here first, then imports it itself.
+    # Modules of this package must not be returned: the import system asks here first, then imports them itself.
     is_module = find_spec(f"{__name__}.{name}") is not None
     if not is_module and name in import_module("nemo_gym.cli.commands").by_name():
         return partial(_run_command, name)

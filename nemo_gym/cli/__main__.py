@@ -1,4 +1,4 @@
-"""``python -m nemo_gym.cli`` is ``ng``."""
+"""``python -m nemo_gym.cli`` does the same as ``ng``."""
 
 import sys
 

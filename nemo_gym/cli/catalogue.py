@@ -1,4 +1,4 @@
-"""What there is to run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …"""
+"""Lists what can be run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …"""
 
 import difflib
 import json
@@ -23,12 +23,12 @@ SIMILAR: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A server folder in a list."""
+    """One line of a list of server folders."""
 
     name: str
     domain: str | None
     licence: str | None
-    needs: str | None  # packages that are not installed here; the server gets an environment of its own
+    needs: str | None  # packages that are not installed here; the server gets its own environment
     description: str | None
     path: str
 
@@ -42,7 +42,7 @@ def list_benchmarks(overrides: Sequence[str]) -> int:
 
 
 def list_environments(overrides: Sequence[str]) -> int:
-    """Print the resources servers: what each is about, its licence, and what it needs."""
+    """Print the resources servers with their domain, licence and missing packages."""
     return _list_servers(RESOURCES_SERVERS, "environments", overrides)
 
 
@@ -57,10 +57,10 @@ def list_models(overrides: Sequence[str]) -> int:
 
 
 def search(overrides: Sequence[str]) -> int:
-    """Print every server folder and benchmark that a word leads to."""
+    """Print every server folder and benchmark that matches a word."""
     config = read_parameters(ListConfig, overrides)
     if not config.query:
-        raise UsageError("nothing to search for", hint="for example ng search math")
+        raise UsageError("nothing to search for", hint="for example: ng search --query math")
     rows = [{"kind": folder.type, **asdict(_entry(folder))} for folder in find_servers()]
     rows += [
         {"kind": "benchmarks", "name": name, "domain": found.domain, "path": str(found.path)}
@@ -91,7 +91,7 @@ def _entry(folder: ServerFolder) -> CatalogueEntry:
 
 
 def _settings(folder: Path) -> Iterator[dict[str, Any]]:
-    """The blocks of a folder's configurations that describe servers; files that are not YAML have none."""
+    """The server blocks in a folder's configurations. Files that are not YAML are skipped."""
     for path in sorted(folder.glob("configs/*.yaml")):
         try:
             content = yaml.safe_load(path.read_text("utf-8"))
@@ -105,7 +105,7 @@ def _settings(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _first_sentence(readme: Path) -> str | None:
-    """What a README begins with, below its title."""
+    """The first sentence of a README below its title."""
     lines = readme.read_text("utf-8").splitlines() if readme.is_file() else []
     text = " ".join(line for line in lines if line and not line.startswith(("#", "|", "!", "<", "`")))
     return text.partition(". ")[0][:100] or None
@@ -116,14 +116,14 @@ def _show(rows: Sequence[dict[str, Any]], config: ListConfig, titles: Sequence[s
     if config.name:
         found = [row for row in rows if row["name"] == config.name]
         if not found:
-            hint = did_you_mean(config.name, [row["name"] for row in rows], available="There are")
-            raise UsageError(f"no such entry among the {what}: {config.name}", hint=hint)
+            hint = did_you_mean(config.name, [row["name"] for row in rows], available="Available")
+            raise UsageError(f"no {what} named {config.name}", hint=hint)
     if config.json_:
         console.emit(json.dumps(found, indent=2))
     elif config.name:
         console.emit(console.columns([(name, str(value or "")) for name, value in found[0].items()]))
     elif found:
-        # Paths make a table too wide for a terminal; --name and --json have them.
+        # Paths would make the table too wide for a terminal; --name and --json show them.
         cells = [tuple(str(cell or "") for name, cell in row.items() if name != "path") for row in found]
         console.emit(console.table(tuple(title for title in titles if title != "Path"), cells))
     else:
@@ -132,7 +132,7 @@ def _show(rows: Sequence[dict[str, Any]], config: ListConfig, titles: Sequence[s
 
 
 def _matches(row: dict[str, Any], query: str) -> bool:
-    """Whether a name, domain or description contains the words or resembles them."""
+    """Whether the name, domain or description contains the query or resembles it."""
     words = query.lower()
     texts = [str(row[name]).lower() for name in ("name", "domain", "description") if row.get(name)]
     return any(words in text or difflib.SequenceMatcher(a=words, b=text).ratio() >= SIMILAR for text in texts)

@@ -1,9 +1,10 @@
-"""``ng_collect_rollouts`` and ``ng_e2e_collect_rollouts``: reach a Gym, let the library collect, say how it went.
+"""``ng_collect_rollouts`` and ``ng_e2e_collect_rollouts``: connect to a Gym, collect rollouts, report the result.
 
-Ctrl-C before the first rollout ends the command; during the collection it stops new rollouts and saves those that run.
+Ctrl-C before the first rollout ends the command. During the collection it stops new rollouts and saves those that are
+running.
 
-The end-to-end command prepares the configured datasets first, beside the output in ``preprocessed_datasets``, and hosts
-the Gym itself. Whatever else can be asked of a collection can be asked there too.
+The end-to-end command first prepares the configured datasets in ``preprocessed_datasets`` beside the output, and hosts
+the Gym itself. It also takes all other options of a collection.
 """
 
 import json
@@ -48,7 +49,7 @@ from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConf
 
 
 def show_metrics(metrics: Sequence[RunMetrics]) -> None:
-    """Print the key metrics of each agent; beside them coverage, intervals, rewards and difficulty."""
+    """Print each agent's key metrics on stdout, and its coverage, intervals and difficulty on stderr."""
     for each in metrics:
         if each.report is not None:
             console.note(f"\n{each.report.text()}\n")
@@ -57,7 +58,7 @@ def show_metrics(metrics: Sequence[RunMetrics]) -> None:
 
 
 SERVE = (
-    "Whether to host the servers in this process (true) or to use those of a running ng_run (false). Unless given, they"
+    "Whether to host the servers in this process (true) or to use those of a running ng_run (false). By default they"
     " are hosted if the configuration describes any."
 )
 
@@ -70,17 +71,18 @@ class CollectRolloutsConfig(RolloutCollectionConfig):
         description="File for the rollouts; the other files of the run go beside it. Default: "
         "results/<agent>/<time>.jsonl.",
     )
-    limit: int | None = Field(default=None, ge=0, description="Only the first so many tasks; none or 0: all.")
+    limit: int | None = Field(default=None, ge=0, description="Use only the first tasks, this many; null or 0: all.")
     num_samples_in_parallel: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
-        default=None, description="Most rollouts at once; auto: find out; none or 0: no wish, so at most max_in_flight."
+        default=None,
+        description="Maximum rollouts at once; auto: adapt to the endpoint; null or 0: at most max_in_flight.",
     )
     serve: bool | None = Field(default=None, description=SERVE)
 
 
 def collect_rollouts(overrides: Sequence[str]) -> int:
-    """Collect rollouts, show their metrics, and tell by the exit code whether all of them are there.
+    """Collect rollouts and show their metrics. The exit code tells whether all of them succeeded.
 
-    Whoever names a split instead of a task file wants it to be prepared first.
+    If a split is named instead of a task file, the split is prepared first.
     """
     if any(re.match(r"\+*split=", override) for override in overrides):
         end_to_end: int = import_module("nemo_gym.cli.collection").e2e_collect_rollouts(overrides)
@@ -96,11 +98,11 @@ def collect_rollouts(overrides: Sequence[str]) -> int:
 
 
 def default_output(parameters: RolloutCollectionConfig, config: DictConfig) -> Path:
-    """Where rollouts go if nobody says: a new file in a folder named after the agent."""
+    """The default output path: a new file in a folder named after the agent."""
     if parameters.resume_from_cache:
         raise UsageError(
-            "resume_from_cache goes on with an earlier run, so it has to be said which",
-            hint="add +output_jsonl_fpath=<the file with its rollouts>",
+            "resume_from_cache continues an earlier run, but no run is named",
+            hint="add +output_jsonl_fpath=<the rollout file of that run>",
         )
     agents = server_names(config, RESPONSES_API_AGENTS)
     only = agents[0] if len(agents) == 1 else "rollouts"
@@ -118,7 +120,7 @@ def report(summary: Summary) -> int:
 
 
 async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summary:
-    """Collect in the Gym of this process or in one that runs elsewhere; tell the trackers."""
+    """Collect in the Gym of this process or in one that runs elsewhere, and log the metrics to the trackers."""
     stop = StopSwitch(drain_s=parameters.drain_timeout_s)
     async with (
         reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
@@ -131,20 +133,20 @@ async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summ
 
 
 def uploaded(rollouts: Path, parameters: RolloutCollectionConfig) -> Path | None:
-    """The rollouts that trackers get."""
+    """The rollout file that trackers upload, if any."""
     return rollouts if parameters.upload_rollouts_to_wandb else None
 
 
 @asynccontextmanager
 async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> AsyncIterator[Attempt | None]:
-    """The worker processes that are asked for; none means that rollouts run in this process."""
+    """The requested worker processes, or None to run rollouts in this process."""
     number = worker_count(parameters.workers)
     if number == 1:
         yield None
         return
     if parameters.serve is False or not read_instances(config):
         raise UsageError(
-            "worker processes host the servers themselves, so they need to know them",
+            "worker processes host the servers themselves, but the configuration describes no servers",
             hint="give +config_paths=[…], or leave out +workers to use the servers of ng_run",
         )
     async with worker_pool(config, number, timeout_s=parameters.rollout_timeout_s) as pool:
@@ -165,7 +167,7 @@ def _fields(model: Any, names: set[str]) -> dict[str, Any]:
     }
 
 
-# Parameters of the command: those of the collection, but for the task file, and those of the preparation.
+# The command takes the parameters of the collection except the task file, and those of the preparation.
 EndToEndConfig = create_model(
     "EndToEndConfig",
     __base__=E2ERolloutCollectionConfig,
@@ -197,11 +199,11 @@ def e2e_collect_rollouts(overrides: Sequence[str]) -> int:
 
 
 def prepared_tasks(config: DictConfig, wanted: E2ERolloutCollectionConfig) -> Path:
-    """The task file of the split, prepared now unless an earlier preparation is to be used."""
+    """The task file of the split. It is prepared now unless an earlier preparation may be reused."""
     folder = Path(wanted.output_jsonl_fpath).parent / "preprocessed_datasets"
     tasks = folder / f"{wanted.split}.jsonl"
     if wanted.reuse_existing_data_preparation and tasks.exists():
-        console.note(f"using the data prepared before: {tasks}")
+        console.note(f"using data prepared earlier: {tasks}")
         return tasks
     mode = Mode.example_validation if wanted.split == "example" else Mode.train_preparation
     settings = {"should_download": True, "mode": mode.value, "output_dirpath": str(folder)}
@@ -211,21 +213,21 @@ def prepared_tasks(config: DictConfig, wanted: E2ERolloutCollectionConfig) -> Pa
     TrainDataProcessor().run(asked)
     if not tasks.exists():
         raise MissingDatasetError(
-            f"{tasks}: the preparation made no such file, because no configured agent has a {wanted.split} dataset",
+            f"{tasks}: this file was not prepared, because no configured agent has a {wanted.split} dataset",
             hint="choose another +split=…, or list such a dataset under the agent's datasets",
         )
     return tasks
 
 
 def load_driver(reference: str) -> Driver:
-    """The function that collects in place of the built-in collection."""
+    """Load the function that replaces the built-in collection."""
     module, _, name = reference.partition(":")
     if not module or not name:
         raise ConfigError(
             f"rollout_collection_driver={reference} does not name a function", hint="write module.path:function"
         )
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a console script has no other way to a module of the user's
+        sys.path.append(str(Path.cwd()))  # a console script would not find the user's modules otherwise
     try:
         driver: Driver = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -236,9 +238,9 @@ def load_driver(reference: str) -> Driver:
 
 
 def _drive(config: DictConfig, parameters: RolloutCollectionConfig, drive: Driver) -> int:
-    """Let the driver work with the Gym, which it finds as any other process would: through the head server.
+    """Run the driver. It finds the Gym through the head server, as any other process would.
 
-    The Gym has a thread of its own, because asking the head server blocks.
+    The Gym runs in a separate thread, because the driver's calls to the head server block.
     """
     gym = RunHelper()
     gym.start()

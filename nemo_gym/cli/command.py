@@ -1,28 +1,24 @@
-"""How a command ends: the exit codes, and the error that means "you typed this wrong".
+"""What a command is: its names, flags, summary and examples, and how it ends.
 
-Exit codes are part of the interface, scripts branch on them:
+A :class:`Command` names its function and its parameter class instead of importing them, so that a command loads only
+what it uses.
 
-    0    done
-    1    a mistake in the configuration or its files, a check that did not hold, or a crash with its traceback
-    2    a mistake in what was typed: unknown command, flag or parameter, missing or invalid value
+A flag is a second way to type a parameter: ``--limit 5`` for ``+limit=5``. :func:`to_overrides` turns flags into the
+overrides that the configuration layer reads and leaves everything else as it is. Flags that name configuration files
+are collected into one ``+config_paths=[…]``.
+
+Configuration files have short names: ``--resources-server mcqa`` for ``resources_servers/mcqa/configs/mcqa.yaml``.
+``NAME/FLAVOR`` picks one of several files in a folder. Folders are looked for in the given search directories, then in
+the working directory, then where the package is installed. A path inside the last two is returned relative, as a
+person would have typed it.
+
+Exit codes are part of the interface, because scripts branch on them:
+
+    0    success
+    1    a mistake in the configuration or its files, a failed check, or a crash with its traceback
+    2    a mistake on the command line: unknown command, flag or parameter, missing or invalid value
     3    finished, but some rollouts failed; the failures are recorded
     130  interrupted; what was saved can be resumed
-
-Short names for configuration files: ``--resources-server mcqa`` for ``resources_servers/mcqa/configs/mcqa.yaml``.
-
-``NAME/FLAVOR`` picks one of several files of a folder. Folders are looked for in the given search directories, then in
-the working directory, then where the package is installed. A path inside the last two is returned relative, the way
-a person would have typed it.
-
-Flags: a second way to type a parameter, ``--limit 5`` for ``+limit=5``.
-
-A flag is nothing but a spelling. :func:`to_overrides` turns the flags of a command into the overrides that the
-configuration layer reads and leaves everything else as it is. Flags that name configuration files are collected into
-one ``+config_paths=[…]``.
-
-What a command is: its names, its one line of summary, its examples, and where its code and parameters live.
-
-Functions and parameter classes are named, not imported, so that a command pays only for what it uses.
 """
 
 import re
@@ -40,15 +36,15 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-__all__ = ["Exit"]  # commands take it from here
+__all__ = ["Exit"]  # commands import it from here
 
 
 class UsageError(ConfigError):
-    """What was typed can't be understood; the command did nothing."""
+    """The command line is wrong; the command did nothing."""
 
 
 def exit_code(error: ConfigError) -> Exit:
-    """Tell a slip on the command line from a mistake in the configuration."""
+    """Distinguish a mistake on the command line from one in the configuration."""
     return Exit.USAGE if isinstance(error, UsageError) else Exit.ERROR
 
 
@@ -72,8 +68,8 @@ def model_type(value: str, search: Sequence[str]) -> str:
     return _choose("responses_api_models", value, "configs/*.yaml", None, search)
 
 
-def resources_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - one shape for all that convert
-    """Read ``--resources-server NAME`` where a folder, not a file, is meant."""
+def resources_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - all converters have this signature
+    """Resolve ``--resources-server NAME`` to a folder rather than a file."""
     return f"resources_servers/{value}"
 
 
@@ -102,10 +98,10 @@ def _pick(folder: str, files: dict[str, Path], flavor: str, usual: str) -> Path:
     raise UsageError(problem, hint=f"choose one: {', '.join(f'{name}/{stem}' for stem in files)}")
 
 
-# What the override grammar reads as text without quotes, and what of that it would read as a number or a constant.
+# What the override grammar reads without quotes, and which of that it would take for a number or a constant.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]+")
 _LITERAL: Final = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|null|nan|[-+]?inf", re.IGNORECASE)
-_PATH_SIGNS: Final = frozenset("./*?")  # by one of these, a bare word is recognised as a file or a pattern
+_PATH_SIGNS: Final = frozenset("./*?")  # a bare word with one of these is a file or a pattern
 _LISTED: Final = "config_paths"
 _SEARCH_DIRECTORY: Final = "search_dir"
 
@@ -114,8 +110,8 @@ _SEARCH_DIRECTORY: Final = "search_dir"
 class Flag:
     """One flag and the parameter that it sets.
 
-    ``constant`` makes it a switch that takes no value; ``convert`` turns the value typed into that of the parameter;
-    a flag with ``several`` may be given more than once, and its parameter is a list.
+    ``constant`` makes it a switch that takes no value; ``convert`` turns the typed value into the parameter's value;
+    ``verbatim`` leaves the value unquoted; a flag with ``several`` may be repeated, and its parameter is a list.
     """
 
     names: tuple[str, ...]
@@ -127,16 +123,16 @@ class Flag:
 
     @property
     def meaning(self) -> str:
-        """The override that it stands for, the way help shows it."""
+        """What the flag stands for, as shown in help."""
         if self.parameter == _SEARCH_DIRECTORY:
-            return "look for benchmarks, environments and servers here first"
+            return "search this directory first for benchmarks, environments and servers"
         if self.convert:
             return f"short for a path in +{self.parameter}"
         return f"+{self.parameter}={self.constant or '<value>'}" if self.parameter != _LISTED else f"adds to +{_LISTED}"
 
 
 def flag(*names: str, sets: str, constant: str | None = None, several: bool = False) -> Flag:
-    """Define a flag whose value is a text, or with ``constant`` a switch."""
+    """Define a flag whose value is text, or with ``constant`` a switch."""
     return Flag(names, sets, constant=constant, several=several)
 
 
@@ -146,7 +142,7 @@ def number(*names: str, sets: str) -> Flag:
 
 
 def chooses(*names: str, convert: Callable[[str, Sequence[str]], str], sets: str = _LISTED) -> Flag:
-    """Define a flag that names something short (``--benchmark aime``) and stands for a path."""
+    """Define a flag whose value is a short name for a path (``--benchmark aime``)."""
     return Flag(names, sets, convert=convert)
 
 
@@ -172,7 +168,7 @@ class _Typed:
 
 
 def to_overrides(arguments: Sequence[str], flags: Sequence[Flag]) -> list[str]:
-    """Rewrite a command line without flags."""
+    """Replace all flags of a command line by overrides."""
     overrides: list[str] = []
     typed: list[_Typed] = []
     words = iter(arguments)
@@ -185,19 +181,19 @@ def to_overrides(arguments: Sequence[str], flags: Sequence[Flag]) -> list[str]:
 
 
 def quote(value: str) -> str:
-    """Write a text so that the override grammar reads it back as the same text."""
+    """Quote text so that the override grammar reads it back unchanged."""
     if _PLAIN.fullmatch(value) and not _LITERAL.fullmatch(value):
         return value
-    # A backslash escapes only in front of a quote, the closing one included; elsewhere it is an ordinary character.
+    # A backslash escapes only before a quote, including the closing one; elsewhere it is an ordinary character.
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', value)
     escaped = re.sub(r"(\\+)\Z", r"\1\1", escaped)
     return f'"{escaped}"'
 
 
 def path_overrides(words: Sequence[str], parameter: str, *, as_list: bool) -> list[str]:
-    """Let the files of a command be typed as people type them: bare, separated by commas, or without the plus.
+    """Accept files as people type them: bare, separated by commas, or without the plus.
 
-    All of them together become one override of the parameter; other overrides stay as they are.
+    Together they become one override of the parameter; other overrides stay as they are.
     """
     typed: list[str] = []
     rest: list[str] = []
@@ -260,7 +256,7 @@ def _as_overrides(typed: Sequence[_Typed], overrides: Sequence[str]) -> list[str
     return files + [f"+{name}={value}" for name, value in single.items()]
 
 
-# The environment that the examples in help texts use.
+# The environment used in the examples of help.
 EXAMPLE: Final = "resources_servers/example_single_tool_call"
 EXAMPLE_CONFIG: Final = f"{EXAMPLE}/configs/example_single_tool_call.yaml"
 EXAMPLE_CONFIGS: Final = (
@@ -273,7 +269,7 @@ ROOTS: Final = ("ng", "gym")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: what it is called, what it does, and where its code and its parameters live."""
+    """One command: its names, what it does, and where its code and its parameters are defined."""
 
     name: str
     path: str
@@ -291,12 +287,12 @@ class Command:
 
     @property
     def group(self) -> str:
-        """The branch of the tree that it is on; empty for the few that hang on the root."""
+        """The group in the ``ng`` tree; empty for the few commands at the root."""
         return self.path.rpartition(" ")[0]
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Everything that can be typed for it."""
+        """All names under which the command can be typed."""
         scripts = (prefix + self.name for prefix in PREFIXES)
         return tuple(dict.fromkeys((*scripts, f"{ROOTS[0]} {self.path}", f"{ROOTS[0]} {self.name}")))
 
@@ -317,7 +313,7 @@ def _load(reference: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HelpRequest:
-    """Someone wants to read about a command, a group (``env``), or with an empty group about everything."""
+    """A request for help about a command, a group (``env``) or, with an empty group, all commands."""
 
     command: Command | None = None
     group: str = ""

@@ -2,8 +2,8 @@
 
 Console scripts, the ``ng`` tree, help and the reference in ``docs/commands.md`` all derive from it.
 
-Every command has three spellings of equal rank: ``ng_<name>``, ``nemo_gym_<name>``, and ``ng`` or ``gym`` followed by
-the name or by its place in the tree (``ng env start``).
+Every command can be typed in three equivalent ways: ``ng_<name>``, ``nemo_gym_<name>``, and ``ng`` or ``gym`` followed
+by the name or by its place in the tree (``ng env start``).
 """
 
 from typing import Final
@@ -15,11 +15,11 @@ from nemo_gym.cli.rollout_commands import ROLLOUT_COMMANDS
 
 ENTRY_POINT: Final = "nemo_gym.cli.main:main"
 GROUPS: Final = {
-    "env": "Environments: start, look at, write and test servers",
+    "env": "Environments: start, inspect, write and test servers",
     "eval": "Rollouts: collect, aggregate, profile",
     "dataset": "Data: prepare task files",
-    "list": "What there is",
-    "dev": "This project itself",
+    "list": "Lists: environments, agents, models, benchmarks",
+    "dev": "Development of this project",
     "": "Help",
 }
 
@@ -48,7 +48,7 @@ COMMANDS: Final = (
         path="version",
         function="nemo_gym.cli.information:version",
         parameters="nemo_gym.cli.parameters:VersionConfig",
-        summary="Show the versions of this program, of Python and of what it builds on.",
+        summary="Show the versions of this program, of Python and of the main dependencies.",
         examples=("ng_version", "ng_version +json=true", "ng --version --json"),
         flags=(JSON,),
     ),
@@ -56,11 +56,11 @@ COMMANDS: Final = (
 
 
 def by_name() -> dict[str, Command]:
-    """Index the table by name."""
+    """The commands, indexed by name."""
     return {command.name: command for command in COMMANDS}
 
 
 def scripts() -> dict[str, str]:
-    """All console scripts and their entry point, as ``[project.scripts]`` has to list them."""
+    """All console scripts and their entry point, as ``[project.scripts]`` must list them."""
     names = [*ROOTS, *(prefix + command.name for prefix in PREFIXES for command in COMMANDS)]
     return dict.fromkeys(names, ENTRY_POINT)

@@ -1,8 +1,9 @@
 """The only place that prints.
 
-Data goes to stdout, everything else to stderr, so that ``ng_dump_config > all.yaml`` holds nothing but YAML. Colour is
-decoration: it is dropped when the stream is no terminal or ``NO_COLOR`` is set, and no message depends on it. A reader
-that went away (``ng_help | head -1``) ends the program quietly. Streams are looked up at each call, never kept.
+Data goes to stdout, everything else to stderr, so that ``ng_dump_config > all.yaml`` contains nothing but YAML. Colour
+is decoration: it is left out when the stream is not a terminal or ``NO_COLOR`` is set, and no message depends on it. If
+the reader closes the pipe (``ng_help | head -1``), the program ends quietly. Streams are looked up at each call:
+tests and libraries replace them.
 """
 
 import logging
@@ -28,29 +29,29 @@ def emit(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal something, on stderr."""
+    """Print a message for people on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Say what deserves attention but stops nothing."""
+    """Print a warning; the command continues."""
     note(f"{paint('warning:', 'yellow', stream=sys.stderr)} {text}")
 
 
 def error(text: str, *, hint: str | None = None) -> None:
-    """Say what is wrong and, after a blank line, what to do about it."""
+    """Print what is wrong and, after a blank line, what to do about it."""
     note(f"{paint('error:', 'red', stream=sys.stderr)} {text}")
     if hint:
         note(f"\n{paint('hint:', 'bold', stream=sys.stderr)} {hint}")
 
 
 def paint(text: str, style: str, *, stream: TextIO | None = None) -> str:
-    """Colour the text if the stream (stdout unless given) shows colour."""
+    """Colour the text if the stream (by default stdout) shows colour."""
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if shows_colour(stream or sys.stdout) else text
 
 
 def shows_colour(stream: TextIO) -> bool:
-    """Whether escape sequences would be drawn rather than printed."""
+    """Whether the stream interprets escape sequences rather than printing them."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -75,10 +76,10 @@ def _line(cells: Sequence[str], widths: Sequence[int], indent: str) -> str:
 
 
 class LogHandler(logging.Handler):
-    """Shows the log records of the library the way this module shows everything else."""
+    """Shows the library's log records in the same style as other messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one record on stderr; plain information carries no prefix."""
+        """Print one record on stderr; plain information has no prefix."""
         text = self.format(record)
         if record.levelno >= logging.ERROR:
             error(text)
@@ -90,7 +91,7 @@ class LogHandler(logging.Handler):
 
 @contextmanager
 def logs() -> Iterator[None]:
-    """Show log records while a command runs: our information, everybody's warnings."""
+    """Show log records while a command runs: information from our own loggers, warnings from all."""
     handler, root, ours = LogHandler(), logging.getLogger(), logging.getLogger("nemo_gym")
     level, show_warning = ours.level, warnings.showwarning
     root.addHandler(handler)
@@ -105,5 +106,5 @@ def logs() -> Iterator[None]:
 
 
 def show_details() -> None:
-    """Show our details, too, until the command ends."""
+    """Also show our debug messages until the command ends."""
     logging.getLogger("nemo_gym").setLevel(logging.DEBUG)

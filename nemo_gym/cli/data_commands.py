@@ -1,4 +1,4 @@
-"""The commands about data (``ng dataset …``) and about what there is (``ng list …``)."""
+"""The commands that handle data (``ng dataset …``) and list what is available (``ng list …``)."""
 
 from typing import Final
 
@@ -88,7 +88,7 @@ DATA_COMMANDS: Final = (
             flags=(JSON, VERBOSE, flag("--query", sets="query"), flag("--name", sets="name")),
         )
         for what, summary in (
-            ("environments", "List the environments: domain, licence, what each needs."),
+            ("environments", "List the environments with their domain, licence and missing packages."),
             ("agents", "List the agents."),
             ("models", "List the model servers."),
         )
@@ -98,7 +98,7 @@ DATA_COMMANDS: Final = (
         path="list search",
         function="nemo_gym.cli.catalogue:search",
         parameters="nemo_gym.cli.parameters:ListConfig",
-        summary="Find environments, agents, model servers and benchmarks by a word.",
+        summary="Search environments, agents, model servers and benchmarks for a word.",
         examples=("ng_search +query=math", "ng search --query math"),
         flags=(JSON, VERBOSE, flag("--query", sets="query")),
     ),

@@ -1,4 +1,4 @@
-"""The commands about environments (``ng env …``): start, inspect, write and test servers."""
+"""The commands that handle environments (``ng env …``): start, inspect, write and test servers."""
 
 from typing import Final
 
@@ -65,7 +65,7 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env check",
         function="nemo_gym.cli.hosting:check_folder",
         parameters="nemo_gym.cli.parameters:CheckFolderConfig",
-        summary="Look at a server folder that somebody else wrote: what will not work here, before anything runs.",
+        summary="Inspect a server folder that somebody else wrote and list what will not work, without running it.",
         examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
         flags=(flag("--path", sets="entrypoint"),),
     ),

@@ -1,12 +1,12 @@
 """The commands that compute numbers from saved rollouts.
 
-``ng_aggregate_rollouts``  the metrics of all rollouts of several files, each counted once. The Gym that knows what the
-                           metrics mean is hosted here if the configuration describes it, else a running one is asked;
-                           if there is neither, the default metrics are computed, and that is said.
-``ng_compare``             two runs over the same tasks, and which of them is better.
-``ng_reward_profile``      how the rewards of a run are distributed over its tasks. With the plan of a run it writes a
-                           profile per task and agent; with a task file it writes the tasks again, each with what is
-                           known of its rewards. Either way it says how hard the tasks are.
+``ng_aggregate_rollouts``  computes metrics over several files, counting each rollout once. The Gym that defines the
+                           metrics is hosted here if the configuration describes it; otherwise a running one is asked.
+                           If there is neither, the default metrics are computed, with a note that says so.
+``ng_compare``             compares two runs over the same tasks.
+``ng_reward_profile``      shows how the rewards of a run are distributed over its tasks. With the plan of a run it
+                           writes a profile for each task and agent; with a task file it writes the tasks again, each
+                           with its reward statistics. Either way it shows how difficult the tasks are.
 """
 
 import json
@@ -44,7 +44,7 @@ from nemo_gym.servers.http.session import close_http_client
 class AggregateRolloutsConfig(RolloutAggregationConfig):
     """Parameters of ``ng_aggregate_rollouts``."""
 
-    strict: bool = Field(default=False, description="Refuse lines that can't be read instead of leaving them out.")
+    strict: bool = Field(default=False, description="Fail on unreadable lines instead of skipping them.")
     serve: bool | None = Field(default=None, description=SERVE)
 
 
@@ -61,7 +61,7 @@ def aggregate_rollouts(overrides: Sequence[str]) -> int:
 
 
 def as_text(done: Aggregation, *, merged: bool) -> str:
-    """What was counted, and where everything is."""
+    """What was counted, and where the files are."""
     left_out = f", {done.unreadable} unreadable lines left out" if done.unreadable else ""
     lines = [f"{done.rollouts} rollouts{left_out}"]
     if merged:
@@ -69,7 +69,7 @@ def as_text(done: Aggregation, *, merged: bool) -> str:
     if done.metrics:
         lines += [f"metrics: {done.files.metrics}", f"details: {details_path(Path(done.files.rollouts))}"]
     else:
-        lines.append("no metrics: no rollout names an agent that could compute them")
+        lines.append("no metrics: no rollout names an agent to compute them")
     return "\n".join(lines)
 
 
@@ -95,14 +95,14 @@ class CompareConfig(BaseModel):
     )
     pair_by: PairBy = Field(
         default="content",
-        description="Which tasks belong together: those that ask the same, or `index` for those with the same number "
-        "(for runs with different prompts for the same tasks).",
+        description="How tasks are paired: by identical content, or with `index` by number (for runs that use different"
+        " prompts for the same tasks).",
     )
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
 def compare(overrides: Sequence[str]) -> int:
-    """Pair the tasks of two runs and say by how much they differ."""
+    """Pair the tasks of two runs and show by how much they differ."""
     config = read_parameters(CompareConfig, overrides)
     by_content = config.pair_by == "content"
     a, b = (_read(name, Path(path), by_content=by_content) for name, path in (("a", config.a), ("b", config.b)))
@@ -133,19 +133,19 @@ class ProfileConfig(BaseModel):
         default=None, description="The plan of the run: *_materialized_inputs.jsonl."
     )
     allow_partial_rollouts: bool = Field(
-        default=False, description="Profile what there is, although rollouts are missing."
+        default=False, description="Profile the rollouts that exist even if some are missing."
     )
     pass_threshold: float | None = Field(
-        default=None, description="A rollout solves its task if its reward is at least this; 1 unless given."
+        default=None, description="A rollout solves its task if its reward is at least this; by default 1."
     )
-    input_jsonl_fpath: str | None = Field(default=None, description="In place of the plan: the task file …")
+    input_jsonl_fpath: str | None = Field(default=None, description="Instead of the plan: the task file.")
     output_jsonl_fpath: str | None = Field(
-        default=None, description="… and the file for the tasks, each with the average of its rewards."
+        default=None, description="With input_jsonl_fpath: where to write the tasks with their average rewards."
     )
 
 
 def reward_profile(overrides: Sequence[str]) -> int:
-    """Profile the rewards of a run and say how much of its plan is in the profile."""
+    """Profile the rewards of a run and show how much of its plan the profile covers."""
     config = read_parameters(ProfileConfig, overrides)
     plan, tasks, output = config.materialized_inputs_jsonl_fpath, config.input_jsonl_fpath, config.output_jsonl_fpath
     rollouts = Path(config.rollouts_jsonl_fpath)
@@ -160,13 +160,13 @@ def reward_profile(overrides: Sequence[str]) -> int:
         console.emit(_difficulty(profile.table, Path(output), config.pass_threshold))
         return Exit.OK
     raise UsageError(
-        "what the rollouts were collected for must be given, in one of two ways",
+        "the tasks of the rollouts are missing; give either the plan or the task file",
         hint="add +materialized_inputs_jsonl_fpath=<plan>, or +input_jsonl_fpath=<tasks> +output_jsonl_fpath=<file>",
     )
 
 
 def profile_as_text(report: ProfileReport) -> str:
-    """Coverage first: statistics of the rollouts that survived mislead without it."""
+    """Coverage comes first, because statistics of the completed rollouts alone would mislead."""
     summary = report.summary
     done, expected = summary["completed_rollout_rows"], summary["expected_rollout_rows"]
     complete, partial, missing = (summary[f"{kind}_input_rows"] for kind in ("complete", "partial", "missing"))
@@ -181,7 +181,7 @@ def profile_as_text(report: ProfileReport) -> str:
 
 
 def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -> str:
-    """Write how hard the tasks are, and show it."""
+    """Write the difficulty of the tasks to files and return it as text."""
     threshold = PASS_THRESHOLD if pass_threshold is None else pass_threshold
     rates = solve_rates(table, threshold)
     files = write_difficulty(base, rates, threshold=threshold)

@@ -1,9 +1,7 @@
-"""Runs the asynchronous part of a command, and turns Ctrl-C into an orderly end.
+"""Runs the asynchronous part of a command, and gives it the Gym it needs: hosted here or running elsewhere.
 
-The first SIGINT or SIGTERM cancels the work, which then cleans up after itself. The second one ends the process on the
-spot: server processes notice that their parent is gone and end, too.
-
-Reaches the Gym that a command needs: hosts it here, or finds one that runs elsewhere.
+The first SIGINT or SIGTERM cancels the work, which then cleans up after itself. The second one ends the process at
+once; server processes notice that their parent is gone and end too.
 """
 
 import asyncio
@@ -33,7 +31,7 @@ GC_THRESHOLD = 20_000
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end on a new event loop."""
-    # What is loaded now stays, and rollouts in flight are alive: looking through all of it often finds no garbage.
+    # What is loaded by now stays alive, and so do rollouts in flight: frequent collections would find no garbage.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -42,17 +40,17 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
 
 @contextlib.contextmanager
 def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Iterator[None]:
-    """Cancel the task on the first signal, saying so; end the process on the second."""
+    """Announce the first signal and cancel the task; end the process on the second."""
     received = 0
     loop = asyncio.get_running_loop()
 
     def on_signal(*_: Any) -> None:
-        # Handled by Python itself, because code of an environment may block the event loop.
+        # A Python handler rather than one of the event loop, because code of an environment may block the loop.
         nonlocal received
         received += 1
         if received > 1:
             os._exit(Exit.INTERRUPTED)
-        with contextlib.suppress(RuntimeError):  # a message that was interrupted by this one, or a loop that is closed
+        with contextlib.suppress(RuntimeError):  # the signal interrupted another message
             console.note(f"\n{announcement}")
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)
@@ -69,9 +67,9 @@ def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Itera
 async def reach_gym(
     config: DictConfig, *, serve: bool | None, on_crash: Callable[[], None] = lambda: None
 ) -> AsyncIterator[GymClient]:
-    """A client for the Gym. Unless said otherwise it is hosted here if the configuration describes servers.
+    """A client for the Gym. By default the Gym is hosted here if the configuration describes servers.
 
-    A server process that ends meanwhile is told at once by ``on_crash`` and raised when the context ends.
+    If a server process ends meanwhile, ``on_crash`` is called at once, and the error is raised when the context ends.
     """
     if serve if serve is not None else bool(read_instances(config)):
         with crashes_explained("what was saved before is intact; correct the cause and start again"):
@@ -86,7 +84,7 @@ async def reach_gym(
 
 @contextlib.contextmanager
 def crashes_explained(hint: str) -> Iterator[None]:
-    """Show the last lines of a server that crashed rather than where we noticed it."""
+    """Show the last lines of a crashed server rather than our own traceback."""
     try:
         yield
     except ServerCrashedError as crash:

@@ -1,16 +1,14 @@
-"""``ng_run``: hosts a Gym until Ctrl-C.
+"""Commands that host or inspect servers: ``ng_run``, ``ng_status``, ``ng_validate``, ``ng_dump_config``, ...
 
-Everything is checked before the first server starts. A server process that ends unasked ends the whole run, with its
-last lines and exit code 1; Ctrl-C is the normal end and has exit code 0.
+``ng_run`` hosts a Gym until Ctrl-C. Everything is checked before the first server starts. A server process that ends
+unexpectedly ends the whole run with exit code 1 and shows its last lines; Ctrl-C is the normal end, with exit code 0.
 
-``ng_status``: asks the head server which servers there are, and each of them whether it answers.
+``ng_status`` asks the head server for the list of servers, and each server whether it answers. The other commands look
+at a configuration or a server folder without starting anything.
 
-``ng_dump_config`` and ``ng_validate``: look at a configuration without starting anything.
-
-``RunHelper``: hosts a Gym beside other work of a program, such as a trainer.
-
-The Gym lives on an event loop in a thread of its own. What goes wrong there is raised in the caller's thread: by
-:meth:`~RunHelper.start` before the servers are ready, by :meth:`~RunHelper.poll` afterwards.
+``RunHelper`` hosts a Gym alongside the other work of a program, such as a trainer. The Gym runs on an event loop in a
+separate thread. Its errors are raised in the caller's thread: by :meth:`~RunHelper.start` before the servers are ready,
+by :meth:`~RunHelper.poll` afterwards.
 """
 
 import asyncio
@@ -50,7 +48,7 @@ from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_serve
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Start all servers, say where they are, and keep them running."""
+    """Start all servers, print their addresses, and keep them running."""
     config = read_configuration(RunConfig, overrides)
     with crashes_explained("correct the cause and start again"):
         run_async(_host_until_interrupted(config))
@@ -70,7 +68,7 @@ async def _host_until_interrupted(config: DictConfig) -> None:
 async def _host(config: DictConfig) -> None:
     console.note("Waiting for servers to spin up")
     dry_run = bool(config.get("dry_run"))
-    # A server process of its own takes the key for "do not serve"; here it has to answer once before all is stopped.
+    # A separate server process would read this key as "do not serve", but here every server must answer once first.
     config["dry_run"] = False
     async with host_gym(config, head=True) as gym:
         console.emit(announcement(gym))
@@ -79,7 +77,7 @@ async def _host(config: DictConfig) -> None:
 
 
 def announcement(gym: Gym) -> str:
-    """What is printed once all servers answer: how many there are, and where."""
+    """The list of servers and addresses that is printed once all of them answer."""
     servers = gym.describe()
     rows = [
         (
@@ -109,7 +107,7 @@ NOTHING_RUNS: Final = "No NeMo Gym servers found running."
 
 
 def status(overrides: Sequence[str]) -> int:
-    """Print one entry per server, as text or JSON. That nothing runs is an answer, not an error."""
+    """Print one entry per server, as text or JSON. It is not an error if nothing is running."""
     config = read_parameters(StatusConfig, overrides)
     instances = _listed(config.head_server)
     if instances is None:
@@ -174,7 +172,7 @@ def _examined(server: dict[str, Any]) -> dict[str, Any]:
 
 
 def _health(host: str, port: int) -> str:
-    """Whether a server answers at all; the words are those of ``ServerClient.poll_for_status``."""
+    """Whether a server answers at all, in the terms of ``ServerClient.poll_for_status``."""
     connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/")
@@ -192,7 +190,7 @@ def _health(host: str, port: int) -> str:
 
 
 def dump_config(overrides: Sequence[str]) -> int:
-    """Print the configuration as the servers would see it. Keys of any command may be in it."""
+    """Print the configuration as the servers would see it. It may contain keys of any command."""
     config = read_configuration(None, overrides)
     console.emit(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain(config)))).rstrip("\n"))
     return Exit.OK
@@ -207,14 +205,14 @@ def validate(overrides: Sequence[str]) -> int:
         console.note(str(finding))
     if wrong := errors_in(findings):
         count = f"{wrong} error{'s' if wrong > 1 else ''}"
-        raise ConfigError(f"the configuration has {count}", hint="listed above, each with its server")
+        raise ConfigError(f"the configuration has {count}", hint="see the list above")
     console.emit("✓ Config is valid.")
     console.note(f"servers: {', '.join(names) or '(none)'}")
     return Exit.OK
 
 
 def check_folder(overrides: Sequence[str]) -> int:
-    """Say what of a server folder will not work here."""
+    """List everything in a server folder that will not work here."""
     overrides = path_overrides(overrides, "entrypoint", as_list=False)
     given = read_parameters(CheckFolderConfig, overrides).entrypoint
     folder = find_readable(given) or Path(given)
@@ -227,7 +225,7 @@ def check_folder(overrides: Sequence[str]) -> int:
 
 
 class RunHelper:
-    """Starts, watches and stops the servers of one configuration, once."""
+    """Starts, watches and stops the servers of one configuration. Each object can be used only once."""
 
     def __init__(self) -> None:
         self._loop = new_event_loop()
@@ -237,7 +235,7 @@ class RunHelper:
         self._hosting: Future[None] = Future()
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
-        """Start all servers and return when they answer."""
+        """Start all servers and return once they answer."""
         config = get_global_config_dict(global_config_dict_parser_config)
         self._thread.start()
         self._hosting = asyncio.run_coroutine_threadsafe(self._host(config), self._loop)
@@ -247,12 +245,12 @@ class RunHelper:
             self._hosting.result()
 
     def poll(self) -> None:
-        """Raise if a server ended unasked."""
+        """Raise an error if a server ended unexpectedly."""
         if self._hosting.done():
             self._hosting.result()
 
     def run_forever(self) -> None:
-        """Wait until a server ends unasked, which is raised, or until Ctrl-C; stop all servers in either case."""
+        """Wait until Ctrl-C, or until a server ends unexpectedly, which is an error. Then stop all servers."""
         try:
             self._hosting.result()
         except KeyboardInterrupt:
@@ -261,7 +259,7 @@ class RunHelper:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop all servers; harmless if they are stopped already or never were started."""
+        """Stop all servers. Does nothing if they have already stopped or were never started."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             wait([self._hosting])

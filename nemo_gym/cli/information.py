@@ -1,4 +1,4 @@
-"""``ng_help`` and ``ng_version``: what can be done, and with what. Both answer at once, so they import little."""
+"""``ng_help`` and ``ng_version``. Both must answer at once, so this module imports little."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def version(overrides: Sequence[str]) -> int:
 
 def _wants_json(overrides: Sequence[str]) -> bool:
     if not overrides:
-        return False  # the usual case needs no parser, which is most of the start-up time
+        return False  # parsing takes most of the start-up time, and there is nothing to parse
     settings = import_module("nemo_gym.cli.parameters")
     config = import_module("nemo_gym.cli.parameters").VersionConfig
     return bool(settings.read_parameters(config, overrides).json_)
@@ -71,14 +71,14 @@ def _installed(distribution: str) -> str | None:
 
 
 def _memory_gb() -> float | None:
-    """Memory of the machine, where the system tells."""
+    """Memory of the machine, or None where the system does not tell."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2)
     except (AttributeError, ValueError, OSError):
         return None
 
 
-# The machine: what JSON calls a fact, what people call it, and how it is found out.
+# Facts about the machine: the key in JSON, the title in text, and the function that finds it out.
 _MACHINE: Final[tuple[tuple[str, str, Callable[[], str | int | float | None]], ...]] = (
     ("os", "OS", lambda: f"{platform.system()} {platform.release()}"),
     ("platform", "Platform", platform.platform),

@@ -1,12 +1,8 @@
-"""Reads a command line: which command is meant, and what it is given.
+"""The entry point of all console scripts: finds the command, runs it, and returns its exit code.
 
-The program name decides. ``ng_run …`` and ``nemo_gym_run …`` name a command; ``ng`` and ``gym`` take it from their
-first words, either its name (``ng run``) or its place in the tree (``ng env start``). Only the table is consulted.
-
-The entry point of all console scripts.
-
-It finds the command, runs it, and turns the way it ended into an exit code. Only mistakes a user can fix are caught;
-anything else is a bug and shows its traceback.
+The program name comes first. ``ng_run …`` and ``nemo_gym_run …`` name a command; ``ng`` and ``gym`` take it from their
+first words, either by name (``ng run``) or by its place in the tree (``ng env start``). Only mistakes that a user can
+fix are caught; anything else is a bug and shows its traceback.
 """
 
 import sys
@@ -31,14 +27,14 @@ HELP_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A command and the overrides that it was given."""
+    """A command and its overrides."""
 
     command: Command
     overrides: tuple[str, ...] = ()
 
 
 def read_command_line(argv: Sequence[str]) -> Invocation | HelpRequest:
-    """Understand a whole command line, program name included."""
+    """Read a whole command line, including the program name."""
     program = PurePath(argv[0]).name.removesuffix(".exe")
     words = list(argv[1:])
     for prefix in PREFIXES:
@@ -86,7 +82,7 @@ def _invoke(command: Command, words: list[str]) -> Invocation | HelpRequest:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line (that of this process unless given, program name first) and return the exit code."""
+    """Run a command line (by default that of this process, program name first) and return the exit code."""
     try:
         with console.logs():
             return _run(read_command_line(sys.argv if argv is None else argv))

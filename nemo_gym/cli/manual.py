@@ -1,17 +1,12 @@
-"""Describes the parameters of a command for people: names, types, defaults, meanings.
+"""Help: what a command does, its parameters with types and defaults, and examples.
 
-Reads a pydantic class and nothing else; imports no pydantic, so that help pages that list only commands stay quick.
+Everything comes from the table of commands and from the pydantic class of the command's parameters, so help can't
+differ from what the command really takes. This module does not import pydantic, so that listing the commands stays
+quick. Help that was asked for is data (stdout, exit code 0); help shown because no command was given goes to stderr
+with exit code 1.
 
-Help: what a command does, its parameters with types and defaults, examples.
-
-Everything shown comes from the table of commands and from the class of the command's parameters, so that it can't
-differ from what the command really takes. Help that was asked for is data (stdout, exit code 0); help shown because
-nothing was asked goes to stderr with exit code 1.
-
-Writes the list of commands in ``docs/commands.md``: ``python -m nemo_gym.cli.manual docs/commands.md``.
-
-The text above the marker is written by hand and kept; everything below it comes from the table of commands, so that the
-document can't be wrong about a name, a type or a default.
+``python -m nemo_gym.cli.manual docs/commands.md`` writes the list of commands in that file. The text above the marker
+is written by hand and kept; everything below it is generated.
 """
 
 import json
@@ -36,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter the way help shows it."""
+    """One parameter as shown in help."""
 
     name: str
     type: str
@@ -45,7 +40,7 @@ class Parameter:
     description: str
 
 
-# Commands that host servers read files before anything else; it is not a field of their own parameters.
+# Commands that host servers read these files before their own parameters, so no parameter class has this field.
 CONFIG_PATHS: Final = Parameter(
     "config_paths",
     "list of str",
@@ -63,13 +58,13 @@ def _all_parameters(command: Command, described: "type[BaseModel]") -> list[Para
 
 
 def parameters_of(described: "type[BaseModel]") -> list[Parameter]:
-    """List the parameters, required ones first, each group in order of definition."""
+    """The parameters in order of definition, with the required ones first."""
     parameters = [_parameter(field.alias or name, field) for name, field in described.model_fields.items()]
     return sorted(parameters, key=lambda parameter: not parameter.required)
 
 
 def type_text(annotation: Any) -> str:
-    """Name a type in the words of the command line: ``int or null``, ``a | b``, ``list of str``."""
+    """Name a type in terms of the command line: ``int or null``, ``a | b``, ``list of str``."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " | ".join(str(value) for value in arguments)
@@ -102,7 +97,7 @@ def _parameter(name: str, field: "FieldInfo") -> Parameter:
 
 
 def value_text(value: Any) -> str:
-    """Write a value the way it is typed on the command line."""
+    """Write a value as it is typed on the command line."""
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, str):
@@ -112,7 +107,7 @@ def value_text(value: Any) -> str:
 
 FOOTER: Final = """\
 Every command shows its parameters with --help and can be typed in three ways: ng_run, nemo_gym_run, ng env start.
-Parameters are written +name=value. Quote what the shell would read: "+config_paths=[a.yaml,b.yaml]"."""
+Parameters are written +name=value. Quote special characters of the shell: "+config_paths=[a.yaml,b.yaml]"."""
 
 
 def show(request: HelpRequest) -> int:
@@ -126,7 +121,7 @@ def show(request: HelpRequest) -> int:
 
 
 def overview(group: str = "") -> str:
-    """List the commands of a group, or all, one line each."""
+    """List the commands of a group, or all commands, one line each."""
     chosen = [command for command in COMMANDS if not group or command.group == group]
     width = max(len(command.script) for command in chosen)
     sections = []
@@ -137,7 +132,7 @@ def overview(group: str = "") -> str:
 
 
 def command_help(command: Command) -> str:
-    """Everything about one command."""
+    """The help page of one command."""
     return "\n".join(_paragraphs(command))
 
 
@@ -174,7 +169,7 @@ def reference() -> str:
 
 
 def updated(document: str) -> str:
-    """The document with its generated part made anew."""
+    """The document with its generated part brought up to date."""
     return document.partition(MARKER)[0] + MARKER + "\n" + reference()
 
 

@@ -1,12 +1,11 @@
-"""From what was typed to the parameters of a command, as a validated object.
+"""Reads the parameters of a command into a validated object.
 
 Parameters come from the command line and ``env.yaml``; commands that host or describe servers also read the files in
 ``config_paths``. All mistakes are collected and shown at once, one line per parameter, with what was expected and what
-to type. Values are never repeated in a message: they may be secrets.
+to type. Messages never repeat values, because they may be secrets.
 
-The parameters of the commands whose logic lives here. Field descriptions are their help.
-
-Commands with a library of their own (collection, profiling, data) take their parameter classes from there.
+The parameter classes of the smaller commands are defined here, and their field descriptions are shown as help. Larger
+commands (collection, evaluation, data) define their own classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,10 +51,10 @@ def read_parameters(described: type[Parameters], overrides: Sequence[str]) -> Pa
 def read_configuration(
     described: type[BaseModel] | None, overrides: Sequence[str], *, needs_model: bool = True
 ) -> DictConfig:
-    """Read the whole configuration of a command and make it that of this process.
+    """Read the whole configuration of a command and make it the configuration of this process.
 
-    Without ``described`` any key may be typed. A command that needs no model gets a stand-in for it, so that files that
-    refer to one are complete.
+    Without ``described`` any key is allowed. A command that needs no model gets a stand-in for it, so that files that
+    refer to a model are complete.
     """
     no_model = GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT
     wanted = GlobalConfigDictParserConfig(
@@ -72,7 +71,7 @@ def read_configuration(
 
 
 def build(described: type[Parameters], config: DictConfig) -> Parameters:
-    """Take a command's own parameters out of a configuration and validate them."""
+    """Select a command's own parameters from a configuration and validate them."""
     if config.get("verbose"):
         console.show_details()
     names = parameter_names(described)
@@ -84,12 +83,12 @@ def build(described: type[Parameters], config: DictConfig) -> Parameters:
 
 
 def parameter_names(described: type[BaseModel]) -> set[str]:
-    """What the parameters are called on the command line."""
+    """The names of the parameters on the command line."""
     return {field.alias or name for name, field in described.model_fields.items()}
 
 
 def invalid(described: type[BaseModel], error: ValidationError) -> UsageError:
-    """One error for all that is missing or wrong."""
+    """One error for everything that is missing or invalid."""
     details = error.errors(include_url=False, include_input=False)
     missing = [str(detail["loc"][0]) for detail in details if detail["type"] == "missing" and len(detail["loc"]) == 1]
     wrong = [detail for detail in details if not (detail["type"] == "missing" and len(detail["loc"]) == 1)]
@@ -102,7 +101,7 @@ def invalid(described: type[BaseModel], error: ValidationError) -> UsageError:
 
 
 def check_request_parameters(given: Mapping[str, Any]) -> None:
-    """Refuse parameters of the model request that no model server would take, before the first of them is asked."""
+    """Refuse request parameters that no model server would accept, before any of them is called."""
     from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming  # noqa: PLC0415 - takes a while
 
     try:
@@ -116,8 +115,8 @@ def check_request_parameters(given: Mapping[str, Any]) -> None:
             advice = f"; did you mean {near[0]!r}?" if near else ""
             lines.append(f"  responses_create_params.{name}: {detail['msg']}{advice}")
         raise UsageError(
-            "the model request cannot have these parameters:\n" + "\n".join(lines),
-            hint="what an endpoint takes beyond the Responses API goes into the model server's extra_body",
+            "these parameters of the model request are not valid:\n" + "\n".join(lines),
+            hint="parameters of an endpoint beyond the Responses API go into the model server's extra_body",
         ) from None
 
 
@@ -133,7 +132,7 @@ def _explained(described: type[BaseModel], details: "Sequence[ErrorDetails]") ->
     expected = {field.alias or name: type_text(field.annotation) for name, field in described.model_fields.items()}
     reasons: dict[str, list[str]] = {}
     for detail in details:
-        name, *inside = map(str, detail["loc"] or ("all of them together",))
+        name, *inside = map(str, detail["loc"] or ("all parameters",))
         reason = detail["msg"].removeprefix("Value error, ")
         reasons.setdefault(name, []).append(f"{'.'.join(inside)}: {reason}" if inside else reason)
     return [_line(name, expected.get(name), texts) for name, texts in reasons.items()]
@@ -157,7 +156,7 @@ class HeadServerAddress(BaseModel):
 
 
 class ConfigurationConfig(BaseModel):
-    """What every command that reads a configuration understands."""
+    """Parameters of every command that reads a configuration."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -167,9 +166,9 @@ class ConfigurationConfig(BaseModel):
         " directory, then where the package is installed.",
     )
     error_on_almost_servers: bool = Field(
-        default=True, description="Refuse blocks that look like a server but are no valid one; false only warns."
+        default=True, description="Refuse blocks that look like a server but are not valid; false: only warn."
     )
-    verbose: bool = Field(default=False, description="Show details of what happens.")
+    verbose: bool = Field(default=False, description="Show details of what is being done.")
 
 
 class RunConfig(ConfigurationConfig):
@@ -179,12 +178,12 @@ class RunConfig(ConfigurationConfig):
         default=HeadServerAddress(host="127.0.0.1", port=11000),
         description="Where the head server listens: '+head_server={host: 127.0.0.1, port: 12000}'.",
     )
-    default_host: str = Field(default="127.0.0.1", description="Host that servers without one of their own bind to.")
+    default_host: str = Field(default="127.0.0.1", description="Host of servers that do not set their own.")
     use_absolute_ip: bool = Field(
-        default=False, description="Bind to this machine's own address, to be reached from others."
+        default=False, description="Bind to this machine's network address, so that other machines can connect."
     )
-    port_range_low: int = Field(default=10001, description="Lowest port that a server without one of its own may get.")
-    port_range_high: int = Field(default=20000, description="Highest such port.")
+    port_range_low: int = Field(default=10001, description="Lowest port for servers that do not set their own.")
+    port_range_high: int = Field(default=20000, description="Highest port for servers that do not set their own.")
     nemo_gym_log_dir: str | None = Field(
         default=None, description="Also write the output of each server process to <dir>/<instance>.log."
     )
@@ -192,9 +191,9 @@ class RunConfig(ConfigurationConfig):
         default=False, description="Use a server's virtual environment as it is, without looking for missing packages."
     )
     uv_venv_dir: str | None = Field(
-        default=None, description="Where virtual environments of servers are kept; the cache folder unless given."
+        default=None, description="Folder for the virtual environments of servers; by default the cache folder."
     )
-    dry_run: bool = Field(default=False, description="Prepare everything, start nothing.")
+    dry_run: bool = Field(default=False, description="Start everything once, then stop.")
     policy_base_url: str | None = Field(default=None, description="Endpoint of the model; usually kept in env.yaml.")
     policy_api_key: str | None = Field(default=None, description="Key for that endpoint; usually kept in env.yaml.")
     policy_model_name: str | None = Field(default=None, description="Name of the model at that endpoint.")
@@ -216,15 +215,15 @@ class InitConfig(BaseModel):
 
 
 class EnvironmentsConfig(BaseModel):
-    """What commands that look at virtual environments understand."""
+    """Parameters of commands that use the servers' virtual environments."""
 
     uv_venv_dir: str | None = Field(
-        default=None, description="Where virtual environments of servers are kept; the cache folder unless given."
+        default=None, description="Folder for the virtual environments of servers; by default the cache folder."
     )
 
     @property
     def environments(self) -> Path:
-        """The folder that holds them."""
+        """The folder that holds the virtual environments."""
         return Path(self.uv_venv_dir or CACHE_DIR)
 
 
@@ -235,10 +234,10 @@ class TestAllConfig(EnvironmentsConfig):
         default=False, description="Also fail if a server has no README.md and was therefore not tested."
     )
     delete_venvs_after_each_test: bool = Field(
-        default=False, description="Delete a server's own virtual environment once its tests are done, to save space."
+        default=False, description="Delete a server's virtual environment after its tests, to save space."
     )
-    num_shards: int = Field(default=1, ge=1, description="Divide the servers into this many parts …")
-    shard_index: int = Field(default=0, ge=0, description="… and test only this one, counted from 0.")
+    num_shards: int = Field(default=1, ge=1, description="Divide the servers into this many parts.")
+    shard_index: int = Field(default=0, ge=0, description="Test only this part, counted from 0.")
 
 
 class TestConfig(TestAllConfig):
@@ -246,7 +245,7 @@ class TestConfig(TestAllConfig):
 
     entrypoint: ServerFolder | None = Field(
         default=None,
-        description="Folder of the server, for example resources_servers/my_thing; none means all servers.",
+        description="Folder of the server, for example resources_servers/my_thing; null: all servers.",
     )
     should_validate_data: bool = Field(
         default=False, description="Also check the example data of a resources server: five rows, metrics, rollouts."
@@ -264,22 +263,24 @@ class PipListConfig(EnvironmentsConfig):
 
     entrypoint: ServerFolder = Field(description="Folder of the server, for example resources_servers/my_thing.")
     format: Literal["columns", "freeze", "json"] = Field(default="columns", description="Layout of the list.")
-    outdated: bool = Field(default=False, description="Only packages of which there is a newer version.")
+    outdated: bool = Field(default=False, description="List only packages that have a newer version.")
 
 
 class PrepareBenchmarkConfig(BaseModel):
     """Parameters of ``ng_prepare_benchmark``."""
 
-    use_cached_prepared_benchmarks: bool = Field(default=False, description="Keep data that is there already.")
-    num_prepare_benchmark_processes: int = Field(default=1, ge=1, description="Benchmarks to prepare at once.")
+    use_cached_prepared_benchmarks: bool = Field(default=False, description="Reuse data that already exists.")
+    num_prepare_benchmark_processes: int = Field(
+        default=1, ge=1, description="Number of benchmarks to prepare at once."
+    )
 
 
 class ListConfig(BaseModel):
-    """Parameters of the commands that list what there is."""
+    """Parameters of the commands that list environments, agents, models and benchmarks."""
 
     json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of a table.")
-    query: str | None = Field(default=None, description="Only entries whose name, domain or description is like this.")
-    name: str | None = Field(default=None, description="All about one entry.")
+    query: str | None = Field(default=None, description="Only entries whose name, domain or description matches.")
+    name: str | None = Field(default=None, description="Show all details of this entry.")
 
 
 class VersionConfig(BaseModel):

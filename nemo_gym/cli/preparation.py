@@ -1,6 +1,6 @@
-"""``ng_prepare_data``, ``ng_prepare_benchmark`` and ``ng_materialize_prompts``: from datasets to task files.
+"""Commands that make files: task files from datasets and prompts, and training data from rollouts.
 
-``ng_export``: from rollouts to the files that trainers read.
+These are ``ng_prepare_data``, ``ng_prepare_benchmark``, ``ng_materialize_prompts`` and ``ng_export``.
 """
 
 import shlex
@@ -26,7 +26,7 @@ from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConf
 
 
 def prepare_data(overrides: Sequence[str]) -> int:
-    """Prepare the data and say where it is."""
+    """Prepare the data and list the files."""
     config = read_configuration(TrainDataProcessorConfig, overrides, needs_model=False)
     parameters = build(TrainDataProcessorConfig, config)
     prepared = TrainDataProcessor().run(config)
@@ -46,7 +46,7 @@ def as_text(prepared: Preparation) -> str:
 
 
 def prepare_benchmark(overrides: Sequence[str]) -> int:
-    """Run the preparation of the configured benchmarks and say where the data is."""
+    """Prepare the configured benchmarks and list the files."""
     config = read_configuration(PrepareBenchmarkConfig, overrides, needs_model=False)
     parameters = build(PrepareBenchmarkConfig, config)
     prepared = prepare_benchmarks(
@@ -67,7 +67,7 @@ def materialize_prompts(overrides: Sequence[str]) -> int:
 
 
 def check_prompt(path: str | None) -> None:
-    """Say what is wrong with a prompt template file in words rather than with a traceback."""
+    """Raise an error that says in words what is wrong with a prompt template file."""
     if path is None:
         return
     try:
@@ -76,15 +76,15 @@ def check_prompt(path: str | None) -> None:
         details = error.errors(include_url=False, include_input=False)
         reasons = "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'the file'}: {detail['msg']}" for detail in details)
         raise ConfigError(
-            f"{path} is no prompt template ({reasons})",
-            hint="it needs a text under user:, and may have one under system:",
+            f"{path} is not a prompt template ({reasons})",
+            hint="it needs text under user:, and may have text under system:",
         ) from None
 
 
 def export(overrides: Sequence[str]) -> int:
-    """Select rollouts, write them in the form that was asked for, and report."""
+    """Select rollouts, write them in the requested format, and report."""
     recipe = read_parameters(Recipe, overrides)
-    parse_filter(recipe.filter)  # a slip is told before anything is read
+    parse_filter(recipe.filter)  # a mistake is reported before anything is read
     report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *overrides]))
     console.note(report.text())
     for path in report.paths():
@@ -94,7 +94,7 @@ def export(overrides: Sequence[str]) -> int:
 
 @contextmanager
 def _bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

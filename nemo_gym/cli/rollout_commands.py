@@ -1,4 +1,4 @@
-"""The commands about rollouts (``ng eval …``): collect, aggregate, compare, verify again, view."""
+"""The commands that handle rollouts (``ng eval …``): collect, aggregate, compare, verify again, view."""
 
 from typing import Final
 
@@ -119,7 +119,7 @@ ROLLOUT_COMMANDS: Final = (
         path="eval compare",
         function="nemo_gym.cli.evaluation:compare",
         parameters="nemo_gym.cli.evaluation:CompareConfig",
-        summary="Compare two runs over the same tasks: the difference, how sure it is, and which tasks flipped.",
+        summary="Compare two runs over the same tasks: the difference, its confidence, and which tasks flipped.",
         examples=("ng_compare +a=results/rollouts.jsonl +b=results/all.jsonl",),
         flags=(JSON, VERBOSE),
     ),
@@ -128,7 +128,7 @@ ROLLOUT_COMMANDS: Final = (
         path="eval profile",
         function="nemo_gym.cli.evaluation:reward_profile",
         parameters="nemo_gym.cli.evaluation:ProfileConfig",
-        summary="Profile rewards per task: how often each was solved, how much it varied.",
+        summary="Profile rewards per task: how often each was solved, and how much its rewards varied.",
         examples=(_PROFILE,),
         flags=(
             VERBOSE,
@@ -141,7 +141,7 @@ ROLLOUT_COMMANDS: Final = (
         path="eval view",
         function="nemo_gym.cli.viewing:viewer",
         parameters="nemo_gym.cli.viewing:ViewerConfig",
-        summary="Look at rollouts in a browser, also while they are collected; search, filter, compare, share.",
+        summary="View rollouts in a browser, even while they are being collected; search, filter, compare, share.",
         examples=(
             f"{_VIEW} +export_html=results/rollouts.html",
             f"{_VIEW} +export_html=all.html '+filter=\"reward > 0\"'",
@@ -157,7 +157,7 @@ ROLLOUT_COMMANDS: Final = (
         path="eval prepare",
         function="nemo_gym.cli.preparation:prepare_benchmark",
         parameters="nemo_gym.cli.parameters:PrepareBenchmarkConfig",
-        summary="Make the data of the configured benchmarks.",
+        summary="Prepare the data of the configured benchmarks.",
         examples=(_PREPARE_BENCHMARK, "ng eval prepare --benchmark gsm8k"),
         flags=(*CONFIGURATION, VERBOSE),
     ),

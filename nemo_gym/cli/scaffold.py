@@ -1,6 +1,6 @@
 """``ng_init_resources_server``: writes the skeleton of a new resources server.
 
-The folder appears whole or not at all: it is built aside and renamed. An existing folder is left as it is.
+The folder appears whole or not at all: it is built under another name and renamed. An existing folder is left alone.
 """
 
 import os
@@ -17,7 +17,7 @@ from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit, UsageError
 from nemo_gym.cli.parameters import InitConfig, read_parameters
 
-# What each file of the new folder is made from.
+# The template of each file in the new folder.
 FILES: Final = {
     "app.py": "app.py.txt",
     "configs/{name}.yaml": "configs/name.yaml.txt",
@@ -41,18 +41,18 @@ def init_resources_server(overrides: Sequence[str]) -> int:
 
 
 def server_name(entrypoint: str) -> str:
-    """Read the name out of ``resources_servers/<name>``; a Python module has to bear it."""
+    """The name in ``resources_servers/<name>``, which must also be the name of a Python module."""
     kind, _, name = entrypoint.rstrip("/").partition("/")
     if kind != "resources_servers" or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise UsageError(
-            f"entrypoint {entrypoint!r} is not resources_servers/<name>, with a name of small letters, digits and _",
+            f"entrypoint {entrypoint!r} is not resources_servers/<name> with lower-case letters, digits and _",
             hint="for example: +entrypoint=resources_servers/my_thing",
         )
     return name
 
 
 def render(name: str, *, requirement: str) -> Iterator[tuple[str, str]]:
-    """Give path and text of every file."""
+    """The path and text of every file."""
     words = {
         "name": name,
         "class_name": "".join(part.capitalize() for part in name.split("_")),
@@ -64,7 +64,7 @@ def render(name: str, *, requirement: str) -> Iterator[tuple[str, str]]:
 
 
 def write_folder(folder: Path, files: Iterator[tuple[str, str]]) -> None:
-    """Write the files into a folder beside the final one, then rename it."""
+    """Write the files to a temporary folder beside the final one, then rename it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
         built = Path(aside) / folder.name
@@ -81,7 +81,7 @@ def _fill(source: str, words: Mapping[str, str]) -> str:
 
 
 def _requirement(folder: Path) -> str:
-    """Name this package the way all server folders do; from a checkout, by the way to it."""
+    """The requirement on this package as all server folders write it; in a checkout, the path to the checkout."""
     if not (PARENT_DIR / "pyproject.toml").exists():
         return "nemo-gym[dev]"
     return f"-e nemo-gym[dev] @ {os.path.relpath(PARENT_DIR, folder)}/"

@@ -1,15 +1,11 @@
-"""Server folders: ``resources_servers/<name>`` and its two siblings, in the working directory or the installation.
+"""Finds server folders and tests them: ``ng_test``, ``ng_test_all``, ``ng_dev_test`` and ``ng_pip_list``.
 
-Which Python a server runs with: this one if it has what the server requires, else one of the server's own.
+A server folder is ``resources_servers/<name>`` or one of its two siblings, in the working directory or the
+installation. Its tests run inside it, with the working directory and the installation importable, so that
+``resources_servers.<name>.app`` is the folder that is being tested. They run with this Python if it has everything that
+the server requires, otherwise with the server's own environment.
 
-``ng_pip_list``: the packages that a server runs with.
-
-Checks the example data that a resources server ships: five tasks, their metrics, five rollouts, no open conflict.
-
-``ng_test``, ``ng_test_all`` and ``ng_dev_test``: run pytest where it belongs.
-
-A server's tests run in the server's folder, with the working directory and the installation importable, so that
-``resources_servers.<name>.app`` means the folder that is being tested.
+The example data of a resources server is checked too: five tasks, their metrics, five rollouts, no open conflict.
 """
 
 import asyncio
@@ -49,7 +45,7 @@ class ServerFolder:
 
 
 def find_server(entrypoint: str) -> ServerFolder:
-    """Find the folder that ``<type>/<name>`` means, or say which names there are."""
+    """Find the folder of ``<type>/<name>``. The error lists the available names."""
     kind, _, name = entrypoint.rstrip("/").partition("/")
     path = server_directory(kind, name)
     if not path.is_dir():
@@ -79,12 +75,12 @@ TEST_TOOLS: Final = ("httpx", "pytest", "pytest-asyncio")
 
 
 def interpreter_for_tests(server: ServerFolder, cache: Path) -> Path:
-    """Find or build an environment with what the server requires and with what its tests need."""
+    """Find or build an environment with the packages that the server and its tests need."""
     requirements = read_requirements(server.path)
     if not unmet(requirements):
         if missing := unmet(list(TEST_TOOLS)):
             raise ConfigError(
-                f"tests need {', '.join(missing)}, which this environment does not have",
+                f"the tests need {', '.join(missing)}, which is not installed",
                 hint=f"pip install {' '.join(missing)}",
             )
         return Path(sys.executable)
@@ -92,14 +88,14 @@ def interpreter_for_tests(server: ServerFolder, cache: Path) -> Path:
 
 
 def interpreter_of(server: ServerFolder, cache: Path) -> Path | None:
-    """The Python that the server runs with; None if it needs its own and that was never built."""
+    """The Python that the server runs with; None if it needs its own environment and that was never built."""
     if not unmet(read_requirements(server.path)):
         return Path(sys.executable)
     return next((home / "bin" / "python" for home in _built(server, cache) if (home / COMPLETE).exists()), None)
 
 
 def delete_environments(server: ServerFolder, cache: Path) -> None:
-    """Free the space that the server's own environments take."""
+    """Delete the server's own environments to free space."""
     for home in _built(server, cache):
         shutil.rmtree(home)
 
@@ -110,13 +106,13 @@ def _built(server: ServerFolder, cache: Path) -> list[Path]:
 
 
 def pip_list(overrides: Sequence[str]) -> int:
-    """List the packages with pip, whose exit code is the command's."""
+    """List the packages with pip, and return pip's exit code."""
     config = read_parameters(PipListConfig, overrides)
     server = find_server(config.entrypoint)
     python = interpreter_of(server, config.environments)
     if python is None:
         raise ConfigError(
-            f"{server} needs a virtual environment of its own, which was not built yet",
+            f"{server} needs its own virtual environment, which has not been built yet",
             hint=f"ng_test +entrypoint={server} or ng_run with its configuration builds it",
         )
     outdated = ["--outdated"] if config.outdated else []
@@ -128,7 +124,7 @@ EXAMPLES: Final = 5
 
 
 def example_data_problems(server: Path) -> list[str]:
-    """Say what is wrong with the example data of a server folder; nothing, if all is well."""
+    """What is wrong with the example data of a server folder; empty if nothing is."""
     data = server / "data"
     found = [
         _rows(data / "example.jsonl", hint="write five tasks"),
@@ -160,7 +156,7 @@ def _metrics(path: Path) -> str | None:
     )
 
 
-# What pytest's exit codes mean for a server; any other code is something that pytest itself could not do.
+# What pytest's exit codes mean for a server; any other code means that pytest itself failed.
 VERDICTS: Final = {0: "passed", 1: "failed", 2: "failed", 5: "no tests"}
 
 
@@ -176,13 +172,13 @@ class Tested:
 
     @property
     def verdict(self) -> str:
-        """One word, or two, for the table."""
+        """The result in one or two words, for the table."""
         verdict = VERDICTS.get(self.code, f"pytest exit code {self.code}")
         return "bad data" if verdict == "passed" and self.data_problems else verdict
 
 
 def test(overrides: Sequence[str]) -> int:
-    """Run the tests of one server; of all, if none is named."""
+    """Run the tests of one server, or of all servers if none is named."""
     config = read_parameters(TestConfig, overrides)
     if config.entrypoint is None:
         return test_folders(find_servers(), config)
@@ -191,7 +187,7 @@ def test(overrides: Sequence[str]) -> int:
         raise UsageError(f"{server} has no example data to validate", hint="leave out +should_validate_data=true")
     tested = _test_server(server, config.environments, validate_data=config.should_validate_data)
     if tested.code:
-        console.note(f"\n{server}: {tested.verdict}; to look into it: cd {server.path} && {tested.command}")
+        console.note(f"\n{server}: {tested.verdict}; to investigate: cd {server.path} && {tested.command}")
         return tested.code
     for problem in tested.data_problems:
         console.error(problem)
@@ -204,15 +200,15 @@ def test_all(overrides: Sequence[str]) -> int:
 
 
 def dev_test(overrides: Sequence[str]) -> int:
-    """Run the project's own tests; pytest's exit code is the command's."""
+    """Run the project's own tests, and return pytest's exit code."""
     if overrides:
-        raise UsageError("ng_dev_test takes no parameters", hint="for more control call pytest itself")
+        raise UsageError("ng_dev_test takes no parameters", hint="for more control, call pytest directly")
     coverage = ["--cov=."] if importlib.util.find_spec("pytest_cov") else []
     return subprocess.run([sys.executable, "-m", "pytest", *coverage, "--durations=10"], check=False).returncode
 
 
 def test_folders(folders: Sequence[ServerFolder], config: TestAllConfig) -> int:
-    """Test those of the folders that have a README.md and belong to the shard."""
+    """Test the folders that have a README.md and belong to the shard."""
     if config.shard_index >= config.num_shards:
         raise UsageError(f"shard_index={config.shard_index} is not below num_shards={config.num_shards}")
     documented = [server for server in folders if (server.path / "README.md").is_file()]
@@ -237,7 +233,7 @@ def _report(results: Sequence[Tested], undocumented: Sequence[str], *, strict: b
     for problem in (problem for tested in results for problem in tested.data_problems):
         console.error(problem)
     if undocumented:
-        console.warn(f"not tested, because without README.md: {', '.join(undocumented)}")
+        console.warn(f"not tested, because there is no README.md: {', '.join(undocumented)}")
     failed = total != counts["passed"] or (strict and undocumented)
     return Exit.ERROR if failed else Exit.OK
 

@@ -1,7 +1,7 @@
-"""``ng_reverify``: the verifiers of today on the rollouts of then.
+"""``ng_reverify``: scores saved rollouts again with the current verifiers.
 
-Hosts the resources servers that the agents of the file use, and what those need; the model that wrote the rollouts is
-neither hosted nor asked.
+Hosts the resources servers that the agents in the file use, and the servers those need. The model that wrote the
+rollouts is neither hosted nor called.
 """
 
 import sys
@@ -48,31 +48,31 @@ class ReverifyConfig(BaseModel):
     input: str = Field(description="File with the rollouts to verify again.")
     output: str = Field(description="File for the new ones; the other files of the run go beside it.")
     resources_server: str | None = Field(
-        default=None, description="Who verifies them, if not the resources server that each agent is configured with."
+        default=None, description="The server that verifies them; by default the resources server of each agent."
     )
     replay_tools: bool = Field(
-        default=False, description="Make the recorded tool calls again first, for verifiers that look at their effects."
+        default=False, description="Repeat the recorded tool calls first, for verifiers that look at their effects."
     )
-    resume_from_cache: bool = Field(default=False, description="Go on where an earlier run to the same output stopped.")
+    resume_from_cache: bool = Field(default=False, description="Continue an earlier run with the same output.")
     overwrite: bool = Field(
         default=False,
-        description="Start afresh although the output holds rollouts; they are moved to a numbered folder beside it.",
+        description="Start afresh even if the output holds rollouts; they are moved to a numbered folder beside it.",
     )
     patience_s: float = Field(
-        default=DEFAULT_PATIENCE_S, ge=0, description="Seconds to wait when nothing gets through to the servers."
+        default=DEFAULT_PATIENCE_S, ge=0, description="Seconds to wait while the servers can't be reached."
     )
     retry_failed: list[str] = Field(
         default_factory=list, description="Classes of failure to try again when resuming, e.g. [verifier_error]."
     )
     num_samples_in_parallel: int | Literal["auto"] | None = Field(
-        default=MANY, description="Most rollouts to verify at once; auto: find out."
+        default=MANY, description="Maximum number of rollouts to verify at once; auto: adapt to the servers."
     )
     rollout_timeout_s: float | None = Field(
-        default=DEFAULT_TIMEOUT_S, gt=0, description="Seconds after which a verification is given up; null: never."
+        default=DEFAULT_TIMEOUT_S, gt=0, description="Seconds after which a verification is abandoned; null: never."
     )
     disable_aggregation: bool = Field(default=False, description="Compute no metrics.")
     serve: bool | None = Field(default=None, description=SERVE)
-    force: bool = Field(default=False, description="Verify even if the environment says that this makes no sense.")
+    force: bool = Field(default=False, description="Verify even if the environment does not support it.")
 
 
 def reverify_rollouts(overrides: Sequence[str]) -> int:
@@ -91,14 +91,14 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
 
 
 async def _refuse_unsupported(client: GymClient, verifiers: Collection[str]) -> None:
-    """Ask every verifier whether saved rollouts can be scored again; a server that does not know the question may."""
+    """Ask every verifier whether saved rollouts can be scored again. One that does not know the route is allowed to."""
     for name in sorted(verifiers):
         reply = await client.get(server_name=name, url_path="/reverify_mode")
         mode = (await reply.json()).get("reverify_mode") if reply.ok else None
         if mode == "unsupported":
             raise ConfigError(
-                f"{name} says that saved rollouts cannot be scored again, because the score depends on the run itself",
-                hint="collect the tasks again; +force=true verifies all the same",
+                f"{name} does not support scoring saved rollouts, because the score depends on the run itself",
+                hint="collect the tasks again, or pass +force=true to verify anyway",
             )
 
 
@@ -136,11 +136,11 @@ async def _reverify(
 
 
 def verifiers_of(config: DictConfig, agents: Collection[str], instead: str | None) -> dict[str, str]:
-    """Of each agent, the resources server that scores its rollouts."""
+    """The resources server that scores the rollouts of each agent."""
     if not agents:
         raise ConfigError("the rollouts name no agent", hint="they must have an agent_ref: {name: …}")
     if instead is not None:
-        server_settings(config, instead)  # which says what there is, if it is not there
+        server_settings(config, instead)  # raises an error that lists the servers if this one does not exist
         return dict.fromkeys(agents, instead)
     verifiers = {}
     for agent in agents:
@@ -166,20 +166,20 @@ def needed(config: DictConfig, verifiers: Mapping[str, str]) -> set[str]:
     for instance in read_instances(config):
         if instance.name in names and instance.implementation == DUMMY_MODEL:
             raise ConfigError(
-                f"a verifier asks the model {instance.name!r}, and no file says what that is",
+                f"a verifier uses the model {instance.name!r}, which no file defines",
                 hint="add the file that defines it to config_paths",
             )
     return names | verifiers.keys()
 
 
 def only(config: DictConfig, names: Collection[str]) -> DictConfig:
-    """The configuration without all other servers."""
+    """The configuration reduced to these servers."""
     kinds = (RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS)
     others = {name for name in server_names(config, *kinds) if name not in names}
-    # Resolved, because what stays may refer to what goes.
+    # Resolved first, because the remaining servers may refer to removed ones.
     return OmegaConf.create({str(key): value for key, value in plain(config).items() if key not in others})
 
 
 def _is_real(config: DictConfig) -> bool:
-    """Whether the configuration describes servers, beside the stand-in for a model."""
+    """Whether the configuration describes any server other than the stand-in for a model."""
     return any(instance.implementation != DUMMY_MODEL for instance in read_instances(config))

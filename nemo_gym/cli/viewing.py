@@ -1,4 +1,4 @@
-"""``ng_viewer``: look at rollouts in a browser, in a terminal, or in a file to share."""
+"""``ng_viewer``: shows rollouts in a browser or a terminal, or writes them to a page to share."""
 
 import asyncio
 import contextlib
@@ -28,18 +28,20 @@ class ViewerConfig(BaseModel):
     """Parameters of ``ng_viewer``."""
 
     jsonl_fpath: str | list[str] = Field(
-        description="Rollout file, pattern (`'results/*.jsonl'`), or several of them, separated by commas."
+        description="A rollout file, a pattern (`'results/*.jsonl'`), or several of them separated by commas."
     )
     pass_threshold: float = Field(
-        default=PASS_THRESHOLD, allow_inf_nan=False, description="Reward from which on a rollout passes; for pass@k."
+        default=PASS_THRESHOLD,
+        allow_inf_nan=False,
+        description="Lowest reward with which a rollout passes; for pass@k.",
     )
     server_host: str = Field(
-        default="127.0.0.1", description="Address to listen on; beyond this machine a token is required."
+        default="127.0.0.1", description="Address to listen on; access from other machines requires a token."
     )
-    server_port: int = Field(default=7860, ge=0, le=65535, description="Port; if it is taken, the next free one.")
-    export_html: str | None = Field(default=None, description="Write one self-contained page there instead.")
-    filter: str = Field(default="", description="What to export, or to show first: `reward < 0.5 and tool_calls > 3`.")
-    max_export_mb: float = Field(default=50.0, gt=0, description="Largest page that is written.")
+    server_port: int = Field(default=7860, ge=0, le=65535, description="Port; if it is in use, the next free one.")
+    export_html: str | None = Field(default=None, description="Write one self-contained page to this path instead.")
+    filter: str = Field(default="", description="What to export or show first: `reward < 0.5 and tool_calls > 3`.")
+    max_export_mb: float = Field(default=50.0, gt=0, description="Maximum size of the exported page.")
     tui: bool = Field(default=False, description="Show the rollouts in the terminal instead.")
 
 
@@ -72,7 +74,7 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
         async with serving(library, config.server_host, config.server_port, pass_threshold=threshold) as address:
             console.emit(_link(address, config.filter))
             for path in library.missing():
-                console.note(f"{path} is not there yet; it is shown as soon as it is")
+                console.note(f"{path} does not exist yet; it will be shown once it does")
             with contextlib.suppress(asyncio.CancelledError):
                 await _announce_index(library)
                 await asyncio.Event().wait()
@@ -80,13 +82,13 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
 
 
 def _link(address: ListenAddress, filter_text: str) -> str:
-    """The address with the filter that was asked for."""
+    """The address of the page, including the filter."""
     sign = "&" if "?" in address.url else "?"
     return address.url + (f"{sign}{urlencode({'filter': filter_text})}" if filter_text else "")
 
 
 async def _announce_index(library: Library) -> None:
-    """Say on the terminal when everything is indexed."""
+    """Print a note once everything is indexed."""
     await asyncio.to_thread(library.caught_up.wait)
     rollouts = sum(run.rollouts.state.rows for run in library.runs)
     failures = sum(run.failures.state.rows for run in library.runs if run.failures)

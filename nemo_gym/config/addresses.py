@@ -1,6 +1,6 @@
-"""Gives every server a host and a port. No two servers get the same port, and none gets a port that is in use.
+"""Gives every server a host and a port, and looks up where a named server listens.
 
-Where a server listens, by its instance name.
+No two servers get the same port, and none gets a port that is in use.
 """
 
 import random
@@ -16,6 +16,7 @@ from nemo_gym.config.servers import ServerInstanceConfig
 from nemo_gym.config.settings import GlobalSettings
 from nemo_gym.errors import ConfigError, did_you_mean
 
+# Two commands started at once must not try the same ports, whatever seed the program has set.
 _random: Final = random.SystemRandom()
 
 
@@ -25,7 +26,7 @@ def find_open_port(
     low: int = DEFAULT_PORT_RANGE[0],
     high: int = DEFAULT_PORT_RANGE[1],
 ) -> int:
-    """A random port in the range that nobody listens on and that is not disallowed."""
+    """A random free port in the range that is not disallowed."""
     disallowed = set(disallowed_ports or ())
     candidates = [port for port in range(low, high + 1) if port not in disallowed]
     for port in _random.sample(candidates, min(PORT_TRIES, len(candidates))):
@@ -55,7 +56,7 @@ def assign_addresses(
     settings: GlobalSettings,
     locator: Locator,
 ) -> list[int]:
-    """Fill in missing hosts and ports in plain data. Returns all ports that are taken now, the head server's first."""
+    """Fill in missing hosts and ports in plain data. Returns every port taken so far, the head server's first."""
     host, head = settings.host(), settings.head()
     _check_distinct(servers, host, head=(head.host, head.port), locator=locator)
     fixed = [port for server in servers if (port := server.get_inner_run_server_config().port) is not None]
@@ -68,6 +69,7 @@ def assign_addresses(
         if given.port is None:
             own["port"] = find_open_port(taken, low=settings.port_range_low, high=settings.port_range_high)
             taken.append(own["port"])
+        # Only a resources server has a domain; elsewhere it may have been inherited by mistake.
         if server.SERVER_TYPE != RESOURCES_SERVERS:
             own.pop("domain", None)
     return taken
@@ -95,18 +97,18 @@ def _check_distinct(
         if address in owners:
             key = f"{server.name}.{server.SERVER_TYPE}.{server.implementation}.port"
             raise ConfigError(
-                f"{locator.at(key)}'{key}' is {given.port}, which '{owners[address]}' on {address[0]} has already",
-                hint="give one of them another port, or remove 'port' and one is chosen",
+                f"{locator.at(key)}'{key}' is {given.port}, which '{owners[address]}' already uses on {address[0]}",
+                hint="give one of them another port, or remove 'port' to have one chosen",
             )
         owners[address] = server.name
 
 
 class ServerNotFoundError(ConfigError, KeyError):
-    """No server has this name."""
+    """No server has the given name."""
 
 
 def server_settings(config: DictConfig, name: str) -> Any:
-    """The innermost block of an instance: below its type and its implementation."""
+    """The innermost block of an instance, below its type and its implementation."""
     block = config.get(name)
     kind = next((kind for kind in SERVER_TYPES if isinstance(block, DictConfig) and kind in block), None)
     if kind is None or not block[kind]:
@@ -118,7 +120,7 @@ def server_settings(config: DictConfig, name: str) -> Any:
 
 
 def server_names(config: DictConfig, *kinds: str) -> list[str]:
-    """The names of all instances, or of those of some kinds."""
+    """The names of all instances, or only those of the given kinds."""
     return [
         str(name)
         for name, block in config.items_ex(resolve=False)

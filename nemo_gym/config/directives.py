@@ -3,9 +3,9 @@
 Works on plain, unresolved data and never changes its input. Sources are always looked up in the data as it was before
 any directive ran, but a source that has directives of its own is expanded first, so chains work in any order.
 
-    {_inherit_from: a.b, x: 1}     what is at a.b, with x set on top; a.b itself disappears
+    {_inherit_from: a.b, x: 1}     the block at a.b with x set on top; a.b itself is removed
     {_copy: a.b, x: 1}             the same, but a.b stays
-    {_delete_key: "x, y"}          without x and y, be they own or inherited
+    {_delete_key: "x, y"}          the block without x and y, whether they are its own or inherited
 
 The short forms ``${inherit_from:a.b}`` and ``${copy:a.b}`` are rewritten to the long ones before files are merged,
 so that a later file can put keys on top of them.
@@ -29,7 +29,7 @@ _ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A configuration without directives, and which blocks were moved where."""
+    """A configuration with its directives carried out, and where each moved block went."""
 
     data: dict[Any, Any]
     moved: Mapping[str, list[str]]
@@ -66,7 +66,7 @@ class _Expansion:
     active: list[str] = field(default_factory=list)
 
     def expand(self, value: Any, key: str, below: Any = _ABSENT) -> Any:
-        """The value at ``key`` with its directives carried out, on top of what is inherited ``below`` it."""
+        """The value at ``key`` with its directives carried out, merged onto the inherited value ``below``."""
         if isinstance(value, dict):
             return self._mapping(value, key, below)
         if isinstance(value, list):
@@ -106,14 +106,14 @@ class _Expansion:
             if name not in result:
                 place = f"{key}.{DELETE_KEY}" if key else DELETE_KEY
                 raise DeleteKeyNotFoundError(
-                    f"{self.locator.at(place)}'{place}' names '{name}', which is neither there nor inherited. "
+                    f"{self.locator.at(place)}'{place}' names '{name}', which is neither defined here nor inherited. "
                     + did_you_mean(name, map(str, result), available="Available"),
                     hint=f"remove '{name}' from '{DELETE_KEY}' or correct its name",
                 )
             del result[name]
 
     def _source(self, value: dict[Any, Any], key: str) -> Any:
-        """What the directive of a mapping inherits, expanded; absent if it has none."""
+        """The expanded value that a mapping's directive inherits; absent if the mapping has no directive."""
         given = [name for name in (INHERIT_FROM, COPY) if name in value]
         if not given:
             return _ABSENT
@@ -143,7 +143,7 @@ class _Expansion:
         node: Any = self.snapshot
         seen: list[str] = []
         for segment in segments(path):
-            # the top level is taken as it stands: expanding it would expand the very directive that asks
+            # The top level is left as it is: expanding it would expand the directive that is being resolved.
             if seen and isinstance(node, dict) and not _DIRECTIVES.isdisjoint(node):
                 node = self.expand(node, ".".join(seen))
             if isinstance(node, dict) and segment in node:
@@ -166,7 +166,7 @@ class _Expansion:
 
 
 def merge(below: Any, above: Any) -> Any:
-    """Deep merge of plain data: mappings are united, everything else is replaced, ``???`` replaces nothing."""
+    """Deep merge of plain data: mappings are combined, anything else is replaced, and ``???`` replaces nothing."""
     if below is _ABSENT or not (isinstance(below, dict) and isinstance(above, dict)):
         return below if above == MISSING and below is not _ABSENT else above
     return below | {name: merge(below.get(name, _ABSENT), value) for name, value in above.items()}

@@ -1,8 +1,8 @@
 """The servers that a configuration describes, as values that the rest of the program works with.
 
-A block that was meant as a server but is not a valid one (a field is wrong, the server type is misspelt) is reported,
-and fatal unless allowed. A reference ``{type: ..., name: ...}`` must name a server that exists. Names of folders and
-entrypoints stay inside the folders that they are looked for in.
+A block that was meant to be a server but is not valid (a field is wrong, the server type is misspelt) is an error, or
+a warning if the configuration allows it. A reference ``{type: ..., name: ...}`` must name an existing server. Folder
+names and entrypoints may not point outside the server folders.
 """
 
 import logging
@@ -47,9 +47,9 @@ def check_references(
     locator: Locator,
     others: Collection[str] = (),
 ) -> None:
-    """Refuse references to servers that are not there. One error lists all of them.
+    """Refuse references to servers that do not exist. One error lists all of them.
 
-    ``others`` are the top-level keys of the configuration, of which some are no servers.
+    ``others`` are the top-level keys of the configuration, including those that are not servers.
     """
     names: dict[str, list[str]] = {}
     for server in servers:
@@ -58,12 +58,12 @@ def check_references(
     for server in servers:
         root = f"{server.name}.{server.SERVER_TYPE}.{server.implementation}"
         for field, ref in find_references(server.get_inner_run_server_config_dict()):
-            # Deeper down, a server may have keys of its own that merely look like a reference.
+            # Deeper down, a server may have keys of its own that only look like references.
             if "." not in field and ref.name not in names.get(ref.type, []):
                 problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
                 known = _advice(ref, names.get(ref.type, []), moved)
                 if ref.name in others and ref.name not in names.get(ref.type, []):
-                    known = f"{locator.at(ref.name)}there is a '{ref.name}', but it is not such a server."
+                    known = f"{locator.at(ref.name)}'{ref.name}' exists, but it is not a server of that type."
                 problems.append(locator.at(f"{root}.{field}") + problem + known)
     if problems:
         raise ServerRefNotFoundError(
@@ -72,7 +72,7 @@ def check_references(
 
 
 def find_references(value: Any, field: str = "") -> Iterator[tuple[str, ServerRef]]:
-    """All references below a value, each with the dotted field in which it stands."""
+    """All references below a value, each with the dotted name of its field."""
     if ref := is_server_ref(value):
         yield field, ref
     elif isinstance(value, dict):
@@ -97,7 +97,7 @@ class AlmostServer:
     error: ValidationError
 
     def describe(self, locator: Locator) -> str:
-        """What is wrong, one line per mistake."""
+        """A title and one line for each mistake."""
         place = locator.find(self.name)
         title = f"Almost-Server Detected: '{self.name}'" + (f" ({place})" if place else "")
         lines = dict.fromkeys(explain(error) for error in self.error.errors(include_url=False, include_input=False))
@@ -105,7 +105,7 @@ class AlmostServer:
 
 
 def read_servers(config: DictConfig, *, locator: Locator, strict: bool) -> list[ServerInstanceConfig]:
-    """The valid servers of a configuration. Almost-servers are an error if ``strict``, else a logged warning."""
+    """The valid servers of a configuration. Almost-servers are an error if ``strict``, otherwise a logged warning."""
     servers: list[ServerInstanceConfig] = []
     almost: list[AlmostServer] = []
     for name, block in blocks(config):
@@ -128,9 +128,9 @@ def read_servers(config: DictConfig, *, locator: Locator, strict: bool) -> list[
 
 
 def _misspelt_type(block: DictConfig) -> str | None:
-    """The key of a block that is almost a server type and holds what a server holds."""
+    """The key of a block that resembles a server type and has a server's content, if there is one."""
     for key in block:
-        implementations = block._get_node(key)  # noqa: SLF001 - without resolving what may point nowhere
+        implementations = block._get_node(key)  # noqa: SLF001 - resolving could fail
         if not isinstance(key, str) or key in SERVER_TYPES or not isinstance(implementations, DictConfig):
             continue
         inner = (implementations._get_node(name) for name in implementations)  # noqa: SLF001
@@ -140,7 +140,7 @@ def _misspelt_type(block: DictConfig) -> str | None:
 
 
 def _check_resolved(name: str, block: DictConfig, error: ValidationError, locator: Locator) -> None:
-    """A value that is wrong only because its ``${...}`` points nowhere deserves an error that says so."""
+    """Raise a specific error when a value is invalid only because its ``${...}`` cannot be resolved."""
     wrong = {".".join(map(str, [name, *details["loc"]])) for details in error.errors()}
     problems = [problem for problem in find_unresolved(block, name) if problem.key in wrong]
     if problems:
@@ -158,7 +158,7 @@ def _report(almost: Sequence[AlmostServer], locator: Locator, *, strict: bool) -
 
 @dataclass(frozen=True, slots=True)
 class ServerInstance:
-    """One server of a Gym. ``settings`` is what its configuration class gets: resolved, with its ``name``."""
+    """One server of a Gym. ``settings`` is the resolved input of its configuration class, including ``name``."""
 
     name: str
     server_type: str
@@ -172,12 +172,12 @@ class ServerInstance:
 
     @property
     def directory(self) -> Path:
-        """The folder of the implementation."""
+        """The folder that holds the implementation."""
         return server_directory(self.server_type, self.implementation)
 
 
 def read_instances(config: DictConfig) -> list[ServerInstance]:
-    """All servers of a parsed configuration, in its order. A value that can't be resolved is an error."""
+    """All servers of a parsed configuration, in order. A value that can't be resolved is an error."""
     locator = Locator.of(config)
     found = []
     for name, block in blocks(config):
@@ -199,12 +199,12 @@ def require_instances(config: DictConfig) -> list[ServerInstance]:
 
 
 def _check_stays_inside(key: str, implementation: str, entrypoint: str, locator: Locator) -> None:
-    """A configuration from elsewhere must not run files outside of the server folders."""
+    """A configuration from elsewhere must not be able to run files outside the server folders."""
     for what, name, may_have_folders in (("folder", implementation, False), ("entrypoint", entrypoint, True)):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or (len(path.parts) > 1 and not may_have_folders):
             raise ConfigError(
-                f"{locator.at(key)}the {what} '{name}' leaves the folder that it is looked for in",
+                f"{locator.at(key)}the {what} '{name}' points outside the server folders",
                 hint="name a server folder, and a Python file inside it",
             )
 
@@ -220,7 +220,7 @@ def _instance(server: ServerInstanceConfig, block: DictConfig, locator: Locator)
     if common.host is None or common.port is None:
         raise ConfigError(
             f"{locator.at(key)}server '{server.name}' has no host and port",
-            hint=f"set '{key}.host' and '{key}.port', or let the configuration be parsed, which fills them in",
+            hint=f"set '{key}.host' and '{key}.port', or parse the configuration, which fills them in",
         )
     return ServerInstance(
         name=server.name,

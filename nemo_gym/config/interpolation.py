@@ -1,9 +1,7 @@
-"""Required values: whatever is still ``???`` when all sources are merged.
+"""Resolves ``${...}`` and checks required values (``???``). Errors name the key rather than the library call.
 
-Resolves ``${...}`` and says which key, not which library call, went wrong.
-
-Interpolation is lazy: a configuration is valid while a reference in it points nowhere, as long as nobody reads it.
-What a server reads is resolved here, and all references that point nowhere are reported in one error.
+Interpolation is lazy: a reference that cannot be resolved does no harm as long as nothing reads it. What a server
+reads is resolved here, and all references that fail are reported in one error.
 """
 
 import re
@@ -38,7 +36,7 @@ def check_missing(data: Any, *, locator: Locator) -> None:
         return
     noun = "value is" if len(keys) == 1 else "values are"
     lines = [f"{len(keys)} required {noun} not set (???):", *(f"  {locator.at(key)}{key}" for key in keys)]
-    # an element of a list can't be set on its own
+    # The command line cannot set a single element of a list, so the hint names the whole list.
     settable = dict.fromkeys(key.partition("[")[0] for key in keys)
     examples = " ".join(f"++{key}=<value>" for key in list(settable)[:3])
     raise ConfigMissingValuesError("\n".join(lines), hint=f"set them in env.yaml or on the command line: {examples}")
@@ -53,7 +51,7 @@ _CALL: Final = re.compile(r"\$\{\s*[\w.]+\s*:")
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that can't be computed: where it stands, why, and what would help."""
+    """A value that can't be computed: its key, the reason, and what would help."""
 
     key: str
     reason: str
@@ -61,7 +59,7 @@ class Unresolved:
 
 
 def plain(node: Any) -> Any:
-    """Plain data of a configuration node, with every interpolation resolved that can be."""
+    """Plain data of a configuration node. Interpolations that can't be resolved are left as they are."""
     if not isinstance(node, Container):
         return node
     try:
@@ -71,7 +69,7 @@ def plain(node: Any) -> Any:
 
 
 def resolve(node: Any, *, key: str, locator: Locator) -> Any:
-    """Plain data of a configuration node. Every interpolation that fails is named in one error."""
+    """Plain data of a configuration node. One error names every interpolation that fails."""
     if not isinstance(node, Container):
         return node
     try:
@@ -100,7 +98,7 @@ def find_unresolved(node: Any, key: str) -> Iterator[Unresolved]:
 
 
 def plain_or_error(node: Any, name: Any) -> Any:
-    """The value of an interpolation, all of it, so that one that points at a broken block fails here too."""
+    """The value of an interpolation, resolved to the bottom, so that pointing at a broken block fails here too."""
     value = node[name]
     return OmegaConf.to_container(value, resolve=True) if isinstance(value, Container) else value
 

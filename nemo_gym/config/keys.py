@@ -1,6 +1,6 @@
-"""The words of the configuration: server types, reserved keys, conventional keys and their defaults.
+"""The names used in configurations: server types, reserved keys, conventional keys and their defaults.
 
-The names are the interface; the front door ``nemo_gym.global_config`` offers them under their public names.
+The strings are part of the interface; ``nemo_gym.global_config`` offers them under their public names.
 """
 
 from typing import Final
@@ -77,7 +77,7 @@ RESERVED_KEYS: Final = frozenset(
     }
 )
 
-# Keys that every command understands beside its own parameters.
+# Keys that every command accepts in addition to its own parameters.
 GLOBAL_KEYS: Final = RESERVED_KEYS | {
     DELETE_KEY,
     ERROR_ON_ALMOST_SERVERS,

@@ -1,7 +1,7 @@
 """Finds where a key was written, so that an error can say ``file:line``.
 
-Nothing is recorded while a configuration is read: the files are looked through again when there is an error to report.
-A key that no source holds literally (it was inherited, or is missing) is found at its nearest enclosing block.
+Nothing is recorded while a configuration is read: the files are searched again when there is an error to report. A key
+that no source contains literally (it was inherited, or is missing) is reported at its nearest enclosing block.
 """
 
 import re
@@ -36,24 +36,24 @@ def segments(key: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Locator:
-    """Answers where a key comes from. Sources are in the order in which they were merged: the last one wins."""
+    """Tells where a key comes from. Sources are listed in the order in which they were merged: the last one wins."""
 
     sources: Sequence[ConfigSource] = ()
-    reopen: Sequence[str] = ()  # files to look through again, for a configuration whose sources are gone
+    reopen: Sequence[str] = ()  # files to search again, for a configuration whose sources are gone
 
     @classmethod
     def of(cls, config: DictConfig) -> Self:
-        """A locator for a finished configuration, from the list of files that it carries."""
+        """A locator for a finished configuration, made from the list of files in it."""
         raw = OmegaConf.to_container(OmegaConf.masked_copy(config, CONFIG_PATHS), resolve=False)
         listed = raw.get(CONFIG_PATHS) if isinstance(raw, dict) else None
         return cls(reopen=[*map(str, listed if isinstance(listed, list) else []), ENV_FILE_NAME])
 
     def at(self, key: str) -> str:
-        """``file:line: `` of the key, for the front of a message; empty if nobody knows."""
+        """``file:line: `` of the key, to put in front of a message; empty if it is unknown."""
         return f"{place}: " if (place := self.find(key)) else ""
 
     def find(self, key: str) -> str | None:
-        """``file:line`` of the key or of the nearest block around it."""
+        """``file:line`` of the key, or of the nearest block around it."""
         path = segments(key)
         sources = [*filter(None, map(_reopen, self.reopen)), *self.sources]
         for length in range(len(path), 0, -1):
@@ -70,6 +70,7 @@ def _reopen(name: str) -> ConfigSource | None:
     try:
         data = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        # This runs while another error is being reported, which must not be replaced by this one.
         return None
     return ConfigSource(name, data, path) if isinstance(data, dict) else None
 
@@ -97,7 +98,7 @@ def _place(source: ConfigSource, path: list[str]) -> str:
 
 
 def _lines(node: yaml.Node | None, path: list[str]) -> Iterator[int]:
-    """The line of each part of the path, as deep as the nodes go."""
+    """The line of each part of the path, as far down as nodes exist."""
     for segment in path:
         if isinstance(node, yaml.MappingNode):
             pairs = [(key, value) for key, value in node.value if key.value == segment]

@@ -1,8 +1,7 @@
-"""Command-line overrides, in Hydra's grammar and read by Hydra's parser, as plain nested data.
+"""Command-line overrides as plain nested data, in Hydra's grammar and read by Hydra's parser.
 
-``+key=value`` adds, ``++key=value`` adds or replaces, ``key=value`` replaces what the same command line added. All of
-them are relative to the command line alone: what files say is merged under the result later. Nothing is written to
-disk.
+``+key=value`` adds, ``++key=value`` adds or replaces, and ``key=value`` replaces what the same command line added. All
+three see the command line alone; the files are merged in below it later. Nothing is written to disk.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ _GRAMMAR: Final = "write '+key=value' to add a key or '++key=value' to add or re
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[Any, Any]:
-    """The configuration that the arguments spell out. A mistake in any of them is an error that names it."""
+    """The configuration that the arguments describe. An error names the argument that is wrong."""
     data: dict[Any, Any] = {}
     given = list(arguments)
     for argument, override in zip(given, _parse(given), strict=True):
@@ -34,7 +33,7 @@ def parse_overrides(arguments: Iterable[str]) -> dict[Any, Any]:
 def _parse(arguments: list[str]) -> list["Override"]:
     if not arguments:
         return []
-    # Importing Hydra is dear and most processes of a run get no command line.
+    # Importing Hydra is expensive, and most processes of a run have no command line.
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
 
@@ -54,8 +53,8 @@ def _check(override: "Override", argument: str) -> None:
         raise ConfigError(f"command line: '{_shown(argument)}' has no dotted key like 'a.b.c'", hint=_GRAMMAR)
     if override.is_delete():
         raise ConfigError(
-            f"command line: '~{key}' can't remove a key: there is nothing under the command line to remove it from",
-            hint=f"to drop a key that a file sets, use '{_delete_override(key)}'",
+            f"command line: '~{key}' can't remove a key, because files are read after the command line",
+            hint=f"to remove a key that a file sets, use '{_delete_override(key)}'",
         )
 
 
@@ -66,7 +65,7 @@ def _value(override: "Override", argument: str) -> Any:
     kind = MalformedConfigPathsError if key == CONFIG_PATHS else ConfigError
     raise kind(
         f"command line: '{_shown(argument)}' gives '{key}' several values",
-        hint=f"a list needs brackets, '+{key}=[a,b]'; a text with commas needs quotes, '+{key}=\"a,b\"'",
+        hint=f"a list needs brackets, '+{key}=[a,b]'; text with commas needs quotes, '+{key}=\"a,b\"'",
     )
 
 
@@ -96,7 +95,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _exists(data: Any, path: list[str]) -> bool:
-    """Whether the key, or a plain value in the place of one of its parents, is there already."""
+    """Whether the key is already set, or one of its parents is set to a plain value."""
     for segment in path:
         if not isinstance(data, dict):
             return True
@@ -123,7 +122,7 @@ def _shown(argument: str) -> str:
 
 
 def _syntax_error(argument: str, previous: str) -> ConfigError:
-    """Name the argument, but never its value or the torn-off rest of one: either may be a secret."""
+    """Names the argument, but never its value or the rest of a value that the shell split off: both may be secrets."""
     key, equals, _ = argument.partition("=")
     hidden = not equals and is_secret_key(previous.partition("=")[0])
     balanced = argument.count("[") == argument.count("]") and argument.count("{") == argument.count("}")

@@ -1,11 +1,9 @@
-"""Catches misspelt parameters of a command, which would otherwise be taken for free keys and ignored in silence.
-
-From all sources to one validated configuration.
+"""Turns all sources into one validated configuration, and rejects unknown parameters of a command.
 
     sources ─► merge ─► directives ─► required values ─► servers ─► references ─► addresses ─► configuration
 
-Everything is checked before anything is started, and nothing is written anywhere. Interpolations stay as they are:
-whoever reads a value resolves it.
+Everything is checked before anything is started, and nothing is written anywhere. Interpolations stay as they are and
+are resolved by whoever reads the value.
 """
 
 import importlib.metadata
@@ -34,10 +32,11 @@ from nemo_gym.errors import ConfigError, nearest
 def check_parameters(
     given: Iterable[str], *, fields: Collection[str], config: DictConfig, declared: Collection[str] = ()
 ) -> None:
-    """Refuse command-line keys that nothing can mean. One error lists all of them, each with the nearest known key.
+    """Refuse unknown command-line keys. One error lists all of them, each with the nearest known key.
 
-    A key has a meaning if it is a field of the command's configuration class, a global key, a server, a key that some
-    value refers to as ``${key}``, or one that a configuration file sets too (``declared``).
+    Without this check a misspelt parameter would be taken for a free key and silently ignored. A key is known if it is
+    a field of the command's configuration class, a global key, a server, a key that some value refers to as
+    ``${key}``, or one that a configuration file sets too (``declared``).
     """
     servers = {name for name, block in blocks(config) if is_almost_server(block)}
     used = interpolated_roots(OmegaConf.to_container(config, resolve=False))
@@ -62,7 +61,7 @@ def _describe(key: str, known: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParsedConfig:
-    """A configuration, and which top-level keys its sources know beside the command line."""
+    """A configuration, the top-level keys its other sources declare, and those given on the command line."""
 
     config: DictConfig
     declared: frozenset[str]
@@ -90,7 +89,7 @@ def parse_config(
 
 
 def absorb_dummy_model(data: dict[Any, Any]) -> None:
-    """Let a real policy model take the place of the dummy one that commands without a model put in."""
+    """Let a real policy model replace the dummy one that commands without a model add."""
     match data.get(keys.POLICY_MODEL):
         case {keys.RESPONSES_API_MODELS: {keys.DUMMY_MODEL: dict(dummy), **real} as implementations} if real:
             for name, settings in real.items():
@@ -113,7 +112,7 @@ def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
 
 
 def _pins(requirements: Mapping[str, str]) -> list[str]:
-    """Exact versions of what is installed here and must be the same in a server's own environment."""
+    """Pins the installed versions of packages that must be the same in a server's own environment."""
     found = []
     for package, requirement in requirements.items():
         try:

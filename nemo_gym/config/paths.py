@@ -1,8 +1,8 @@
 """Where relative paths are looked for.
 
-Whatever is read (configs, datasets, prompts, server folders) is looked for where the command was started, then in the
-current directory, then in the installation. The first two differ only while a server is imported, built or run: that
-happens in the server's own folder, so that its author can open files by relative names.
+Configs, datasets, prompts and server folders are looked for where the command was started, then in the current
+directory, then in the installation. The first two differ only while a server is imported, built or run: that happens
+in the server's own folder, so that its author can open files by relative names.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ _started_in: ContextVar[Path | None] = ContextVar("started_in", default=None)
 
 
 def started_in() -> Path:
-    """The directory that the user was in when typing the command; relative paths in settings mean this one."""
+    """The directory in which the user typed the command; relative paths in settings start here."""
     return _started_in.get() or Path(os.environ.get(STARTED_IN_ENV_VAR) or Path.cwd())
 
 
 @contextlib.contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Make a server's folder the current directory, as it is for a program that is started there.
+    """Make a server's folder the current directory, as if the server had been started there.
 
     The current directory belongs to the whole process, so this is for start-up only, when nothing else is running.
     """
@@ -38,7 +38,7 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def readable_candidates(path: str | Path) -> list[Path]:
-    """All places that a path to read may mean, in the order in which they are tried."""
+    """All places that a path to be read may refer to, in the order in which they are tried."""
     given = Path(path)
     if given.is_absolute():
         return [given]
@@ -46,7 +46,7 @@ def readable_candidates(path: str | Path) -> list[Path]:
 
 
 def find_readable(path: str | Path) -> Path | None:
-    """The first existing place that the path may mean, or None."""
+    """The first of these places that exists, or None."""
     return next((candidate for candidate in readable_candidates(path) if candidate.exists()), None)
 
 

@@ -1,7 +1,7 @@
-"""Keeps credentials out of everything that people read: dumps, logs, error texts.
+"""Keeps credentials out of everything that people read: dumps, logs, error messages.
 
-A value is masked because of the key it stands under. The values of keys that certainly hold a credential are also
-masked wherever else they turn up, because ``${policy_api_key}`` may be interpolated into an innocent-looking string.
+Whether a value is masked depends on its key. Values of keys that certainly hold a credential are also masked wherever
+else they occur, because ``${policy_api_key}`` may be interpolated into an innocent-looking string.
 """
 
 import re
@@ -17,7 +17,7 @@ MASK: Final = "****"
 _SUSPECT: Final = ("token", "key", "secret", "password", "passwd", "credential", "authorization")
 _CREDENTIAL: Final = re.compile(r"(api_?key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
 _URL_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)[^/@\s]+@")
-# Shorter values are no credentials, and masking every "none" or "empty" would ruin the dump.
+# Shorter values are not credentials, and masking every "none" or "empty" would make the dump useless.
 _SHORTEST_CREDENTIAL: Final = 8
 
 
@@ -34,7 +34,7 @@ def mask_secrets(data: Any) -> Any:
 
 
 def masked_yaml(config: DictConfig) -> str:
-    """The configuration for people: every ``${...}`` that can be resolved is, every secret is masked."""
+    """The configuration as YAML for people: interpolations resolved where possible, secrets masked."""
     return OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain(config))))
 
 

@@ -4,9 +4,8 @@
       <server type>:        ...TypeConfig       exactly one implementation
         <implementation>:   ServerSettings      entrypoint, host, port, ... and whatever the implementation adds
 
-Only what every server shares is checked here; an implementation's own fields pass through.
-
-Decides whether a top-level block is a server, and says what keeps an almost-server from being one.
+Only the fields that all servers share are checked here; an implementation's own fields pass through. This module also
+decides whether a top-level block is a server, and says what is wrong with one that almost is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +31,7 @@ Isolation = Literal["inline", "process"]
 
 
 class ServerSettings(BaseModel):
-    """The innermost level: what every server may say, beside its own fields."""
+    """The innermost level: the fields that every server may have in addition to its own."""
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
@@ -46,18 +45,18 @@ class ServerSettings(BaseModel):
     @model_validator(mode="after")
     def _check_isolation(self) -> Self:
         if self.isolation == "inline" and (self.num_workers or 1) > 1:
-            raise ValueError("num_workers > 1 needs processes of its own: remove 'isolation: inline'")
+            raise ValueError("num_workers > 1 needs separate processes: remove 'isolation: inline'")
         return self
 
 
 class ResourcesServerSettings(ServerSettings):
-    """A resources server also says what it is about."""
+    """A resources server must also state its domain."""
 
     domain: Domain
 
 
 class PlainServerSettings(ServerSettings):
-    """Agents and models have no domain; one that is given is ignored."""
+    """Agents and models have no domain; if one is given, it is ignored."""
 
     @model_validator(mode="before")
     @classmethod
@@ -66,7 +65,7 @@ class PlainServerSettings(ServerSettings):
 
 
 class _TypeConfig(BaseModel):
-    """The middle level: implementation name to settings."""
+    """The middle level, which maps the implementation's name to its settings."""
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
@@ -109,7 +108,7 @@ class _InstanceConfig(BaseModel):
     @model_validator(mode="after")
     def _check_single_type(self) -> Self:
         if others := [key for key in self.model_extra or {} if key in SERVER_TYPES]:
-            raise ValueError(f"is of more than one server type: {', '.join([self.SERVER_TYPE, *others])}")
+            raise ValueError(f"has more than one server type: {', '.join([self.SERVER_TYPE, *others])}")
         return self
 
     @property
@@ -187,7 +186,7 @@ _SERVER_REF: Final[TypeAdapter[ServerRef]] = TypeAdapter(ServerRef)
 def maybe_get_server_instance_config(
     name: str, server_instance_config_dict: Any
 ) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
-    """The server under this name, or what is wrong with it. Neither, if the block has no server type at all."""
+    """The server with this name, or what is wrong with it. Neither if the block has no server type at all."""
     data = plain(server_instance_config_dict)
     if not isinstance(data, Mapping):
         return None, None
@@ -201,7 +200,7 @@ def maybe_get_server_instance_config(
 
 
 def is_almost_server(server_instance_config_dict: Any) -> bool:
-    """Whether a block was meant as a server: it names a server type and an entrypoint."""
+    """Whether a block was meant to be a server: it names a server type and an entrypoint."""
     data = plain(server_instance_config_dict)
     if not isinstance(data, Mapping):
         return False
@@ -211,7 +210,7 @@ def is_almost_server(server_instance_config_dict: Any) -> bool:
 
 
 def is_server_ref(config_dict: Any) -> ServerRef | None:
-    """The reference that ``{type: ..., name: ...}`` stands for, if it is one."""
+    """The reference that ``{type: ..., name: ...}`` stands for, or None if the value is not a reference."""
     data = plain(config_dict)
     if not isinstance(data, Mapping) or data.get("type") not in SERVER_TYPES:
         return None
@@ -229,14 +228,14 @@ def blocks(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
         try:
             block = config[name]
         except (InterpolationResolutionError, MissingMandatoryValue):
-            # a reference that points nowhere is free data until somebody reads it
+            # A reference that can't be resolved is harmless until something reads it.
             continue
         if isinstance(block, DictConfig):
             yield name, block
 
 
 def explain(error: ErrorDetails) -> str:
-    """One line for one validation error. It never shows the value, which may be a secret."""
+    """One line for one validation error, without the value, which may be a secret."""
     location = " -> ".join(map(str, error["loc"])) or "(block)"
     return f"- {location}: {_reason(error)}"
 

@@ -1,4 +1,4 @@
-"""The global keys that parsing itself needs, checked and with their defaults."""
+"""The global keys that parsing itself needs, validated and with defaults."""
 
 import socket
 from typing import Annotated, Final, Self
@@ -19,7 +19,7 @@ _HEAD_EXAMPLE: Final = f"'+{HEAD_SERVER}={{host: {LOOPBACK}, port: {HEAD_SERVER_
 
 
 class GlobalSettings(BaseModel):
-    """Where servers listen unless they say so themselves, and how strict parsing is."""
+    """Where servers listen unless their own settings say otherwise, and how strict parsing is."""
 
     default_host: str | None = None
     use_absolute_ip: bool = False
@@ -36,7 +36,7 @@ class GlobalSettings(BaseModel):
         return self
 
     def host(self) -> str:
-        """The host of servers that name none."""
+        """The host of servers that do not set one."""
         if self.default_host:
             return self.default_host
         return _absolute_ip() if self.use_absolute_ip else LOOPBACK
@@ -47,7 +47,7 @@ class GlobalSettings(BaseModel):
 
 
 def read_settings(config: DictConfig, *, locator: Locator) -> GlobalSettings:
-    """The global settings of a configuration. A wrong value is an error that names its key."""
+    """The global settings of a configuration. An error names the key of an invalid value."""
     present = [key for key in config if key in GlobalSettings.model_fields]
     try:
         values = {str(key): plain_or_error(config, key) for key in present}
@@ -71,6 +71,6 @@ def _absolute_ip() -> str:
         return socket.gethostbyname(socket.gethostname())
     except OSError as error:
         raise ConfigError(
-            f"'use_absolute_ip': this machine's name has no address ({error.strerror})",
+            f"'use_absolute_ip': can't find the address of this machine's host name ({error.strerror})",
             hint="pass '++default_host=<address>' instead",
         ) from None

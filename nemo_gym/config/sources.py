@@ -1,13 +1,10 @@
-"""Reads one YAML file into plain data, and turns everything that can be wrong with it into an error with a place.
-
-The text of the file never appears in an error, because the line that is malformed may hold a secret.
-
-Gathers all sources of a configuration, in the order in which they are merged.
+"""Gathers all sources of a configuration, in the order in which they are merged.
 
     files in config_paths  <  files they name  <  env.yaml  <  the caller's dict  <  the command line
 
 A file named by another file goes to the end of the list, so it overrides the one that names it. Every file is loaded
-once, whatever names it how often.
+only once, however often it is named. Errors in a YAML file say where they are but never quote its text, because the
+malformed line may hold a secret.
 """
 
 import logging
@@ -33,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 _QUICK_LOADER: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-# What the parser quotes (aliases, anchors, tags) may be a secret that happens to start with *, & or !.
+# An alias, anchor or tag that the parser quotes may be a secret that happens to start with *, & or !.
 _NAMED: Final = re.compile(r"\b(alias|anchor|tag) '[^']*'")
 
 
@@ -43,7 +40,7 @@ def load_source(path: Path, *, label: str) -> ConfigSource:
 
 
 def load_yaml(path: Path, *, label: str) -> dict[Any, Any]:
-    """A mapping from a YAML file: not resolved, duplicate keys refused, an empty file is an empty mapping."""
+    """A mapping from a YAML file, unresolved. Duplicate keys are refused; an empty file is an empty mapping."""
     text = _read(path, label)
     try:
         config = OmegaConf.create(text) if _is_mapping(text) else None
@@ -51,16 +48,17 @@ def load_yaml(path: Path, *, label: str) -> dict[Any, Any]:
         raise _bad_yaml(error, label) from None
     except yaml.YAMLError:
         raise ConfigError(
-            f"{label}: malformed YAML: a character that is not allowed", hint="remove control characters"
+            f"{label}: malformed YAML: it contains a character that is not allowed",
+            hint="remove control characters",
         ) from None
     except GrammarParseError as error:
         raise ConfigError(
-            f"{label}: the value of '{error.full_key or error.key or '?'}' holds a malformed ${{...}} expression",
+            f"{label}: the value of '{error.full_key or error.key or '?'}' contains a malformed ${{...}} expression",
             hint="close every ${ with }, and write a literal ${ as \\${",
         ) from None
     except OmegaConfBaseException as error:
         raise ConfigError(
-            f"{label}: the value of '{error.full_key or error.key or '?'}' is neither text, number, list nor mapping",
+            f"{label}: the value of '{error.full_key or error.key or '?'}' is not text, a number, a list or a mapping",
             hint="remove the YAML tag (!!...) in front of it",
         ) from None
     if not isinstance(config, DictConfig):
@@ -77,7 +75,8 @@ def _read(path: Path, label: str) -> str:
         raise ConfigError(f"{label}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8") from None
     except OSError as error:
         raise ConfigError(
-            f"{label}: can't be read ({error.strerror})", hint="check that it is a file and that you may read it"
+            f"{label}: can't be read ({error.strerror})",
+            hint="check that it is a file and that you have permission to read it",
         ) from None
 
 
@@ -86,7 +85,7 @@ def _is_mapping(text: str) -> bool:
     try:
         node = yaml.compose(text, Loader=_QUICK_LOADER)
     except yaml.YAMLError:
-        return True  # reading it properly will say what is wrong
+        return True  # the real parser reports what is wrong
     return node is None or isinstance(node, yaml.MappingNode)
 
 
@@ -96,7 +95,7 @@ def _bad_yaml(error: yaml.MarkedYAMLError, label: str) -> ConfigError:
     reason = _NAMED.sub(r"\1", ", ".join(filter(None, (error.context, error.problem))) or "unreadable")
     return ConfigError(
         f"{place}: malformed YAML: {reason}",
-        hint="correct that line; a YAML file is indented with spaces",
+        hint="correct that line; YAML is indented with spaces, not tabs",
     )
 
 
@@ -117,7 +116,7 @@ class Sources:
 
     @property
     def locator(self) -> Locator:
-        """Finds where a key was written."""
+        """Tells where a key was written, in any of the sources."""
         return Locator(self.all)
 
 
@@ -127,9 +126,9 @@ def gather(
     env_path: Path | None = None,
     initial: Mapping[Any, Any] | DictConfig | None = None,
 ) -> Sources:
-    """Read the command line, ``env.yaml`` and the caller's dict, then all files that they name."""
+    """Read the command line, ``env.yaml`` and the caller's dict, then all files they name."""
     env = [load_source(env_path, label=_label(env_path))] if env_path else []
-    # Commands that need no model give it empty values; those fill gaps, they do not erase what env.yaml says.
+    # Commands that need no model pass empty values for it. These fill gaps but must not erase what env.yaml sets.
     known = {key for source in env for key, value in source.data.items() if value}
     given = {key: value for key, value in _plain(initial or {}).items() if value != "" or key not in known}
     rest = [
@@ -142,7 +141,7 @@ def gather(
 
 
 def merge_sources(sources: Sequence[ConfigSource]) -> DictConfig:
-    """Deep merge: later sources win, mappings are united, lists are replaced."""
+    """Deep merge: later sources win, mappings are combined, lists are replaced."""
     try:
         merged = OmegaConf.merge({}, *(OmegaConf.create(source.data) for source in sources))
     except ConfigTypeError:
@@ -160,7 +159,10 @@ def _clash(sources: Sequence[ConfigSource]) -> ConfigError:
                     f"'{key}' is a list in one place and a mapping in another: {first} and {second}",
                     hint="make both a list or both a mapping, or use another key",
                 )
-    return ConfigError("a list and a mapping can't be merged", hint="look for a key that is a list in one file only")
+    return ConfigError(
+        "a list and a mapping can't be merged",
+        hint="look for a key that is a list in one file and a mapping in another",
+    )
 
 
 def _clashing_key(below: Any, above: Any, key: str = "") -> str | None:
@@ -176,7 +178,7 @@ def _load_files(rest: list[ConfigSource]) -> list[ConfigSource]:
     queue = [(entry, locator.at(CONFIG_PATHS)) for entry in config_paths(top, locator)]
     loaded: dict[Path, ConfigSource] = {}
     duplicates: list[str] = []
-    for entry, named_at in queue:  # grows while it is walked
+    for entry, named_at in queue:  # the loop body appends the files that this file names
         path = find_readable(entry)
         if path is None:
             raise _not_found(entry, named_at)
@@ -199,7 +201,7 @@ def _named_by(source: ConfigSource, rest: list[ConfigSource]) -> list[str]:
 
 
 def config_paths(config: DictConfig, locator: Locator) -> list[str]:
-    """The list under ``config_paths``, checked."""
+    """The validated list under ``config_paths``."""
     try:
         value = config.get(CONFIG_PATHS)
         entries = list(value) if isinstance(value, ListConfig) else value
@@ -212,7 +214,7 @@ def config_paths(config: DictConfig, locator: Locator) -> list[str]:
         raise _bad_config_paths(locator, f"is not a list but {_kind(entries)}")
     for index, entry in enumerate(entries):
         if not isinstance(entry, str | Path) or not str(entry):
-            raise _bad_config_paths(locator, f"holds {_kind(entry)} (entry {index + 1}) where a path belongs")
+            raise _bad_config_paths(locator, f"contains {_kind(entry)} instead of a path (entry {index + 1})")
     return [str(entry) for entry in entries]
 
 
@@ -225,7 +227,7 @@ def _bad_config_paths(locator: Locator, problem: str) -> MalformedConfigPathsErr
 
 def _kind(value: Any) -> str:
     if isinstance(value, str):
-        return "a text"
+        return "text"
     return "a mapping" if isinstance(value, DictConfig) else f"a value of type {type(value).__name__}"
 
 
@@ -237,7 +239,7 @@ def _not_found(entry: str, named_at: str) -> ConfigPathNotFoundError:
     looked = "".join(f"\n  {candidate}" for candidate in candidates)
     return ConfigPathNotFoundError(
         f"{named_at}config file '{entry}' does not exist. Looked for:{looked}",
-        hint=f"did you mean {' or '.join(near)}?" if near else "relative paths start at the current directory",
+        hint=f"did you mean {' or '.join(near)}?" if near else "relative paths start in the current directory",
     )
 
 

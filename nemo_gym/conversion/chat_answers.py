@@ -1,10 +1,6 @@
-"""Names for what is made here. A long history needs hundreds of them; the standard UUID costs more than the rest.
+"""Converts chat messages to items, and a chat completion to a response: finish reason, usage, log-probabilities.
 
-Chat messages as items of a conversation. Pure: items are dictionaries, and have no key without a value.
-
-A chat completion as the response to a request: bookkeeping, finish reason, usage, log-probabilities. Pure.
-
-A response is a dictionary with every key of its class, in order, whether or not it has a value; its items have only
+A response is a dictionary with all keys of its class, in order, whether or not they have a value; its items have only
 keys with values.
 """
 
@@ -25,7 +21,7 @@ from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreatePar
 
 
 class NewId:
-    """A name that nobody has used."""
+    """A new random id. A long history needs hundreds, and the standard UUID would cost more than all the rest."""
 
     __slots__ = ("hex",)
 
@@ -33,7 +29,7 @@ class NewId:
         self.hex = urandom(16).hex()
 
 
-# What callers know: something that has the randomness and the ``hex`` of a standard UUID.
+# Callers expect a standard UUID; this has the same randomness and the same ``hex`` attribute.
 uuid4 = NewId
 
 
@@ -44,7 +40,7 @@ MakeId = Callable[[], str]
 def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_reasoning: bool = True) -> list[Item]:
     """An assistant message as reasoning, text and tool calls, in this order; at least one item.
 
-    Without ``parses_reasoning`` the ``<think>`` blocks of the content stay where they are.
+    Without ``parses_reasoning``, ``<think>`` blocks stay in the content.
     """
     get = message.get
     content = get("content")
@@ -77,7 +73,7 @@ def _call(call: Mapping[str, Any]) -> Item:
 
 
 def _only_call(message: Mapping[str, Any], new_id: MakeId) -> list[Item]:
-    """The call in the form that was usual before there were several."""
+    """The tool call in the older form, which allowed only one."""
     function = message.get("function_call")
     return [{"id": f"call_{new_id()}", "function": function}] if function else []
 
@@ -92,14 +88,14 @@ def _message(text: str, refusal: str | None, new_id: MakeId) -> Item:
 
 
 def with_tokens(items: list[Item], message: Mapping[str, Any]) -> list[Item]:
-    """The items of one model call, the last of them with the tokens of the call, if the message has any."""
+    """The items of one model call; the last one gets the tokens of the call, if the message has any."""
     if message.get("generation_token_ids") is not None:
         items[-1] |= {name: message[name] for name in TOKEN_FIELDS if message.get(name) is not None}
     return items
 
 
 def with_version(items: list[Item], message: Mapping[str, Any]) -> list[Item]:
-    """The items of one model call, the last of them with the version of the weights, if the message names one."""
+    """The items of one model call; the last one gets the version of the weights, if the message names one."""
     if message.get(POLICY_VERSION) is not None:
         items[-1][POLICY_VERSION] = message[POLICY_VERSION]
     return items
@@ -142,7 +138,7 @@ def completion_to_response(
     id: str,  # noqa: A002 - the name of the field
     model: str,
 ) -> dict[str, Any]:
-    """The response that a completion amounts to; ``output`` is its first choice, converted."""
+    """The response for a completion; ``output`` is its first choice, already converted."""
     choice = completion.choices[0]
     if choice.logprobs and wants_logprobs(asked):
         _add_logprobs(output, choice.logprobs.get("content"))
@@ -158,7 +154,7 @@ def completion_to_response(
 
 
 def message_as_received(message: NeMoGymChatCompletionMessage) -> dict[str, Any]:
-    """An answer as a dictionary. Its tokens may be many, and are not copied."""
+    """An answer as a dictionary. Its tokens are not copied, because there may be many."""
     received = {**message.__dict__, **(message.__pydantic_extra__ or {})}
     if message.tool_calls:
         received["tool_calls"] = [call.model_dump() for call in message.tool_calls]
@@ -177,7 +173,7 @@ def response_to(
     reason: str | None,
     usage: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The response to a request; ``reason`` is why it stops early, if it does."""
+    """The response to a request; ``reason`` is why it stopped early, if it did."""
     return {
         **_EMPTY,
         **{name: value for name, value in asked.items() if name in _ECHOED},
@@ -196,7 +192,7 @@ def response_to(
 
 
 def usage_to_responses(usage: CompletionUsage) -> dict[str, Any]:
-    """The same numbers under their other names; details that are not given are 0."""
+    """The same numbers under the names of the Responses API; missing details are 0."""
     prompt, completion = usage.prompt_tokens_details or {}, usage.completion_tokens_details or {}
     return response_usage(
         usage.prompt_tokens,
@@ -221,7 +217,7 @@ def response_usage(
 
 
 def wants_logprobs(asked: Mapping[str, Any]) -> bool:
-    """True if the request asks how likely its answer was."""
+    """Whether the request asks for log-probabilities."""
     return asked.get("top_logprobs") is not None or LOGPROBS in (asked.get("include") or ())
 
 

@@ -1,14 +1,12 @@
-"""Options of a request, from the Responses API to Chat Completions. Pure.
+"""Converts a request of the Responses API, its options and its conversation, to Chat Completions. Pure.
 
-What Chat Completions calls by another name is renamed, what it does not know is listed, so that the caller can say so.
+Options with another name are renamed; options without an equivalent are listed, so that the caller can report them.
 
-A conversation of items as chat messages.
+The Responses API lists what a model did item by item; Chat Completions expects one assistant message per turn. So
+reasoning, text and tool calls are collected and become a message when the turn ends.
 
-The Responses API lists what a model did one item at a time; Chat Completions wants one assistant message a turn. So
-reasoning, text and tool calls are collected and become a message when somebody else speaks, or at the end.
-
-Items are dictionaries, as they are on the wire: a long conversation is converted with every call, and must not cost
-more than the JSON around it.
+Items are dictionaries, as on the wire: a long conversation is converted at every call, and that must not cost more than
+parsing its JSON.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +25,7 @@ from nemo_gym.conversion.parts import (
 from nemo_gym.conversion.unknown_items import unknown_item
 
 _SAME: Final = frozenset({"metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"})
-# Values that ask for nothing special, so nothing is lost without them.
+# Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "background": (False,),
     "prompt": ({},),
@@ -40,14 +38,14 @@ _FORMAT_FIELDS: Final = ("name", "description", "schema", "strict")
 
 
 class ChatOptions(NamedTuple):
-    """Options for Chat Completions, and the names of those that got lost."""
+    """Options for Chat Completions, and the names of those that have no equivalent there."""
 
     options: dict[str, Any]
     lost: list[str]
 
 
 def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False) -> ChatOptions:
-    """Everything that a request sets, apart from its conversation."""
+    """All options that a request sets; everything but its conversation."""
     options: dict[str, Any] = {}
     lost: list[str] = []
     for name, value in asked.items():
@@ -99,7 +97,7 @@ def _add_text(options: dict[str, Any], text: Mapping[str, Any]) -> list[str]:
 
 
 def _add_tools(options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool) -> list[str]:
-    """Add the tools and what is said about them; endpoints refuse the latter without the former."""
+    """Add the tools and the options about tools, which endpoints refuse if there are no tools."""
     tools = asked["tools"]
     dropped = _WRAPPING if keep_strict else _WRAPPING_AND_STRICT
     functions = [
@@ -138,14 +136,14 @@ _CONVERTED: Final[Mapping[str, Callable[[dict[str, Any], Any], list[str]]]] = {
 }
 
 
-# What becomes of reasoning in earlier turns: text inside the content, one field beside it or both that are in use, or
-# nothing.
+# How reasoning of earlier turns is sent: inside the content, in one field beside it, in both fields that endpoints use,
+# or not at all.
 PastReasoning: TypeAlias = Literal["think", "reasoning_content", "separate", "drop"]
 
 
 @dataclass
 class ResponsesConverterState:
-    """Finished messages, and the assistant's turn as far as it is known."""
+    """The finished messages, and the assistant's current turn."""
 
     return_token_id_information: bool = False
     past_reasoning: PastReasoning = "think"
@@ -155,19 +153,19 @@ class ResponsesConverterState:
     refusal_buffer: str | None = None
     tool_calls_buffer: list[dict[str, Any]] = field(default_factory=list)
     token_information: dict[str, Any] | None = None
-    # What could not be said in a chat.
+    # What has no equivalent in a chat.
     lost: list[str] = field(default_factory=list)
 
     def add_text(self, text: str) -> None:
-        """Append to what the assistant says in this turn."""
+        """Append to the assistant's text in this turn."""
         self.content_buffer = (self.content_buffer or "") + text
 
     def add_refusal(self, text: str) -> None:
-        """Append to why the assistant says nothing in this turn."""
+        """Append to the assistant's refusal in this turn."""
         self.refusal_buffer = (self.refusal_buffer or "") + text
 
     def add_reasoning(self, item: Mapping[str, Any]) -> None:
-        """Append to what the assistant thinks in this turn."""
+        """Append to the assistant's reasoning in this turn."""
         texts = reasoning_texts(item)
         if not texts:
             kept = unknown_item(item)
@@ -200,7 +198,7 @@ class ResponsesConverterState:
 
 
 def items_to_messages(items: Iterable[Mapping[str, Any]], state: ResponsesConverterState) -> list[dict[str, Any]]:
-    """All items as chat messages, after those that the state has already."""
+    """All items as chat messages, appended to those already in the state."""
     for item in items:
         kind = item.get("type") or "message"
         if kind == "message":

@@ -1,6 +1,6 @@
-"""The other direction: a chat request as a request of the Responses API, and its response as a completion. Pure.
+"""Converts a chat request to the Responses API, and the response to a chat completion. Pure.
 
-For callers who speak Chat Completions to a server that does not. What the Responses API has no words for is listed.
+This serves callers that speak Chat Completions to a server that does not. Options without an equivalent are listed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ _CARRIED: Final = frozenset(
     {*_SAME, *_RENAMED, "messages", "tools", "tool_choice", "reasoning_effort", "verbosity", "response_format"}
     | {"logprobs", "stream", "stream_options"}
 )
-# Values that ask for nothing special, so nothing is lost without them.
+# Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, Any]] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "modalities": ["text"]}
 _FINISH: Final = {reason: finish for finish, reason in INCOMPLETE.items()}
 
 
 class ResponsesRequest(NamedTuple):
-    """A request of the Responses API, and the names of the options that got lost."""
+    """A request of the Responses API, and the names of the options that have no equivalent there."""
 
     asked: dict[str, Any]
     lost: list[str]
@@ -81,7 +81,7 @@ def _tool_choice(choice: str | Mapping[str, Any]) -> Any:
 
 
 def response_to_completion(response: Mapping[str, Any]) -> dict[str, Any]:
-    """The completion that says what a response says."""
+    """The completion with the same content as a response."""
     message = _message(response["output"])
     details = response.get("incomplete_details") or {}
     finish = _FINISH.get(details.get("reason") or "", "tool_calls" if message.get("tool_calls") else "stop")

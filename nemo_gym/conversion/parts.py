@@ -1,18 +1,18 @@
-"""Parts of a message's content, from one protocol to the other and back. Pure.
+"""Converts the parts of a message's content between the Responses API and Chat Completions. Pure.
 
-Reasoning in its three shapes: a ``reasoning`` item, ``<think>`` blocks inside a text, a field beside it. Pure.
+Reasoning has three forms: a ``reasoning`` item, ``<think>`` blocks inside the text, or a separate field beside it.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 TOKEN_FIELDS: Final = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts")
-# Which version of its weights a model server answered with; for trainers, never sent back to a model.
+# The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
 
 
 class UnsupportedContentError(NotImplementedError):
-    """Content that the other protocol has no words for."""
+    """The other protocol has no equivalent for this content."""
 
 
 def parts_to_chat(content: str | Iterable[Mapping[str, Any]]) -> str | list[dict[str, Any]]:
@@ -62,13 +62,13 @@ def _part_to_responses(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined_text(content: str | Iterable[Mapping[str, Any]] | None) -> str:
-    """The text of a chat message, whatever shape its content has."""
+    """The text of a chat message, whether its content is text or parts."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part["text"] for part in content if part.get("type") == "text")
 
 
-# Different servers, different names for the same thing.
+# Different servers use different names for the same field.
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 BEGIN: Final = "<think>"
 END: Final = "</think>"
@@ -80,11 +80,11 @@ def wrap_reasoning(texts: Iterable[str]) -> str:
 
 
 def extract_reasoning(content: str) -> tuple[list[str], str]:
-    """The texts of all complete ``<think>`` blocks, and what remains without them."""
+    """The texts of all complete ``<think>`` blocks, and the content without these blocks."""
     before, end, after = content.partition(END)
     if not end:
         return [], content
-    if before.startswith(BEGIN) and BEGIN not in after:  # the usual case: the model thinks once, and first
+    if before.startswith(BEGIN) and BEGIN not in after:  # the usual case: one block, at the beginning
         return [before[len(BEGIN) :]], after
     return _extract_blocks(content)
 
@@ -102,14 +102,14 @@ def _extract_blocks(content: str) -> tuple[list[str], str]:
 
 
 def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
-    """What a reasoning item says; some endpoints put it into ``content`` and leave the summary empty."""
+    """The texts of a reasoning item; some endpoints put them into ``content`` and leave the summary empty."""
     if item.get("summary"):
         return [part["text"] for part in item["summary"]]
     return [part["text"] for part in item.get("content") or () if isinstance(part, dict) and "text" in part]
 
 
 def separate_reasoning(message: Mapping[str, Any]) -> str:
-    """The reasoning that an endpoint returned beside the content of a chat message, or nothing."""
+    """The reasoning that an endpoint returned beside the content of a chat message, or an empty string."""
     for name in REASONING_FIELDS:
         text = message.get(name)
         if isinstance(text, str) and text:

@@ -1,7 +1,7 @@
-"""Tells a response that can be passed on as it stands, at a quarter of what validating it costs.
+"""Recognizes a response that can be passed on unchanged, at a quarter of the cost of validating it.
 
-The types here mirror ``NeMoGymResponse``, but allow less: only what endpoints usually say. What they accept, pydantic
-accepts and nothing has to be repaired; of what they refuse nothing is known, and it is read the long way (``reading``).
+The types here mirror ``NeMoGymResponse``, but allow only what endpoints usually send. What they accept, pydantic
+accepts too, and nothing has to be repaired. What they refuse may still be valid; it is read by ``reading``.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ _Count = Annotated[int, Meta(ge=0)]
 
 
 class _Object(Struct, gc=False):
-    """Any object; its content is skipped."""
+    """Any object; its content is not looked at."""
 
 
 class _Text(Struct, tag_field="type", tag="output_text", gc=False):
@@ -28,7 +28,7 @@ class _Refusal(Struct, tag_field="type", tag="refusal", gc=False):
 
 
 class _Item(Struct, gc=False, kw_only=True):
-    generation_token_ids: None = None  # items with tokens have more to be checked
+    generation_token_ids: None = None  # items with tokens need more checks than these
 
 
 class _Message(_Item, tag_field="type", tag="message", gc=False):
@@ -114,9 +114,9 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 
 def is_plain_response(content: bytes) -> bool:
-    """True if this is certainly a valid, successful response that needs no repair."""
+    """Whether this is certainly a valid, successful response that needs no repair."""
     try:
-        str(content, "utf-8")  # the decoder does not look into strings that it skips
+        str(content, "utf-8")  # the decoder does not check strings that it skips
         response: Any = _decode(content)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return False

@@ -1,14 +1,12 @@
-"""Repairs answers that are almost as they should be. Pure: dictionaries in, the same dictionaries out.
+"""Reads the answers of endpoints: strictly first, and after a repair if that fails. Pure.
 
-Fields that many servers leave out or send as null, and whose value is beyond doubt, are filled in; items of unknown
-types are kept; call ids that repeat are told apart; usage that can't be true is left out. Nothing is guessed about what
-the model said, and nothing is checked: what is still wrong afterwards is for validation to say.
+A well-formed answer is validated once and costs nothing more. An answer that does not validate, or can't be true, is
+repaired and validated again; if that fails, it is refused with the error of the repaired form. A stream is read as the
+answer that it adds up to.
 
-Reads what endpoints answer, strictly first and forgivingly second.
-
-A well-formed answer is validated once and costs nothing more. One that does not validate, or can't be true, is read
-again after a repair (see ``repair``); an answer that still does not validate is refused with the error of the repaired
-form. A stream is read as the answer that it amounts to.
+A repair fills in fields that many servers leave out or send as null and whose value is beyond doubt. Items of unknown
+types are kept, repeated call ids are made unique, and usage that can't be true is left out. Nothing is guessed about
+what the model said.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,17 +26,17 @@ from nemo_gym.conversion.unknown_items import is_unknown, wrap_unknown_item
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
 from nemo_gym.schemas.responses import NeMoGymResponse
 
-REPEATED_IDS: Final = "call ids that repeat: they were made different"
-FALSE_USAGE: Final = "usage with negative numbers: it was left out"
+REPEATED_IDS: Final = "repeated call ids, which were made unique"
+FALSE_USAGE: Final = "usage with negative numbers, which was left out"
 
 
 def is_true(numbers: Iterable[Any]) -> bool:
-    """True unless a count of tokens is negative."""
+    """Whether no token count is negative."""
     return all(not isinstance(number, int) or number >= 0 for number in numbers)
 
 
 def repair_response(payload: dict[str, Any], asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """A response with its gaps filled; ``notes`` gets what a person should know."""
+    """A response with missing fields filled in. What people should know about it is added to ``notes``."""
     _fill(
         payload,
         id="resp_unnamed",
@@ -73,12 +71,12 @@ def _drop_false_usage(payload: dict[str, Any], notes: list[str]) -> None:
 
 
 def _keep_unknown(output: list[Any], notes: list[str]) -> None:
-    """Keep items that nobody here knows; an answer that has no others is one nobody could go on with."""
+    """Wrap items of unknown types, unless the answer has no others: an agent could not continue from that."""
     unknown = [position for position, item in enumerate(output) if isinstance(item, dict) and is_unknown(item)]
     if len(unknown) == len(output):
         return
     for position in unknown:
-        notes.append(f"items of type {output[position].get('type')}: they are kept, not understood")
+        notes.append(f"items of type {output[position].get('type')}, which are kept but not understood")
         output[position] = wrap_unknown_item(output[position], position=position)
 
 
@@ -101,7 +99,7 @@ def _repair_item(item: dict[str, Any], position: int) -> None:
 
 
 def repair_completion(payload: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """A chat completion with its gaps filled; ``notes`` gets what a person should know."""
+    """A completion with missing fields filled in. What people should know about it is added to ``notes``."""
     _fill(payload, id="chatcmpl_unnamed", created=0, model="", object="chat.completion")
     for position, choice in enumerate(payload["choices"]):
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
@@ -130,7 +128,7 @@ def _repair_message(message: dict[str, Any], notes: list[str]) -> None:
 
 
 def _json_text(arguments: Any) -> Any:
-    """Arguments as text: some servers parse them, and leave them out when a tool has none."""
+    """Arguments as text. Some servers send them as objects, and leave them out when a tool takes none."""
     if arguments is None:
         return "{}"
     return orjson.dumps(arguments).decode() if isinstance(arguments, dict) else arguments
@@ -143,12 +141,12 @@ def _fill(target: dict[str, Any], **defaults: Any) -> None:
 
 
 def _objects(values: Any) -> list[dict[str, Any]]:
-    """Those of the values that are objects."""
+    """The values that are objects."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _tell_apart(calls: Iterable[dict[str, Any]], key: str, notes: list[str]) -> None:
-    """Give every call a name of its own: the second ``x`` becomes ``x_2``."""
+    """Make all call ids different: the second ``x`` becomes ``x_2``."""
     taken: set[str] = set()
     for call in calls:
         given = name = call.get(key)
@@ -174,7 +172,7 @@ _SHOWN_ERRORS: Final = 3
 
 
 class ReadResponse(NamedTuple):
-    """A response, whether its bytes had to change, and what a person should know about that."""
+    """A response, whether it had to be changed, and notes for people about that."""
 
     response: NeMoGymResponse
     is_repaired: bool
@@ -182,14 +180,14 @@ class ReadResponse(NamedTuple):
 
 
 class ReadCompletion(NamedTuple):
-    """A completion, and what a person should know about how it was read."""
+    """A completion, and notes for people about how it was read."""
 
     completion: NeMoGymChatCompletion
     notes: tuple[str, ...] = ()
 
 
 def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
-    """The response in a body, to what was asked; raises ``ValidationError`` or ``BrokenStreamError`` if it is none."""
+    """The response in a body, given the request; raises ``ValidationError`` or ``BrokenStreamError`` if invalid."""
     streamed = is_stream(content)
     if streamed:
         content = whole_answer(content, response_of_stream)
@@ -213,7 +211,7 @@ def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
 
 
 def read_chat_completion(content: bytes) -> ReadCompletion:
-    """The completion in a body; raises ``ValidationError`` or ``BrokenStreamError`` if it is none."""
+    """The completion in a body. Raises ``ValidationError`` or ``BrokenStreamError`` if it is invalid."""
     if is_stream(content):
         content = whole_answer(content, completion_of_stream)
     try:
@@ -234,7 +232,7 @@ def read_chat_completion(content: bytes) -> ReadCompletion:
 
 
 def error_body(content: bytes) -> bytes:
-    """The body, with the error that it reports in the place where most put it: out of a stream, out of vLLM's form."""
+    """The body with its error in the usual place, if it reports one in a stream or in vLLM's form."""
     if is_stream(content):
         return reported_error(content) or content
     if b'"object"' not in content[:200]:
@@ -252,7 +250,7 @@ def explain(error: ValidationError) -> str:
 
 
 def has_unknown_items(error: ValidationError) -> bool:
-    """True if the answer is well-formed but for items of types that nobody here knows."""
+    """Whether the answer contains items of unknown types."""
     return any(entry["type"] == "union_tag_invalid" for entry in error.errors(include_url=False))
 
 

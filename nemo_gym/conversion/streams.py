@@ -1,7 +1,7 @@
-"""Streams of events, read as the whole answers they amount to. Pure.
+"""Reads a stream of events as the whole answer that it adds up to. Pure.
 
-Some endpoints only stream, or stream although nobody asked. Nothing here waits: the stream has ended, one way or the
-other, before it is read. A stream that ends before its answer does is an error; half an answer is not an answer.
+Some endpoints only stream, or stream without being asked to. Nothing here waits: the stream has ended before it is
+read. A stream that ends before its answer is complete is an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,16 +18,16 @@ Assembly = Callable[[Iterator[dict[str, Any]]], dict[str, Any] | None]
 
 
 class BrokenStreamError(ValueError):
-    """A stream that is no whole answer."""
+    """A stream does not contain a whole answer."""
 
 
 def is_stream(content: bytes) -> bool:
-    """True if a body is a stream of events and not JSON."""
+    """Whether a body is a stream of events rather than JSON."""
     return content.lstrip().startswith(_STARTS)
 
 
 def whole_answer(content: bytes, assemble: Assembly) -> bytes:
-    """The body that would have come without streaming; if the stream reports an error, that error."""
+    """The body as it would be without streaming; if the stream reports an error, that error."""
     events = list(_events(content))
     error = _error_among(events)
     if error is not None:
@@ -35,14 +35,14 @@ def whole_answer(content: bytes, assemble: Assembly) -> bytes:
     try:
         answer = assemble(iter(events))
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise BrokenStreamError("a stream with an event of another shape") from error
+        raise BrokenStreamError("a stream with an event of an unexpected form") from error
     if answer is None:
         raise BrokenStreamError(f"a stream that broke off after {len(events)} events")
     return orjson.dumps(answer)
 
 
 def reported_error(content: bytes) -> bytes | None:
-    """The error that a stream reports, as a body without streaming would have."""
+    """The error that a stream reports, as the body of an ordinary answer."""
     try:
         return _error_among(list(_events(content)))
     except BrokenStreamError:
@@ -74,7 +74,7 @@ def _event(text: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         event = None
     if not isinstance(event, dict):
-        raise BrokenStreamError("a stream with an event that is no JSON object")
+        raise BrokenStreamError("a stream with an event that is not a JSON object")
     return event
 
 
@@ -128,7 +128,7 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _grow_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
-    """A call is continued under its index; endpoints that send it whole may leave the index out."""
+    """Extend the call with the same index. Endpoints that send a call as a whole may leave the index out."""
     index = part.get("index", len(calls))
     while len(calls) <= index:
         calls.append({"type": "function", "function": {"name": "", "arguments": ""}})

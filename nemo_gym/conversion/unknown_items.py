@@ -1,8 +1,8 @@
-"""Items of types that nobody here knows, kept until the endpoint that made them wants them back. Pure.
+"""Keeps items of unknown types, so that they can be sent back to the endpoint that made them. Pure.
 
-Endpoints add types faster than programs learn them (searches they ran themselves, compacted history, …). Such an item
-travels inside a reasoning item without text: agents pass by it, files record it, and whoever speaks to the endpoint
-again takes it out.
+Endpoints keep adding types (searches they ran themselves, compacted history, …). Such an item is wrapped in a reasoning
+item without text: agents ignore it, files record it, and it is unwrapped when the conversation goes back to the
+endpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,24 +16,24 @@ KNOWN_TYPES: Final = frozenset({"message", "reasoning", "function_call", "functi
 
 
 def is_unknown(item: Mapping[str, Any]) -> bool:
-    """True for an item of another type than those that are worked with here."""
+    """Whether the item has a type that this program does not handle."""
     kind = item.get("type", "message")
     return isinstance(kind, str) and kind not in KNOWN_TYPES
 
 
 def wrap_unknown_item(item: Mapping[str, Any], *, position: int) -> dict[str, Any]:
-    """A reasoning item that has the item inside."""
+    """A reasoning item that contains the item."""
     return {"id": f"rs_kept_{position}", "summary": [], "type": "reasoning", KEPT_ITEM: dict(item)}
 
 
 def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The item inside, if there is one."""
+    """The wrapped item, if there is one."""
     kept = item.get(KEPT_ITEM)
     return kept if isinstance(kept, Mapping) else None
 
 
 def release_items(items: Iterable[Any]) -> list[Any]:
-    """The items as their endpoint made them."""
+    """The items with wrapped ones unwrapped, as their endpoint made them."""
     return [
         item[KEPT_ITEM] if isinstance(item, dict) and KEPT_ITEM in item and unknown_item(item) is not None else item
         for item in items
@@ -41,7 +41,7 @@ def release_items(items: Iterable[Any]) -> list[Any]:
 
 
 def release_encoded(request: bytes) -> bytes:
-    """A request in JSON with its items as their endpoint made them; almost always the same bytes."""
+    """A JSON request with its wrapped items unwrapped; usually there are none, and the bytes stay the same."""
     if _KEY not in request:
         return request
     asked = orjson.loads(request)

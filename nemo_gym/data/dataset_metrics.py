@@ -1,7 +1,7 @@
-"""What a dataset looks like in numbers: counts, sizes and the values of its own fields. Built in one pass.
+"""Metrics of a dataset: counts, sizes and statistics of its own fields, computed in one pass.
 
-A field may hold numbers and texts; both are described then. Lists count by their elements, objects not at all, and
-numbers that are not finite are ignored.
+A field may hold both numbers and strings; then both are described. The elements of lists are counted, objects are not,
+and numbers that are not finite are ignored.
 """
 
 import json
@@ -22,7 +22,7 @@ _OWN: Final = frozenset({RESPONSES_CREATE_PARAMS_KEY_NAME, AGENT_REF_KEY_NAME})
 
 @dataclass(slots=True)
 class Numbers:
-    """Count, mean, extremes and spread of numbers that come one by one."""
+    """Count, mean, extremes and spread of a stream of numbers (Welford's algorithm)."""
 
     count: int = 0
     mean: float = 0.0
@@ -31,7 +31,7 @@ class Numbers:
     high: float = -math.inf
 
     def add(self, value: float, weight: int = 1) -> None:
-        """Take in a number that occurs so many times."""
+        """Add a number that occurs ``weight`` times."""
         self.count += weight
         step = value - self.mean
         self.mean += step * weight / self.count
@@ -39,7 +39,7 @@ class Numbers:
         self.low, self.high = min(self.low, value), max(self.high, value)
 
     def report(self) -> dict[str, int | float]:
-        """As in the metrics file; zeros if there is no number."""
+        """The entry for the metrics file; all zeros if there are no numbers."""
         spread = math.sqrt(max(self.squares, 0.0) / (self.count - 1)) if self.count > 1 else 0.0
         known = self.count > 0
         return {
@@ -53,14 +53,14 @@ class Numbers:
 
 @dataclass(slots=True)
 class FieldValues:
-    """The values of one field: numbers, texts, or both."""
+    """The values of one field: numbers, strings, or both."""
 
     numbers: Numbers = field(default_factory=Numbers)
-    texts: set[int] = field(default_factory=set)  # hashes; a dataset may have more text than memory
+    texts: set[int] = field(default_factory=set)  # hashes, because the text of a dataset may not fit into memory
     total_texts: int = 0
 
     def add(self, value: Any, weight: int) -> None:
-        """Take in a value, or the elements of a list."""
+        """Add a value, or the elements of a list."""
         if isinstance(value, list):
             for element in value:
                 self.add(element, weight)
@@ -71,7 +71,7 @@ class FieldValues:
             self.numbers.add(number, weight)
 
     def report(self) -> dict[str, int | float]:
-        """As in the metrics file; empty if the field has neither numbers nor texts."""
+        """The entry for the metrics file; empty if the field has neither numbers nor strings."""
         numbers = self.numbers.report() if self.numbers.count else {}
         texts = {"unique_count": len(self.texts), "total_count": self.total_texts} if self.total_texts else {}
         return numbers | texts
@@ -79,7 +79,7 @@ class FieldValues:
 
 @dataclass(slots=True)
 class DatasetTally:
-    """The numbers of any amount of samples."""
+    """The metrics of any number of samples."""
 
     examples: int = 0
     request: dict[str, Numbers] = field(
@@ -88,7 +88,7 @@ class DatasetTally:
     fields: dict[str, FieldValues] = field(default_factory=dict)
 
     def add(self, row: Mapping[str, Any], weight: int = 1) -> None:
-        """Take in a valid sample that occurs so many times."""
+        """Add a valid sample that occurs ``weight`` times."""
         self.examples += weight
         for name, number in _request_numbers(row[RESPONSES_CREATE_PARAMS_KEY_NAME]):
             self.request[name].add(number, weight)
@@ -97,7 +97,7 @@ class DatasetTally:
                 self.fields.setdefault(name, FieldValues()).add(value, weight)
 
     def report(self) -> dict[str, Any]:
-        """As in the metrics file."""
+        """The content of the metrics file."""
         described = {name: values.report() for name, values in self.fields.items()}
         return {
             EXAMPLES: self.examples,

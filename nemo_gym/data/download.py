@@ -1,7 +1,7 @@
-"""Fetches datasets that are not here yet. The libraries for it are loaded only when something is to be fetched.
+"""Downloads missing datasets. The libraries for that are imported only when something has to be downloaded.
 
-A dataset arrives complete or not at all. A folder on disk that has the layout of a Hugging Face repository works like
-one on the hub, which also serves machines without a network.
+A dataset arrives complete or not at all. A folder on disk with the layout of a Hugging Face repository works like a
+repository on the hub, for machines without a network.
 """
 
 import importlib
@@ -20,7 +20,7 @@ Backend = Literal["gitlab", "huggingface"]
 
 
 def backend_of(dataset: AgentDataset, preferred: Backend) -> Backend | None:
-    """Where a dataset can be fetched from; the preference decides if there is a choice, None if there is nowhere."""
+    """Where a dataset can be downloaded from, or None. If there is a choice, the preference decides."""
     config = dataset.config
     if isinstance(config, BenchmarkDatasetConfig):
         return None
@@ -31,11 +31,11 @@ def backend_of(dataset: AgentDataset, preferred: Backend) -> Backend | None:
 
 
 def download(dataset: AgentDataset, backend: Backend, *, token: str | None = None) -> None:
-    """Fetch a dataset to the place where its configuration expects it."""
+    """Download a dataset to the path in its configuration."""
     config = dataset.config
     if backend == "gitlab":
         raise ConfigError(
-            f"the {dataset} is in a GitLab registry, from which nothing can be downloaded here",
+            f"the {dataset} is in a GitLab registry, and downloading from there is not supported",
             hint=f"download it by hand to {dataset.path}, or give it a huggingface source",
         )
     assert not isinstance(config, BenchmarkDatasetConfig), "a benchmark is prepared by its script"
@@ -51,12 +51,12 @@ def _fetch_file(source: HuggingFaceIdentifier, target: Path, token: str | None) 
     if Path(source.repo_id).is_dir():
         found = Path(source.repo_id) / source.artifact_fpath
         if not found.is_file():
-            raise ConfigError(f"{found}: no such file", hint="correct artifact_fpath of the dataset")
+            raise ConfigError(f"{found}: no such file", hint="correct the dataset's artifact_fpath")
     else:
         hub = _load("huggingface_hub")
         try:
             found = Path(hub.hf_hub_download(source.repo_id, source.artifact_fpath, repo_type="dataset", token=token))
-        except (OSError, ValueError) as error:  # the hub's own errors are among these
+        except (OSError, ValueError) as error:  # the hub's own errors are subclasses of these
             raise _not_fetched(f"{source.repo_id}/{source.artifact_fpath}", error) from error
     with found.open("rb") as original, replacing(target) as copy:
         shutil.copyfileobj(original, copy)

@@ -1,9 +1,9 @@
-"""Files of Hugging Face datasets: fetched once, resumed where they broke off, and compared with their checksums.
+"""Downloads files of Hugging Face datasets once, resumes broken downloads, and verifies checksums.
 
-The hub names the SHA-256 of large files and the Git hash of small ones; what arrives must have it, and the SHA-256 that
-the caller knows, if any. A file is in the cache whole or not at all. Machines without a network set
+The hub gives the SHA-256 of large files and the Git hash of small ones. A download must match that, and also the
+caller's SHA-256 if there is one. The cache holds only complete files. Machines without a network set
 ``ROLLOUT_GYM_HUB_FOLDER`` to a folder that holds repositories as ``owner/name/path``. The token comes from ``HF_TOKEN``
-and is sent to the hub alone, never to the storage that it refers to.
+and is sent only to the hub, never to the storage that the hub redirects to.
 """
 
 import csv
@@ -34,13 +34,13 @@ REDIRECTS: Final = 5
 TIMEOUT_S: Final = 60.0
 MAX_PAUSE_S: Final = 30.0
 CHUNK: Final = 1 << 16
-# The hub's own conversion of any dataset, with names that follow from configuration and split.
+# The hub's own conversion of any dataset; file names follow from configuration and split.
 AS_PARQUET: Final = "refs/convert/parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """One file of a dataset repository; ``rows`` is how many rows the published one has."""
+    """One file of a dataset repository; ``rows`` is the number of rows in the published file."""
 
     repo_id: str
     path: str
@@ -53,7 +53,7 @@ class HubFile:
 
 
 class TransferError(Exception):
-    """A transfer that may succeed if tried again, at once or after a pause."""
+    """A transfer failed and may succeed if it is tried again, at once or after a pause."""
 
     def __init__(self, reason: str, pause_s: float | None = None) -> None:
         super().__init__(reason)
@@ -62,7 +62,7 @@ class TransferError(Exception):
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """Redirects are followed by hand: the first answer holds the checksum, and the token must not go on."""
+        """Redirects are followed by hand: the first answer holds the checksum, and the token must not be passed on."""
 
 
 def fetch(
@@ -102,7 +102,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def fetch_rows(file: HubFile, environment: Mapping[str, str] = os.environ) -> list[Row]:
-    """The rows of a file, as many as it has where it was published."""
+    """The rows of a file. It is an error if their number differs from that of the published file."""
     rows = read_rows(fetch(file, environment))
     if len(rows) != file.rows:
         raise ConfigError(
@@ -113,7 +113,7 @@ def fetch_rows(file: HubFile, environment: Mapping[str, str] = os.environ) -> li
 
 
 def write_rows(rows: Iterable[Row], path: Path) -> Path:
-    """Write a benchmark's task file as a whole, and say where it is."""
+    """Write a benchmark's task file, whole or not at all, and return its path."""
     with replacing(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
@@ -140,7 +140,7 @@ def _download(file: HubFile, target: Path, environment: Mapping[str, str], sleep
 
 
 def _transfer(file: HubFile, part: Path, environment: Mapping[str, str]) -> None:
-    """Fetch what is missing of the file, then compare the whole with the hub's checksum."""
+    """Download the missing part of the file, then compare all of it with the hub's checksum."""
     have = part.stat().st_size if part.is_file() else 0
     try:
         first, reply = _open(file, environment, have)
@@ -156,7 +156,7 @@ def _transfer(file: HubFile, part: Path, environment: Mapping[str, str]) -> None
     wanted = (first.get("X-Linked-Etag") or first.get("ETag") or "").removeprefix("W/").strip('"')
     if not _has_hash(part, wanted):
         part.unlink()
-        raise TransferError("what arrived does not have the hub's checksum")
+        raise TransferError("the download does not match the hub's checksum")
 
 
 def _open(file: HubFile, environment: Mapping[str, str], have: int) -> tuple[Message, http.client.HTTPResponse]:
@@ -184,12 +184,12 @@ def _open(file: HubFile, environment: Mapping[str, str], have: int) -> tuple[Mes
 
 
 def _next(error: urllib.error.HTTPError, file: HubFile, token: str | None) -> str:
-    """Where to look instead; raises if there is nowhere."""
+    """Where a redirect leads; raises an error if the answer is not a redirect."""
     if error.code in {301, 302, 303, 307, 308} and (location := error.headers.get("Location")):
         return location
     if error.code in {401, 403}:
         raise ConfigError(
-            f"the hub does not give {file} to {'this token' if token else 'anyone without a token'}",
+            f"the hub refuses to send {file} {'with this token' if token else 'without a token'}",
             hint=f"accept the terms at {HUB}/datasets/{file.repo_id} and set HF_TOKEN",
         )
     if error.code == http.HTTPStatus.NOT_FOUND:
@@ -203,7 +203,7 @@ def _has_hash(path: Path, wanted: str) -> bool:
     if len(wanted) == 64:
         return hashlib.sha256(content).hexdigest() == wanted
     if len(wanted) == 40:
-        # The name that Git gives to a file's content.
+        # Git's hash of a file's content.
         return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == wanted
     return True  # not a hash; the size was right
 

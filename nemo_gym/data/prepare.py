@@ -1,11 +1,8 @@
-"""Whether new metrics of a dataset contradict those that are already there: data changed under a name that did not.
+"""Collates the datasets of several agents into one task file per type, with metrics beside every file.
 
-What was known must still hold; knowing more is no contradiction. Numbers may differ by rounding.
-
-Datasets of several agents to one task file per type, with metrics beside every file.
-
-Everything is checked before anything is written: that all data is there, that every sample can be worked on, and that
-no metrics contradict those of an earlier preparation. Files are replaced as a whole.
+Everything is checked before anything is written: that all data exists, that every sample is valid, and that no metrics
+contradict those of an earlier preparation, which would mean that data changed but kept its name. Additional metrics are
+not a contradiction, and numbers may differ by rounding. Files are replaced as a whole.
 """
 
 import json
@@ -31,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsConflictError(ConfigError, ValueError):
-    """Metrics files that do not fit the data."""
+    """Existing metrics files do not match the data."""
 
 
 def read_metrics(path: Path) -> Any:
-    """The metrics that are there; an error if the file cannot be read."""
+    """The metrics in an existing file."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error})", hint="delete the file; it is written anew") from None
+        raise ConfigError(f"{path}: not JSON ({error})", hint="delete the file; it will be written again") from None
 
 
 def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
-    """What no longer holds, and where."""
+    """Everything in the old metrics that the new ones contradict, each with its place."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key, value in old.items():
             inner = f"{place}.{key}" if place else str(key)
@@ -72,12 +69,12 @@ def _text(value: Any) -> str:
 
 
 class MissingDatasetError(ConfigError, AssertionError):
-    """Data that is not here and may not, or cannot, be downloaded."""
+    """Data is missing and may not, or cannot, be downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to prepare. ``template`` turns the path of a prompt template into what fills it."""
+    """How to prepare. ``template`` turns the path of a prompt template into a function that fills it."""
 
     output: Path
     template: Callable[[str], Render]
@@ -90,7 +87,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class TypeFiles:
-    """What was written for one type of dataset."""
+    """The files that were written for one type of dataset."""
 
     tasks: Path
     metrics: Path
@@ -99,7 +96,7 @@ class TypeFiles:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The outcome: the files by type, and the samples that were left out."""
+    """The result: the files by type, and the samples that were left out."""
 
     files: dict[str, TypeFiles]
     skipped: list[InvalidSample]
@@ -116,13 +113,13 @@ class _Checked:
     invalid: list[InvalidSample] = field(default_factory=list)
 
     def samples(self) -> Iterator[Sample]:
-        """The samples, read again."""
+        """Read the samples again."""
         optional = isinstance(self.dataset.config, BenchmarkDatasetConfig)
         return read_samples(self.found, render=self.render, input_optional=optional)
 
 
 def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
-    """Check, then write. Datasets of one type are collated in the order given."""
+    """Check everything, then write. Datasets of one type are collated in the given order."""
     fetch_missing(datasets, options)
     tallies: dict[str, DatasetTally] = {}
     checked = [
@@ -148,7 +145,7 @@ def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
 
 
 def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
-    """Make sure that all data is here. Nothing is downloaded unless all that is missing can be."""
+    """Download missing data. Nothing is downloaded unless everything that is missing can be."""
     missing = [dataset for dataset in datasets if find_readable(dataset.path) is None]
     sources = {id(dataset): backend_of(dataset, options.preferred) for dataset in missing}
     hopeless = [
@@ -158,7 +155,7 @@ def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
     ]
     if hopeless:
         raise MissingDatasetError(
-            "\n".join(["data that is not here:", *(f"  {dataset}" for dataset in hopeless)]),
+            "\n".join(["missing data:", *(f"  {dataset}" for dataset in hopeless)]),
             hint="correct jsonl_fpath, run the benchmark's prepare script (ng_prepare_benchmark), or download what has "
             "a source with +should_download=true",
         )
@@ -170,7 +167,7 @@ def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
 
 
 def conflict_path(metrics: Path) -> Path:
-    """Where metrics go that contradict those that are there."""
+    """The path for metrics that contradict the existing ones."""
     return metrics.with_name(f"{metrics.stem}_conflict.json")
 
 
@@ -182,7 +179,7 @@ def _check(dataset: AgentDataset, options: Options, of_type: DatasetTally) -> _C
     for sample in item.samples():
         if sample.problem is not None:
             item.invalid.append(InvalidSample(dataset.path, sample.line, sample.problem))
-        elif sample.complete:  # rows that only a template completes have no request to describe
+        elif sample.complete:  # a row that still needs a template has no request to describe
             for tally in (item.tally, of_type):
                 tally.add(sample.row, dataset.config.num_repeats)
     return item
@@ -193,7 +190,7 @@ def _metrics(dataset: AgentDataset, tally: DatasetTally) -> dict[str, Any]:
 
 
 def _write_conflicts(metrics: dict[Path, dict[str, Any]]) -> dict[Path, list[str]]:
-    """Write metrics that differ from those that are there beside them; return the differences."""
+    """Write metrics that contradict existing ones beside those; return the differences."""
     conflicts = {}
     for path, content in metrics.items():
         found = list(differences(read_metrics(path), content)) if path.is_file() else []
@@ -204,12 +201,12 @@ def _write_conflicts(metrics: dict[Path, dict[str, Any]]) -> dict[Path, list[str
 
 
 def _conflict_error(conflicts: dict[Path, list[str]]) -> MetricsConflictError:
-    problems = ["the data no longer fits the metrics of an earlier preparation:"]
+    problems = ["the data no longer matches the metrics of an earlier preparation:"]
     for path, found in conflicts.items():
         problems += [f"{path} (now in {conflict_path(path)}):", *(f"  {difference}" for difference in found)]
     return MetricsConflictError(
         "\n".join(problems),
-        hint="if the data is meant to be different, delete these metrics files and their conflict files, "
+        hint="if the data was changed on purpose, delete these metrics files and their conflict files, "
         "or use +overwrite_metrics_conflicts=true",
     )
 

@@ -1,9 +1,8 @@
-"""The rows of a dataset, each with what is wrong with it.
+"""Finds the datasets to prepare, and reads and checks their rows.
 
-A sample is a JSON object whose ``responses_create_params`` is a complete request. A benchmark's rows become one by its
-prompt template; without a template they may leave the input to whoever collects with them.
-
-Which datasets a preparation is about: those of the configured agents, of the types that the mode asks for.
+The datasets are those of the configured agents, of the types that belong to the mode. A sample is a JSON object whose
+``responses_create_params`` is a complete request. A benchmark's rows become complete through its prompt template;
+without one, they may leave the input out, and a template is given when they are collected.
 """
 
 import json
@@ -31,17 +30,17 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A line of a dataset. Either it has a row, or a problem that says why not."""
+    """A line of a dataset, with what is wrong with it if anything is."""
 
     line: int
     row: Row
     problem: str | None
-    complete: bool  # a request as it stands, before any template
+    complete: bool  # whether it is a request even without a template
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidSample:
-    """Where a sample is wrong, and how."""
+    """The place of an invalid sample, and what is wrong with it."""
 
     path: Path
     line: int
@@ -52,7 +51,7 @@ class InvalidSample:
 
 
 class InvalidSamplesError(ConfigError, ValueError):
-    """Samples that no agent could work on."""
+    """There are samples that no agent could use."""
 
     def __init__(self, samples: list[InvalidSample]) -> None:
         shown = [f"  {sample}" for sample in samples[:_SHOWN]]
@@ -90,7 +89,7 @@ def _sample(number: int, line: bytes, render: Render | None, *, input_optional: 
 
 
 def request_problem(row: Mapping[str, Any]) -> str | None:
-    """What keeps ``responses_create_params`` from being a request; None if nothing does."""
+    """Why ``responses_create_params`` is not a request; None if it is one."""
     if RESPONSES_CREATE_PARAMS_KEY_NAME not in row:
         return f"has no {RESPONSES_CREATE_PARAMS_KEY_NAME}"
     try:
@@ -112,11 +111,11 @@ def _reason(error: Exception) -> str:
 
 
 def _refuse(constant: str) -> Never:
-    raise ValueError(f"not JSON ({constant} is no JSON number)")
+    raise ValueError(f"not JSON ({constant} is not a JSON number)")
 
 
 class Mode(StrEnum):
-    """What is prepared for."""
+    """The purpose of a preparation."""
 
     train_preparation = "train_preparation"
     example_validation = "example_validation"
@@ -137,7 +136,7 @@ class AgentDataset:
 
     @property
     def path(self) -> Path:
-        """Where the data is, or will be once downloaded; what belongs to it is written beside."""
+        """The path of the data, possibly still to be downloaded; related files are written beside it."""
         return Path(self.config.jsonl_fpath)
 
     @property
@@ -152,7 +151,7 @@ class AgentDataset:
 
     @property
     def prompt_config(self) -> str | None:
-        """The prompt template that makes complete requests of a benchmark's rows."""
+        """The prompt template that turns a benchmark's rows into complete requests."""
         return self.config.prompt_config if isinstance(self.config, BenchmarkDatasetConfig) else None
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""The command line of a task generator: endless random tasks in, a task file out.
+"""The command line of a task generator, which writes a task file from an endless stream of random tasks.
 
     python -m resources_servers.<name>.generate --n 100 --seed 0 --output tasks.jsonl
 
-The same arguments always give the same bytes. No task occurs twice, nor any that an ``--exclude`` file holds, so
-training and validation data can be kept apart.
+The same arguments always give the same bytes. No task occurs twice, and tasks in an ``--exclude`` file do not occur, so
+that training and validation data can be kept apart.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TaskGenerator:
-    """``draw(rng, difficulty)`` makes endless rows; two rows whose ``identity`` fields are equal are the same task."""
+    """``draw(rng, difficulty)`` yields rows without end; rows with equal ``identity`` fields are the same task."""
 
     name: str
     draw: Callable[[Random, int], Iterator[Row]]
@@ -42,7 +42,7 @@ class TaskGenerator:
         return list(itertools.islice(self._fresh(rng, difficulty, set(exclude)), n))
 
     def key(self, row: Row) -> str:
-        """What makes the row the task it is."""
+        """The identity of the row's task."""
         return json.dumps([row[name] for name in self.identity], sort_keys=True)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:

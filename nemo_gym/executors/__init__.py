@@ -1,1 +1,1 @@
-"""Where a rollout runs: here and over HTTP through a client (``rollouts.attempt``), or in worker processes."""
+"""Where rollouts run: in this process or over HTTP (``rollouts.attempt``), or in worker processes (this package)."""

@@ -1,10 +1,10 @@
-"""What the collector and its workers say to each other: frames of a JSON head and raw bytes, over a socket.
+"""The messages between the collector and its workers: frames of a JSON head and raw bytes, sent over a socket.
 
     ┌──────────────┬──────────────┬───────────┬───────────┐
     │ head: 4 bytes│ body: 4 bytes│ head      │ body      │
     └──────────────┴──────────────┴───────────┴───────────┘
 
-The body is a line on its way from or to a file; nobody in between takes it apart.
+The body is a line from or for a file, and is passed on without being parsed.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """One end of the socket. Frames that come together are handed over together, and so are those that are sent."""
+    """One end of the socket. Frames sent in the same iteration of the event loop are written together."""
 
     def __init__(self, on_frame: Callable[[Frame], None]) -> None:
         self._on_frame = on_frame
@@ -46,14 +46,14 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of another class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have another class
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         if not self.closed.done():
             self.closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over all frames that are complete."""
+        """Pass all complete frames to the callback."""
         self._received += data
         position, size = 0, len(self._received)
         while size - position >= LENGTHS.size:
@@ -68,13 +68,13 @@ class Connection(asyncio.Protocol):
         del self._received[:position]
 
     def send(self, frame: bytes) -> None:
-        """Send with the others of this turn of the event loop."""
+        """Send together with the other frames of this iteration of the event loop."""
         if not self._to_send:
             self._loop.call_soon(self._flush)
         self._to_send.append(frame)
 
     def close(self) -> None:
-        """Send what waits, and end."""
+        """Send the waiting frames, then close the socket."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -86,14 +86,14 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(end: socket.socket, on_frame: Callable[[Frame], None]) -> Connection:
-    """Take one end of the socket into use."""
+    """Start using one end of the socket."""
     end.setblocking(False)
     _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_frame), sock=end)
     return connection
 
 
 def encode_planned(number: int, planned: PlannedRollout) -> bytes:
-    """A rollout to run."""
+    """The frame that asks a worker to run a rollout."""
     head = {
         "number": number,
         "key": list(planned.key),
@@ -113,7 +113,7 @@ def decode_planned(frame: Frame) -> PlannedRollout:
 
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
-    """How a rollout ended."""
+    """The frame that tells the collector how a rollout ended."""
     head: dict[str, Any] = {"number": number, "kind": type(outcome).__name__, "seconds": outcome.seconds}
     match outcome:
         case Completed(reward=reward):
@@ -126,7 +126,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
 
 
 def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
-    """The outcome that a frame tells of."""
+    """The outcome in a frame."""
     head, line = frame.head, frame.body
     usage = Usage(*head["usage"]) if head.get("usage") else None
     match head["kind"]:

@@ -1,9 +1,9 @@
-"""All cores of one machine: worker processes with a whole Gym each; the collector plans and is the only writer.
+"""Uses all cores of one machine: each worker process has a whole Gym; the collector plans and is the only writer.
 
-A rollout is leased to the worker that has the fewest, and stays there: its calls never leave that process, so session
-state needs no sticky routing. A worker that dies takes its leases with it; each comes back as a failed attempt of class
-``worker_died``, which costs the rollout nothing, and the worker is replaced. Workers that die before they have finished
-anything, several times in a row, end the run.
+A rollout is leased to the worker with the fewest rollouts and stays there: its calls never leave that process, so
+session state needs no sticky routing. If a worker dies, each of its leases becomes a failed attempt of class
+``worker_died``, which does not count against the rollout, and the worker is replaced. If workers die several times in a
+row without finishing anything, the run ends.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from nemo_gym.schemas.rows import FailureClass
 logger = logging.getLogger(__name__)
 
 MODULE = "nemo_gym.executors.worker"
-REPLACEMENTS = 3  # in a row for one worker, without a finished attempt in between
+REPLACEMENTS = 3  # of one worker in a row, without a finished attempt in between
 STOP_S = 5.0
 
 
@@ -41,7 +41,7 @@ class _Lease:
 
 
 class Worker:
-    """One process, seen from the collector."""
+    """One worker process, as the collector sees it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -55,7 +55,7 @@ class Worker:
         return len(self._leases)
 
     def lease(self, planned: PlannedRollout) -> "asyncio.Future[Outcome]":
-        """Hand over a rollout."""
+        """Give the worker a rollout, and return its future outcome."""
         assert self.connection is not None
         number = next(self._numbers)
         lease = _Lease(planned, asyncio.get_running_loop().create_future())
@@ -64,7 +64,7 @@ class Worker:
         return lease.outcome
 
     def receive(self, frame: Frame) -> None:
-        """Hand out an outcome; the first frame only says that the Gym is there."""
+        """Deliver an outcome to its lease. The first frame only says that the Gym is ready."""
         if not self.ready.done():
             self.ready.set_result(None)
             return
@@ -74,7 +74,7 @@ class Worker:
             lease.outcome.set_result(decode_outcome(frame, lease.planned))
 
     async def wait(self) -> None:
-        """Wait until the process is gone; then give back what it still had."""
+        """Wait until the process is gone; then fail the rollouts that it still had."""
         assert self.connection is not None
         await self.connection.closed
         code = await self.process.wait()
@@ -84,7 +84,7 @@ class Worker:
         self._leases.clear()
 
     async def stop(self) -> None:
-        """Let the process go."""
+        """End the process, by force if it takes too long."""
         if self.connection is not None:
             self.connection.close()
         try:
@@ -110,7 +110,7 @@ class WorkerPool:
         self._error: ConfigError | None = None
 
     async def __call__(self, planned: PlannedRollout) -> Outcome:
-        """Run one rollout where there is the least to do."""
+        """Run one rollout in the worker with the fewest."""
         while not self._workers:
             if self._error is not None:
                 raise self._error
@@ -119,7 +119,7 @@ class WorkerPool:
         return await min(self._workers, key=len).lease(planned)
 
     async def start(self, number: int) -> None:
-        """Start the processes and wait until each has its Gym."""
+        """Start the processes and wait until each has hosted its Gym."""
         first = [asyncio.Event() for _ in range(number)]
         self._keepers = [asyncio.create_task(self._keep(event)) for event in first]
         for event in first:
@@ -134,7 +134,7 @@ class WorkerPool:
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _keep(self, first: asyncio.Event) -> None:
-        """Keep one worker alive: start it, and replace it when it dies, as long as it gets anything done."""
+        """Start one worker, and replace it when it dies, as long as it gets anything done."""
         deaths = 0
         while deaths <= REPLACEMENTS:
             worker = await self._open()
@@ -150,7 +150,7 @@ class WorkerPool:
                     await worker.stop()
                 deaths = 1 if worker.has_finished else deaths
             if deaths <= REPLACEMENTS:
-                logger.warning("a worker process ended and is replaced")
+                logger.warning("a worker process ended and will be replaced")
         self._error = ConfigError(
             f"worker processes keep dying ({1 + REPLACEMENTS} times in one place)",
             hint="their last lines are above; what was saved is intact: correct the cause and resume",
@@ -183,13 +183,13 @@ class WorkerPool:
 
 
 def worker_count(workers: int | str | None) -> int:
-    """How many processes are meant; ``auto`` is one for each core that this process may use."""
+    """The number of worker processes; ``auto`` is one for each core that this process may use."""
     return len(os.sched_getaffinity(0)) if workers == "auto" else int(workers or 1)
 
 
 @contextlib.asynccontextmanager
 async def worker_pool(config: DictConfig, number: int, *, timeout_s: float | None = None) -> AsyncIterator[WorkerPool]:
-    """Worker processes, ready, while the context lasts."""
+    """Worker processes that are ready, and are stopped when the context ends."""
     pool = WorkerPool(config, timeout_s=timeout_s)
     try:
         await pool.start(number)

@@ -1,7 +1,7 @@
 """A worker process: a whole Gym and a socket to the collector.
 
-It runs what it is sent, as many at once as it is sent, and answers each with its outcome. It ends when the collector
-closes the socket or dies, and leaves Ctrl-C to the collector, which lets running rollouts finish first.
+It runs all rollouts it is sent at once, and answers each with its outcome. It ends when the collector closes the socket
+or dies. It ignores Ctrl-C, because the collector lets running rollouts finish first.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ READY = {"ready": True}
 
 
 def main() -> None:
-    """Serve the socket whose number is the only argument."""
+    """Serve the socket whose file descriptor is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 async def work(end: socket.socket) -> None:
-    """Host a Gym and run what comes."""
+    """Host a Gym and run the rollouts that arrive."""
     frames: asyncio.Queue[Frame] = asyncio.Queue()
     connection = await connect(end, frames.put_nowait)
     opening = await _opening(frames, connection)
@@ -51,7 +51,7 @@ async def work(end: socket.socket) -> None:
 
 
 async def _opening(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
-    """The first frame; None if the collector is gone before it says anything."""
+    """The first frame; None if the collector is gone before it sends one."""
     first = asyncio.create_task(frames.get())
     either: set[asyncio.Future[Any]] = {first, connection.closed}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -74,8 +74,8 @@ async def _serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt
     def settle(task: asyncio.Task[None]) -> None:
         running.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            # Going away is what a collector can deal with: it runs what we had again and says how often that happened.
-            logger.error("A worker ends because of a bug", exc_info=bug)
+            # The collector can handle a worker that ends: it runs its rollouts again and counts how often that happens.
+            logger.error("this worker process ends because of a bug", exc_info=bug)
             connection.close()
 
     starting = asyncio.create_task(start_all())
@@ -87,7 +87,7 @@ async def _serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt
 
 
 def with_own_ports(config: DictConfig) -> DictConfig:
-    """The same servers on ports of this process's own: every worker has all of them."""
+    """The same servers on new ports, because every worker hosts all of them."""
     mine: Any = OmegaConf.create(OmegaConf.to_container(config))
     taken: list[int] = []
     for instance in read_instances(config):

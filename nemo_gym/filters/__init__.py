@@ -5,7 +5,7 @@
     question contains "weather" or judge.score >= 0.8
 
 A filter is parsed, never evaluated as a program. It becomes a condition in SQL for an index, or a test of a record;
-both give the same answer (a property test compares them). Errors say where and what was expected.
+both give the same answer (a property test compares them). Errors name the position and what was expected there.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ __all__ = ["Filter", "FilterError", "parse_filter"]
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed filter. The empty one lets everything through."""
+    """A parsed filter. The empty filter matches everything."""
 
     text: str
     node: Node | None
@@ -35,11 +35,11 @@ class Filter:
 
     @cached_property
     def test(self) -> Test:
-        """A test of fields by name, as ``record_fields`` gives them."""
+        """A function that tests the fields of a record, as returned by ``record_fields``."""
         return to_test(self.node) if self.node is not None else lambda _: True
 
     def matches(self, record: Mapping[str, Any], **more: Any) -> bool:
-        """Whether a record passes; ``more`` are columns that are not in it, such as its file."""
+        """Whether a record matches; ``more`` are columns that are not in the record, such as its file."""
         fields: Fields = {**record_fields(record), **more}
         return self.node is None or self.test(fields)
 

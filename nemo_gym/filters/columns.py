@@ -1,9 +1,9 @@
-"""A rollout as the columns that people filter, sort and plot by.
+"""The columns of a rollout by which people filter, sort and plot.
 
 Some columns have fixed names and exist for every rollout; two of them, question and answer, are previews of longer
-text. The rest are the record's own fields: numbers, booleans and short texts at the top level, and one level deep as
-``object.field``. A field of the record that has a fixed name is called ``record.<name>``. Numbers are those of SQL:
-64-bit integers and floats; NaN counts as missing.
+text. The rest are the record's own fields: numbers, booleans and short strings, at the top level and one level deep as
+``object.field``. If a field of the record has the name of a fixed column, it is called ``record.<name>``. Numbers are
+those of SQL: 64-bit integers and floats; NaN counts as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,13 +32,13 @@ from nemo_gym.metrics.fields import (
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSES_CREATE_PARAMS_KEY_NAME
 
 LONGEST_PREVIEW: Final = 200
-_LOOKED_AT: Final = 300  # characters: it may begin with blanks
+_READ_FOR_PREVIEW: Final = 300  # characters; more than a preview shows, because text may begin with blanks
 
 
 def preview_question(record: Mapping[str, Any]) -> str | None:
-    """What the task asks: the record's own question, else the last message of the user.
+    """The question of the task: the record's own question field, otherwise the user's last message.
 
-    The first message may be an example that shows the model what an answer looks like.
+    The user's first message may be an example that shows the model what an answer looks like.
     """
     text = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), None)
     if text is None:
@@ -51,7 +51,7 @@ def preview_question(record: Mapping[str, Any]) -> str | None:
 
 
 def preview_answer(record: Mapping[str, Any]) -> str | None:
-    """What the assistant said last; of a rollout that failed, why."""
+    """The assistant's last message; for a failed rollout, the reason."""
     text = _said_by("assistant", reversed(output_of(record) or ()))
     if text is None and isinstance(record.get("error_message"), str):
         text = record["error_message"]
@@ -78,12 +78,12 @@ def _content(content: Any) -> str | None:
 
 
 def preview(text: str) -> str:
-    """How a text begins, on one line."""
-    return plain_text(text[:_LOOKED_AT].strip().replace("\n", " ").replace("\t", " ")[:LONGEST_PREVIEW])
+    """The beginning of a text, on one line."""
+    return plain_text(text[:_READ_FOR_PREVIEW].strip().replace("\n", " ").replace("\t", " ")[:LONGEST_PREVIEW])
 
 
 def plain_text(text: str) -> str:
-    """The text without what databases and terminals cannot hold: NUL, and halves of surrogate pairs."""
+    """The text without NUL and lone surrogates, which databases and terminals can't handle."""
     if "\0" in text:
         text = text.replace("\0", "�")
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -107,7 +107,7 @@ NUMBERS: Final = (
 TEXTS: Final = ("agent", "failure")
 FIXED_ORDER: Final = (*NUMBERS, *TEXTS)
 PREVIEWS: Final = ("question", "answer")
-OUTSIDE: Final = ("file", "bytes")  # known of a line, not of its record
+OUTSIDE: Final = ("file", "bytes")  # known about a line but not part of its record
 FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE})
 
 
@@ -117,12 +117,12 @@ def record_fields(record: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def fixed_fields(record: Mapping[str, Any]) -> dict[str, Value]:
-    """The columns that every rollout has; None where the record does not say."""
+    """The columns that every rollout has; None where the record has no value."""
     return dict(zip(FIXED_ORDER, fixed_values(record), strict=True))
 
 
 def fixed_values(record: Mapping[str, Any]) -> tuple[Value, ...]:
-    """Their values, in the order of ``FIXED_ORDER``."""
+    """The values of the fixed columns, in the order of ``FIXED_ORDER``."""
     rollout, failure, agent = rollout_index_of(record), record.get(NG_FAILURE_CLASS_KEY), agent_of(record)
     calls, turns = _counts(record)
     used = usage_of(record).get
@@ -152,7 +152,7 @@ def _duration(record: Mapping[str, Any]) -> Value:
 
 
 def _counts(record: Mapping[str, Any]) -> TranscriptCounts:
-    """Tool calls and turns; most transcripts have one of few patterns, which are counted once."""
+    """Tool calls and turns. Most transcripts follow one of a few patterns, so counts are cached by pattern."""
     output = output_of(record)
     if output is None:
         return NO_TRANSCRIPT
@@ -173,7 +173,7 @@ def preview_fields(record: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def own_fields(record: Mapping[str, Any]) -> dict[str, Value]:
-    """The record's own numbers, booleans and short texts."""
+    """The record's own numbers, booleans and short strings."""
     fields: dict[str, Value] = {}
     for name, value in record.items():
         kind = type(value)
@@ -194,7 +194,7 @@ def _add_nested(fields: dict[str, Value], name: str, values: Mapping[str, Any]) 
 
 
 def scalar(value: object) -> Value:
-    """The value if it is a number, a boolean or a short text, else None."""
+    """The value if it is a number, a boolean or a short string, otherwise None."""
     kind = type(value)
     if kind is str:
         assert isinstance(value, str)
@@ -207,7 +207,7 @@ def scalar(value: object) -> Value:
 def number(value: object) -> float | int | None:
     """The value as a number that SQL can hold; None if it is not a number, or NaN."""
     if type(value) is float:
-        return value if value == value else None  # noqa: PLR0124 - NaN is what differs from itself
+        return value if value == value else None  # noqa: PLR0124 - only NaN differs from itself
     found = as_number(value)
     if found is None or found != found:  # noqa: PLR0124
         return None

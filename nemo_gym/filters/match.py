@@ -1,4 +1,4 @@
-"""A filter as a test of one rollout's fields. It gives the same answer as the SQL of the filter."""
+"""Turns a filter into a function that tests one rollout's fields, with the same result as the filter's SQL."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ Test = Callable[[Fields], bool]
 
 
 def to_test(node: Node) -> Test:
-    """A function of the fields; a field that is not there counts as null."""
+    """A function that tests the fields of a rollout; a missing field counts as null."""
     match node:
         case Comparison(left, sign, right):
             return _comparing(left, right, _COMPARE[sign])
@@ -30,12 +30,12 @@ def to_test(node: Node) -> Test:
 
 
 def equal(a: Value, b: Value) -> bool:
-    """Equal, where true is 1 and text never equals a number."""
+    """Whether two values are equal, where true equals 1 and text never equals a number."""
     return a == b
 
 
 def contains(text: Value, part: Value) -> bool:
-    """Whether one text contains another, ignoring the case of a to z."""
+    """Whether one text contains another, ignoring the case of ASCII letters."""
     if not isinstance(text, str) or not isinstance(part, str):
         return False
     return part.encode("utf-8", "replace").lower() in text.encode("utf-8", "replace").lower()

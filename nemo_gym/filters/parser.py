@@ -1,6 +1,6 @@
-"""Reads a filter: text to tokens, and tokens to the tree of ``syntax`` by recursive descent.
+"""Parses a filter: text to tokens, and tokens to the tree of ``syntax`` by recursive descent.
 
-Filters arrive in URLs that anybody may have written, so their length, depth and number of terms are limited.
+Filters arrive in URLs that anyone may have written, so their length, depth and number of terms are limited.
 """
 
 import re
@@ -41,13 +41,13 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t"}
 _CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
 _LARGEST: Final = 2**63
-# What people type who know another language, and what it is here.
+# Operators of other languages, and what to write here instead.
 _FOREIGN: Final = {"=": "==", "&&": "and", "||": "or", "!": "not", "<>": "!=", "=~": "contains"}
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, with the character at which it begins."""
+    """A token, with the position at which it begins."""
 
     kind: Kind
     text: str
@@ -59,7 +59,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """All tokens; the last one is the end."""
+    """All tokens; the last one marks the end."""
     found = []
     place, end = 0, len(text.rstrip())
     while place < end:
@@ -102,25 +102,27 @@ def _unreadable(text: str, place: int) -> FilterError:
     while text[place].isspace():
         place += 1
     if text[place] in "\"'`":
-        return FilterError(f"the {text[place]} is never closed", position=place, hint="close it with the same sign")
+        return FilterError(
+            f"the {text[place]} is never closed", position=place, hint="close it with the same character"
+        )
     for foreign, ours in sorted(_FOREIGN.items(), key=lambda pair: -len(pair[0])):
         if text.startswith(foreign, place):
-            return FilterError(f"'{foreign}' is not known here", position=place, hint=f"write {ours}")
+            return FilterError(f"'{foreign}' is not an operator here", position=place, hint=f"write {ours}")
     if text[place].isdigit():
-        return FilterError("not a number", position=place, hint="texts need quotes, unusual names `backquotes`")
+        return FilterError("not a number", position=place, hint="text needs quotes, unusual names need `backquotes`")
     known = " ".join(sorted(OPERATORS))
     return FilterError(f"unexpected '{text[place]}'", position=place, hint=f"comparisons are {known} contains in is")
 
 
 LONGEST: Final = 4_000  # characters
-DEEPEST: Final = 40  # parentheses and nots inside each other
+DEEPEST: Final = 40  # nested parentheses and nots
 MOST_TERMS: Final = 300
 _COMPARE: Final = 'compare it with a value: reward < 0.5, agent == "name", failure is null'
-_VALUE: Final = 'values are columns, numbers, "texts", true, false and null'
+_VALUE: Final = 'a value is a column, a number, "text", true, false or null'
 
 
 def parse(text: str) -> Node | None:
-    """The tree of a filter; None if it is empty, which lets everything through."""
+    """The tree of a filter; None if it is empty, which matches everything."""
     if len(text) > LONGEST:
         raise FilterError(f"longer than {LONGEST} characters", position=LONGEST)
     return _Parser(tokens(text)).whole() if text.strip() else None
@@ -156,7 +158,7 @@ class _Parser:
     def _term(self) -> Node:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise FilterError(f"nested more than {DEEPEST} deep", position=self._next.position)
+            raise FilterError(f"nested more than {DEEPEST} levels deep", position=self._next.position)
         if self._took("word", "not"):
             node: Node = Not(self._term())
         elif self._took("sign", "("):
@@ -227,7 +229,7 @@ class _Parser:
     def _constant(self, wanted: str = "a value") -> Constant:
         token = self._next
         if token.kind != "literal":
-            hint = "texts need quotes" if token.kind == "name" else _VALUE
+            hint = "text needs quotes" if token.kind == "name" else _VALUE
             raise self._expected(wanted, hint=hint)
         self._place += 1
         return Constant(token.value)

@@ -1,7 +1,7 @@
-"""A filter as a condition in SQL. What a user wrote becomes parameters, never SQL.
+"""Turns a filter into a condition in SQL. What a user wrote becomes parameters, never SQL.
 
-Columns without a type keep what was stored, so text and numbers can be told apart. The condition is always 0 or 1:
-a comparison with a missing value is false, not unknown, which is what makes ``not`` mean what people expect.
+Columns without a declared type store values unchanged, so text and numbers can be distinguished. The condition is
+always 0 or 1: a comparison with a missing value is false, not unknown, so that ``not`` does what people expect.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ class Sql:
     values: tuple[Value, ...] = ()
 
 
-Columns = Mapping[str, Sql]  # what each column is in the database: written by a program, never by a user
+Columns = Mapping[str, Sql]  # the expression for each column: written by a program, never by a user
 
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -69,7 +69,7 @@ def _inside(left: str, right: str) -> str:
 
 
 def _ordered(left: Sql, sign: str, right: Sql) -> Sql:
-    """In SQL any number is less than any text; here they do not compare."""
+    """In SQL any number is less than any text; here a comparison of the two is false."""
     for column, constant, way in ((left, right, sign), (right, left, _MIRRORED[sign])):
         if constant.text == "?" and column.text != "?":
             return _against_constant(column, way, constant)
@@ -78,11 +78,11 @@ def _ordered(left: Sql, sign: str, right: Sql) -> Sql:
 
 
 def _against_constant(column: Sql, sign: str, constant: Sql) -> Sql:
-    """The same with less work per row: only one direction can mix numbers and texts."""
+    """The same with less work per row: only in one direction can numbers and text be mixed up."""
     is_text, grows = isinstance(constant.values[0], str), sign.startswith(">")
     if is_text == grows:
         return Sql(f"(coalesce({column.text} {sign} ?, 0))", column.values + constant.values)
-    kind = ">=" if is_text else "<"  # the empty text lies between numbers and texts
+    kind = ">=" if is_text else "<"  # the empty string sorts after all numbers and before all other text
     text = f"(coalesce({column.text} {sign} ? AND {column.text} {kind} '', 0))"
     return Sql(text, column.values + constant.values + column.values)
 

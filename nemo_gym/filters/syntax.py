@@ -1,4 +1,4 @@
-"""The syntax tree of the filter language, and the error that says where a filter went wrong. No behaviour.
+"""The syntax tree of the filter language, and the error that names the position of a mistake.
 
 filter      ::=  both ("or" both)*
 both        ::=  term ("and" term)*
@@ -25,7 +25,7 @@ WORDS: Final = frozenset({"and", "or", "not", "in", "contains", "is", "true", "f
 
 
 class FilterError(ConfigError):
-    """A filter that cannot be understood: what was expected, and at which character."""
+    """A filter can't be parsed; the message says what was expected at which character."""
 
     def __init__(self, message: str, *, position: int, hint: str | None = None) -> None:
         super().__init__(f"filter: {message} (character {position + 1})", hint=hint)
@@ -52,7 +52,7 @@ Operand = ColumnRef | Constant
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two values compared."""
+    """A comparison of two values."""
 
     left: Operand
     operator: Operator
@@ -92,7 +92,7 @@ Node = Comparison | Membership | Not | All | Either
 
 
 def columns_in(node: Node) -> list[ColumnRef]:
-    """The columns that a filter reads, in the order in which they occur."""
+    """The columns that a filter uses, in order of occurrence."""
     match node:
         case Comparison(left, _, right):
             return [operand for operand in (left, right) if isinstance(operand, ColumnRef)]

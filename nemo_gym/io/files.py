@@ -1,10 +1,10 @@
-"""The files of a run: the one list of their names, and how a file is replaced as a whole.
+"""The names of all files of a run, and atomic replacement of a file.
 
-Every file that belongs to a run lies beside its rollouts and is named after them. Whoever writes such a file, looks for
-it, or has to tell it from rollouts, takes its name from ``RunFiles``; a new kind of file is added there and nowhere
-else. Links are followed: the files of a run lie beside the file that a link leads to.
+Every file of a run is beside its rollouts and named after them. All code that writes, finds or recognizes such a file
+takes its name from ``RunFiles``; a new kind of file is added there and nowhere else. Links are followed: the files of a
+run are beside the file that a link points to.
 
-A file that is replaced shows a reader its old content or its new content, never a part of either.
+While a file is being replaced, a reader sees its old content or its new content, never a part of either.
 """
 
 import os
@@ -41,7 +41,7 @@ class StorageError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Where everything about one run is."""
+    """The paths of all files of one run."""
 
     rollouts: Path  # completed rollouts, one line each, in the order of completion
     plan: Path  # every planned rollout, as it is sent to its agent
@@ -52,33 +52,33 @@ class RunFiles:
     profile: Path  # rewards task by task
     agent_metrics: Path  # rewards agent by agent
     difficulty: Path  # how often each task was solved
-    solve_rates: Path  # the same as a picture
+    solve_rates: Path  # the same as a chart
     lock: Path  # held by the process that writes
-    index: Path  # of the viewer; can be made again at any time
+    index: Path  # of the viewer; can be rebuilt at any time
 
     @classmethod
     def of(cls, output: Path) -> Self:
         """The files that belong to an output path."""
         rollouts = follow_link(output)
-        folder, stem = rollouts.parent, rollouts.stem  # which even a folder has that is refused later
+        folder, stem = rollouts.parent, rollouts.stem  # even if it is a folder, which is refused later
         beside = {name: folder / f"{stem}{suffix}" for name, suffix in _SUFFIXES.items()}
         return cls(rollouts=rollouts, index=folder / f"{rollouts.name}{_INDEX_SUFFIX}", **beside)
 
     @property
     def beside(self) -> tuple[Path, ...]:
-        """All of them except the rollouts themselves."""
+        """All files except the rollouts themselves."""
         return tuple(getattr(self, field.name) for field in fields(self) if field.name != "rollouts")
 
     @property
     def computed(self) -> tuple[Path, ...]:
-        """What was computed from the rollouts, and no longer describes them once they change."""
+        """The files that are computed from the rollouts and become outdated when these change."""
         return self.metrics, self.details, self.profile, self.agent_metrics, self.difficulty, self.solve_rates
 
 
 def role_of(path: Path) -> str | None:
-    """What a file beside rollouts holds, judged by its name (``plan``, ``failures``, …); None for all other files.
+    """The role of a file beside rollouts, judged by its name (``plan``, ``failures``, …); None for all other files.
 
-    Rollouts never have such a name: no run may choose one for its output.
+    Rollout files never have such a name, because it is refused for the output of a run.
     """
     if path.name.endswith(_INDEX_SUFFIX):
         return "index"
@@ -87,18 +87,18 @@ def role_of(path: Path) -> str | None:
 
 
 def follow_link(path: Path) -> Path:
-    """Where a link leads, whether or not anything is there; any other path as it is."""
+    """The target of a link, whether or not it exists; any other path unchanged."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def torn_path(path: Path) -> Path:
-    """Where bytes go that turned out not to be lines of this file."""
+    """The file for bytes that turned out not to be lines of this file."""
     return path.with_name(f"{path.name}.torn")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file anew. It takes its place only once it is complete and on disk; an exception leaves no trace."""
+    """Write a new version of a file. It replaces the old one once it is complete and on disk, or not at all."""
     path = follow_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -114,7 +114,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory as durable as the files."""
+    """Make the names in a directory durable, so that a renamed file survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -124,7 +124,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def storage_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into one that says which file and what to do now."""
+    """Turn an error of the operating system into one that names the file and says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,13 +1,13 @@
-"""JSON in and out: one reader, and one writer for each kind of reader at the other end.
+"""Reads and writes JSON: one reader, and one writer for each purpose.
 
-- ``decode`` reads a line or a body. It accepts whatever Python's own reader accepts (``NaN``, lone surrogates), and
-  whatever it can't read is a ``ValueError``, however the text is broken.
-- ``encode`` writes a line of a JSONL file: compact, UTF-8, without a line feed inside. What it is given came from JSON.
-- ``to_json`` writes reports, which must never fail because of an odd value: NaN and infinities become ``null``, and
-  what JSON does not know becomes text.
-- ``encode_json`` writes the body of a call: models send what was set, bytes are JSON already.
+- ``decode`` reads a line or a body. It accepts everything that Python's own parser accepts (``NaN``, lone surrogates),
+  and raises a ``ValueError`` for anything else.
+- ``encode`` writes a line of a JSONL file: compact, UTF-8, without line feeds. Its input must have come from JSON.
+- ``to_json`` writes reports, which must not fail because of an unusual value: NaN and infinities become ``null``, and
+  values without an equivalent in JSON become text.
+- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged.
 
-All of them use orjson and turn to Python's own module for what orjson refuses: integers beyond 64 bits, lone
+All of them use orjson, and fall back on Python's own module for what orjson refuses: integers beyond 64 bits, lone
 surrogates, deep nesting.
 """
 
@@ -23,7 +23,7 @@ JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def decode(text: bytes | str) -> Any:
-    """The value of a JSON text. Raises ``ValueError`` if there is none."""
+    """The value of JSON text. Raises ``ValueError`` if the text is not JSON."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -35,7 +35,7 @@ def decode(text: bytes | str) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """The line for a value, without its end. Raises ``ValueError`` if it is nested too deeply for that."""
+    """The line for a value, without a line feed. Raises ``ValueError`` if the value is nested too deeply."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -43,7 +43,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_json(content: Any) -> bytes:
-    """The body for a value: models send what was set, bytes are JSON already, nothing sends nothing."""
+    """The body for a value: of models only the set fields, bytes unchanged, and nothing for None."""
     if content is None:
         return b""
     if isinstance(content, BaseModel):
@@ -57,7 +57,7 @@ def encode_json(content: Any) -> bytes:
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
-    """The value as JSON for a report, compact or with an indent of two."""
+    """The value as JSON for a report, compact or indented by two spaces."""
     try:
         return orjson.dumps(value, default=_plain, option=JSON_OPTIONS | (orjson.OPT_INDENT_2 if indent else 0))
     except orjson.JSONEncodeError:
@@ -81,7 +81,7 @@ def _nested_model(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump()
-    if hasattr(value, "item"):  # a number of numpy
+    if hasattr(value, "item"):  # a numpy number
         return value.item()
     return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
 

@@ -8,16 +8,16 @@ import orjson
 
 from nemo_gym.io.json import decode
 
-Block = bytes | memoryview  # a view begins where its buffer does
+Block = bytes | memoryview  # a view must begin where its buffer begins
 
 _BLOCK: Final = 1 << 18  # bytes read at a time: small enough to stay in the processor's cache
 _NEWLINE: Final = ord("\n")
 
 
 def read_blocks(path: Path) -> Iterator[memoryview]:
-    """The content of a file in pieces that end where a line ends; the last piece may lack its line end.
+    """The content of a file in blocks that end at the end of a line; the last block may lack its line feed.
 
-    A piece is valid until the next one is asked for: all share one buffer, as copying would cost more than reading.
+    A block is valid until the next one is requested: all share one buffer, because copying costs more than reading.
     """
     buffer = bytearray(2 * _BLOCK)
     used = 0
@@ -29,14 +29,14 @@ def read_blocks(path: Path) -> Iterator[memoryview]:
                 yield memoryview(buffer)[:cut]
                 buffer[: used - cut] = buffer[cut:used]
                 used -= cut
-            elif used == len(buffer):  # a line longer than the buffer
+            elif used == len(buffer):  # the line is longer than the buffer
                 buffer = buffer + bytes(len(buffer))
     if used:
         yield memoryview(buffer)[:used]
 
 
 def line_ends(block: Block) -> list[int]:
-    """Where each line of a block ends; for an unfinished last one that is the end of the block."""
+    """Where each line of a block ends; an unfinished last line ends with the block."""
     content, size = _content(block), len(block)
     ends = []
     place = content.find(b"\n", 0, size)
@@ -49,12 +49,12 @@ def line_ends(block: Block) -> list[int]:
 
 
 def count_lines(block: Block) -> int:
-    """How many lines a block has; an unfinished last one counts."""
+    """The number of lines in a block, including an unfinished last one."""
     return _content(block).count(b"\n", 0, len(block)) + (len(block) > 0 and block[-1] != _NEWLINE)
 
 
 def _content(block: Block) -> bytes | bytearray:
-    """What a block, if it is a view, is the beginning of: searching there needs no copy."""
+    """The buffer behind a block. A view has no search methods, and searching its buffer needs no copy."""
     return block if isinstance(block, bytes) else cast("bytes | bytearray", block.obj)
 
 
@@ -68,7 +68,7 @@ def is_text(block: Block) -> bool:
 
 
 def parse_line(line: bytes) -> Any:
-    """The value of a line. ``ValueError`` says what is wrong, in the words of the parser that says it better."""
+    """The value of a line. The ``ValueError`` has orjson's message, which is clearer than that of Python's parser."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:

@@ -1,9 +1,8 @@
-"""The Chat Completions request: messages and tools as plain dictionaries, options as fields.
+"""Chat Completions: the request and the response.
 
-Messages are forwarded, so they stay dictionaries; keys that are not named here (``reasoning_content``, token ids, …)
-travel with them. Options that are not fields of the request are ignored.
-
-The Chat Completions response. Keys that are not named here are kept: endpoints put reasoning and token ids there.
+Messages and tools of a request are forwarded, so they stay dictionaries; keys that are not named here
+(``reasoning_content``, token ids, …) are kept. Options that are not fields of the request are ignored. A response keeps
+all keys, because endpoints put reasoning and token ids there.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
@@ -25,7 +24,7 @@ class NeMoGymChatCompletionContentPartTextParam(TypedDict):
 
 
 class ImageURL(TypedDict):
-    """Where the image is (also ``data:``), and how closely to look."""
+    """The URL of the image (possibly ``data:``), and the level of detail."""
 
     url: str
     detail: NotRequired[str]
@@ -41,7 +40,7 @@ class NeMoGymChatCompletionContentPartImageParam(TypedDict):
 
 @with_config(_OPEN)
 class OtherContentPartParam(TypedDict):
-    """Audio, files, refusals and what endpoints add: forwarded unread."""
+    """Audio, files, refusals and extensions of endpoints, all forwarded without being read."""
 
     type: str
 
@@ -55,7 +54,7 @@ Content: TypeAlias = Annotated[str, Tag("text")] | Annotated[list[ContentPart], 
 
 @with_config(_OPEN)
 class NeMoGymChatCompletionMessageToolCallFunctionParam(TypedDict):
-    """The function a tool call names; ``arguments`` is JSON text."""
+    """The function that a tool call names; ``arguments`` is JSON text."""
 
     arguments: str
     name: str
@@ -63,7 +62,7 @@ class NeMoGymChatCompletionMessageToolCallFunctionParam(TypedDict):
 
 @with_config(_OPEN)
 class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
-    """A tool call of an earlier answer."""
+    """A tool call in an earlier answer."""
 
     id: str
     function: NeMoGymChatCompletionMessageToolCallFunctionParam
@@ -72,7 +71,7 @@ class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
 
 @with_config(_OPEN)
 class NeMoGymChatCompletionUserMessageParam(TypedDict):
-    """What the user said."""
+    """A message from the user."""
 
     content: Content
     role: Literal["user"]
@@ -119,14 +118,14 @@ class NeMoGymChatCompletionAssistantMessageForTrainingParam(NeMoGymChatCompletio
 
 @with_config(_OPEN)
 class NeMoGymChatCompletionToolMessageParam(TypedDict):
-    """What a tool answered."""
+    """The result of a tool."""
 
     content: Content
     role: Literal["tool"]
     tool_call_id: str
 
 
-# Token ids are keys of the assistant message like any other, so the training variant needs no branch of its own here.
+# Token ids are ordinary extra keys of the assistant message, so the training variant needs no branch here.
 NeMoGymChatCompletionMessageParam: TypeAlias = Annotated[
     NeMoGymChatCompletionDeveloperMessageParam
     | NeMoGymChatCompletionSystemMessageParam
@@ -156,7 +155,7 @@ class NeMoGymChatCompletionToolParam(TypedDict):
 
 
 class NeMoGymChatCompletionCreateParamsNonStreaming(BaseModel):
-    """What to ask the model, and how."""
+    """A request to a model: the conversation and the options."""
 
     messages: SerializeAsAny[list[NeMoGymChatCompletionMessageParam]]
     model: str | None = None
@@ -195,24 +194,24 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(BaseModel):
 
 
 class ChatPart(BaseModel):
-    """Base of everything in a completion: keys of newer endpoints are kept."""
+    """Base of everything in a completion; it keeps the keys of newer endpoints."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class NeMoGymFunction(ChatPart):
-    """The function a tool call names; ``arguments`` is JSON text, valid or not, exactly as generated."""
+    """The function that a tool call names; ``arguments`` is JSON text exactly as generated, valid or not."""
 
     arguments: str
     name: str
 
 
 class NeMoGymChatCompletionMessageToolCall(ChatPart):
-    """The model asks for a tool."""
+    """A tool call of the model."""
 
     id: str
     function: NeMoGymFunction
-    # Some endpoints leave it out; there is no other kind that a Gym could run.
+    # Some endpoints leave it out; a Gym could not run any other kind.
     type: Literal["function"] = "function"
 
 
@@ -249,7 +248,7 @@ Message: TypeAlias = Annotated[
 
 
 class NeMoGymChoice(ChatPart):
-    """One of the answers."""
+    """One of the answers in a completion."""
 
     finish_reason: str
     index: int

@@ -1,7 +1,7 @@
 """Parts of a message's content, as plain dictionaries.
 
 Parts are forwarded far more often than they are read, so they stay dictionaries: validation checks the fields named
-here and keeps every other key as it came. Nothing a caller supplied is dropped.
+here and keeps every other key unchanged. Nothing that a caller supplied is dropped.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 from pydantic import ConfigDict, Field, Tag, with_config
 from typing_extensions import TypedDict
 
-# Keys that newer endpoints add to a part travel with it.
+# Keys that newer endpoints add to a part are kept.
 _OPEN = ConfigDict(extra="allow")
 
 
 @with_config(_OPEN)
 class NeMoGymResponseInputText(TypedDict):
-    """Text that somebody sends to the model."""
+    """Text that is sent to the model."""
 
     text: str
     type: Literal["input_text"]
@@ -23,7 +23,7 @@ class NeMoGymResponseInputText(TypedDict):
 
 @with_config(_OPEN)
 class ResponseInputImage(TypedDict):
-    """An image by URL (also ``data:``) or by the id of an uploaded file."""
+    """An image, given by URL (possibly ``data:``) or by the id of an uploaded file."""
 
     type: Literal["input_image"]
     detail: NotRequired[str | None]
@@ -33,7 +33,7 @@ class ResponseInputImage(TypedDict):
 
 @with_config(_OPEN)
 class ResponseInputFile(TypedDict):
-    """A document by content, URL or the id of an uploaded file."""
+    """A document, given by content, URL or the id of an uploaded file."""
 
     type: Literal["input_file"]
     file_data: NotRequired[str | None]
@@ -44,7 +44,7 @@ class ResponseInputFile(TypedDict):
 
 @with_config(_OPEN)
 class ResponseInputAudio(TypedDict):
-    """A recording, base64 encoded."""
+    """An audio recording, encoded as base64."""
 
     type: Literal["input_audio"]
     input_audio: dict[str, Any]
@@ -52,7 +52,7 @@ class ResponseInputAudio(TypedDict):
 
 @with_config(_OPEN)
 class ResponseOutputTextParam(TypedDict):
-    """Text of an earlier answer that is quoted without the bookkeeping of an output message."""
+    """Text of an earlier answer, without the other fields of an output message."""
 
     text: str
     type: Literal["output_text"]
@@ -60,7 +60,7 @@ class ResponseOutputTextParam(TypedDict):
 
 @with_config(_OPEN)
 class ResponseOutputRefusalParam(TypedDict):
-    """A refusal in an earlier answer that is quoted without the bookkeeping of an output message."""
+    """A refusal in an earlier answer, without the other fields of an output message."""
 
     refusal: str
     type: Literal["refusal"]
@@ -70,7 +70,7 @@ InputPart: TypeAlias = Annotated[
     NeMoGymResponseInputText | ResponseInputImage | ResponseInputFile | ResponseInputAudio,
     Field(discriminator="type"),
 ]
-# An easy message may also quote the assistant.
+# An easy message may also hold what the assistant said.
 EasyPart: TypeAlias = Annotated[
     NeMoGymResponseInputText
     | ResponseInputImage

@@ -1,13 +1,11 @@
-"""Items of a conversation in the Responses API, one class each. Their union is in :mod:`nemo_gym.schemas.items`.
+"""Items of a conversation in the Responses API, one class for each type, and the union of all of them.
 
 What a model returned (:class:`ReturnedItem`) keeps keys that are not named here, because some endpoints want them
 back; what a caller sends ignores them, because some endpoints refuse them.
 
-Items that carry token ids, and the union of all items.
-
-The union is decided by one look at the item (:func:`item_kind`), never by trial: validation is fast, and an error
-names the one class that was meant. An item of an unknown ``type`` is refused by that name. Items that carry token ids
-become the ``…ForTraining`` variant of their class.
+:func:`item_kind` chooses the class of an item by looking at it, never by trial, so validation is fast and an error
+names the one class that was meant. An item of an unknown ``type`` is refused, and the error names the type. Items with
+token ids become the ``…ForTraining`` variant of their class.
 """
 
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
@@ -30,7 +28,7 @@ class ReturnedItem(BaseModel):
 
 
 class NeMoGymEasyInputMessage(BaseModel):
-    """A message as people write it: a role and a text."""
+    """A message as people write it: a role and text."""
 
     content: TextOrParts
     role: Literal["user", "assistant", "system", "developer"]
@@ -38,7 +36,7 @@ class NeMoGymEasyInputMessage(BaseModel):
 
 
 class NeMoGymMessage(BaseModel):
-    """An input message with a status, as endpoints list it."""
+    """An input message with a status, as endpoints return it in lists."""
 
     content: list[InputPart]
     role: Literal["user", "system", "developer"]
@@ -49,7 +47,7 @@ class NeMoGymMessage(BaseModel):
 class NeMoGymResponseOutputText(ReturnedItem):
     """Text that the model wrote."""
 
-    # Some endpoints send null for "none".
+    # Some endpoints send null instead of an empty list.
     annotations: Annotated[list[dict[str, Any]], BeforeValidator(_or_empty)]
     text: str
     type: Literal["output_text"] = "output_text"
@@ -57,7 +55,7 @@ class NeMoGymResponseOutputText(ReturnedItem):
 
 
 class NeMoGymResponseOutputRefusal(ReturnedItem):
-    """The model's explanation why it does not answer."""
+    """The model's explanation of why it does not answer."""
 
     refusal: str
     type: Literal["refusal"] = "refusal"
@@ -81,14 +79,14 @@ class NeMoGymSummary(ReturnedItem):
 
 
 class NeMoGymResponseReasoningItem(ReturnedItem):
-    """What the model thought before it answered."""
+    """The model's reasoning before it answered."""
 
     id: str
     summary: list[NeMoGymSummary]
     type: Literal["reasoning"] = "reasoning"
     encrypted_content: str | None = None
 
-    # Endpoints return a status here and refuse it when it is sent back.
+    # Endpoints return a status here but refuse it when it is sent back.
     @model_validator(mode="after")
     def _drop_status(self) -> Self:
         if self.__pydantic_extra__ and self.__pydantic_extra__.pop("status", self) is not self:
@@ -97,7 +95,7 @@ class NeMoGymResponseReasoningItem(ReturnedItem):
 
 
 class NeMoGymResponseFunctionToolCall(ReturnedItem):
-    """The model asks for a tool. ``arguments`` is JSON text, valid or not, exactly as generated."""
+    """A tool call of the model. ``arguments`` is JSON text exactly as generated, valid or not."""
 
     arguments: str
     call_id: str
@@ -108,7 +106,7 @@ class NeMoGymResponseFunctionToolCall(ReturnedItem):
 
 
 class NeMoGymFunctionCallOutput(BaseModel):
-    """What the tool answered."""
+    """The result of a tool call."""
 
     call_id: str
     output: TextOrInputParts
@@ -137,7 +135,7 @@ HOSTED_ITEM_TYPES: Final = frozenset(get_args(HostedItemType))
 
 
 class HostedToolItem(BaseModel):
-    """A tool that the endpoint ran itself, or what came of it; kept as it is."""
+    """A call of a tool that the endpoint ran itself, or its result; kept unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -145,7 +143,7 @@ class HostedToolItem(BaseModel):
 
 
 class TokenIDLogProbMixin(BaseModel):
-    """The exact tokens of one model call, on the last item of that call."""
+    """The exact tokens of one model call, stored on the last item of that call."""
 
     prompt_token_ids: list[int]
     generation_token_ids: list[int]
@@ -198,7 +196,7 @@ _KIND_OF_CLASS: Final[dict[type[BaseModel], str]] = {
 
 
 def item_kind(item: Any) -> str | None:
-    """Name the class that an item is meant to be; for an unknown ``type``, that type."""
+    """The tag of the class that an item is meant to be; for an unknown ``type``, that type."""
     if not isinstance(item, dict):
         return next((_KIND_OF_CLASS[cls] for cls in type(item).__mro__ if cls in _KIND_OF_CLASS), None)
     kind = item.get("type", "message")
@@ -237,7 +235,7 @@ NeMoGymResponseInputItem: TypeAlias = Annotated[
     | Annotated[NeMoGymResponseReasoningItemForTraining, Tag("reasoning+tokens")]
     | Annotated[NeMoGymResponseFunctionToolCallForTraining, Tag("function_call+tokens")],
     Discriminator(item_kind),
-    # An instance knows its own class: finding it again would cost more than writing it out.
+    # Each instance is serialized by its own class, because searching the union for it costs more than writing it.
     SerializeAsAny(),
 ]
 # Outputs are sent back as inputs, so both are the same union.

@@ -1,7 +1,7 @@
-"""Anthropic's Messages API: the request a client sends and the message an endpoint answers with.
+"""Anthropic's Messages API: the request that a client sends and the message that an endpoint answers with.
 
-Blocks stay dictionaries, because they are converted or forwarded and not worked with: the fields named here are
-checked, all others travel along. Options of a request that are not named here are ignored.
+Blocks stay dictionaries, because they are only converted or forwarded: the fields named here are checked, and all
+others are kept. A request keeps options that are not named here too.
 """
 
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
@@ -22,7 +22,7 @@ class TextBlock(TypedDict):
 
 @with_config(_OPEN)
 class Source(TypedDict):
-    """Where the bytes of an image or a document are."""
+    """The content of an image or a document, or where to find it."""
 
     type: str
     data: NotRequired[str]
@@ -50,7 +50,7 @@ class DocumentBlock(TypedDict):
 
 @with_config(_OPEN)
 class ThinkingBlock(TypedDict):
-    """What the model thought; the signature proves to the endpoint that it did."""
+    """The model's reasoning; the signature proves to the endpoint that it is genuine."""
 
     type: Literal["thinking"]
     thinking: str
@@ -59,7 +59,7 @@ class ThinkingBlock(TypedDict):
 
 @with_config(_OPEN)
 class RedactedThinkingBlock(TypedDict):
-    """What the model thought, for the endpoint only."""
+    """Reasoning that only the endpoint can read."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -67,7 +67,7 @@ class RedactedThinkingBlock(TypedDict):
 
 @with_config(_OPEN)
 class ToolUseBlock(TypedDict):
-    """The model asks for a tool."""
+    """A tool call of the model."""
 
     type: Literal["tool_use"]
     id: str
@@ -80,7 +80,7 @@ ResultBlock: TypeAlias = Annotated[TextBlock | ImageBlock | DocumentBlock, Field
 
 @with_config(_OPEN)
 class ToolResultBlock(TypedDict):
-    """What the tool answered."""
+    """The result of a tool call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -98,7 +98,7 @@ _KNOWN: Final = frozenset({"text", "image", "document", "thinking", "redacted_th
 
 
 def block_kind(block: Any) -> str | None:
-    """Name the class that a block is meant to be."""
+    """The tag of the class that a block is meant to be."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str):
         return None
@@ -119,14 +119,14 @@ Block: TypeAlias = Annotated[
 
 
 class AnthropicMessageParam(BaseModel):
-    """What somebody said."""
+    """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[str, Tag("text")] | Annotated[list[Block], Tag("blocks")]
 
 
 class AnthropicTool(BaseModel):
-    """A tool; one without a schema is run by the endpoint itself."""
+    """A tool. One without a schema is run by the endpoint itself."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -138,7 +138,7 @@ class AnthropicTool(BaseModel):
 
 
 class AnthropicToolChoice(BaseModel):
-    """Which tool the model shall use."""
+    """Which tool the model must or may use."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -146,7 +146,7 @@ class AnthropicToolChoice(BaseModel):
 
 
 class AnthropicMessagesRequest(BaseModel):
-    """What to ask the model, and how."""
+    """A request to a model: the conversation and the options."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -163,7 +163,7 @@ class AnthropicMessagesRequest(BaseModel):
 
 @with_config(_OPEN)
 class AnsweredToolUseBlock(TypedDict):
-    """The model asks for a tool; its input is an object, unless the model failed to write one."""
+    """A tool call of the model. Its input is an object, unless the model failed to write one."""
 
     type: Literal["tool_use"]
     id: str
@@ -172,7 +172,7 @@ class AnsweredToolUseBlock(TypedDict):
 
 
 def answered_kind(block: Any) -> str | None:
-    """Name the class that a block of an answer is meant to be."""
+    """The tag of the class that a block of an answer is meant to be."""
     kind = block_kind(block)
     return "other" if kind in ("image", "document", "tool_result") else kind
 
@@ -188,7 +188,7 @@ AnsweredBlock: TypeAlias = Annotated[
 
 
 class AnthropicUsage(BaseModel):
-    """Tokens of one message; those from a cache are counted apart."""
+    """Token counts of one message; tokens from a cache are counted separately."""
 
     model_config = ConfigDict(extra="allow")
 

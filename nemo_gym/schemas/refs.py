@@ -1,7 +1,7 @@
-"""Names of servers on the wire and in configurations: references between them, and what every server knows of itself.
+"""References to servers by name, and the configuration that every server has.
 
-Unknown keys are ignored everywhere, because authors' classes add their own. ``domain`` is optional here although a
-configured resources server must have one: a test builds its server without any configuration file.
+Unknown keys are ignored everywhere, because authors' classes add their own. ``domain`` is optional here, although a
+configured resources server must have one, because tests build servers without a configuration file.
 """
 
 from enum import StrEnum
@@ -11,21 +11,21 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ModelServerRef(BaseModel):
-    """A model server, by instance name."""
+    """A reference to a model server by its instance name."""
 
     type: Literal["responses_api_models"]
     name: str
 
 
 class ResourcesServerRef(BaseModel):
-    """A resources server, by instance name."""
+    """A reference to a resources server by its instance name."""
 
     type: Literal["resources_servers"]
     name: str
 
 
 class AgentServerRef(BaseModel):
-    """An agent server, by instance name."""
+    """A reference to an agent server by its instance name."""
 
     type: Literal["responses_api_agents"]
     name: str
@@ -54,7 +54,7 @@ class Domain(StrEnum):
 class BaseServerConfig(BaseModel):
     """Where a server listens."""
 
-    # `model_server` is a usual field; older releases of pydantic warn of everything that begins with `model_`.
+    # `model_server` is a common field; older releases of pydantic warn about every name that begins with `model_`.
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     host: str
@@ -70,6 +70,6 @@ class BaseRunServerConfig(BaseServerConfig):
 
 
 class BaseRunServerInstanceConfig(BaseRunServerConfig):
-    """A server that can be started, under the instance name that others use for it."""
+    """A server that can be started, with the instance name by which others refer to it."""
 
     name: str

@@ -1,8 +1,7 @@
-"""The Responses API: the request a rollout starts with and the response a model gives.
+"""The Responses API: the request that a rollout starts with and the response that a model gives.
 
-The order of the fields is the order of the keys in every file and on the wire. A request refuses keys it does not
-know, so that a misspelt option is an error and not a silent default; a response keeps them, so that nothing an
-endpoint said is lost.
+The order of the fields is the order of the keys in every file and on the wire. A request refuses unknown keys, so that
+a misspelt option is an error and not silently ignored; a response keeps them, so that nothing an endpoint sent is lost.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
@@ -22,7 +21,7 @@ Truncation: TypeAlias = Literal["auto", "disabled"]
 
 
 def _as_dictionary(tool: Any) -> Any:
-    """A tool as JSON has it; programs that use the openai package pass its objects."""
+    """A tool as plain data; programs that use the openai package pass its objects."""
     return tool.model_dump(exclude_unset=True) if isinstance(tool, BaseModel) else tool
 
 
@@ -45,7 +44,7 @@ def _is_hosted(kind: str) -> str:
 
 @with_config(ConfigDict(extra="allow"))
 class HostedToolParam(TypedDict):
-    """A tool that the endpoint itself runs; its options are the endpoint's business."""
+    """A tool that the endpoint runs itself; only the endpoint knows its options."""
 
     type: Annotated[str, AfterValidator(_is_hosted)]
 
@@ -57,7 +56,7 @@ Tool: TypeAlias = Annotated[
 
 
 class NeMoGymResponseCreateParamsNonStreaming(BaseModel):
-    """What to ask the model, and how."""
+    """A request to a model: the conversation and the options."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -87,7 +86,7 @@ class NeMoGymResponseCreateParamsNonStreaming(BaseModel):
 
 
 class ResponsePart(BaseModel):
-    """Base of the objects inside a response: keys of newer endpoints are kept."""
+    """Base of the objects inside a response; it keeps the keys of newer endpoints."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -105,7 +104,7 @@ class NeMoGymResponseOutputTokensDetails(ResponsePart):
 
 
 class NeMoGymResponseUsage(ResponsePart):
-    """Tokens of one response, or of a whole rollout."""
+    """Token counts of one response, or of a whole rollout."""
 
     input_tokens: int
     input_tokens_details: NeMoGymResponseInputTokensDetails
@@ -169,7 +168,7 @@ class NeMoGymResponse(ResponsePart):
 
     @property
     def output_text(self) -> str:
-        """Everything the model said, without reasoning, refusals and tool calls."""
+        """All text of the answer, without reasoning, refusals and tool calls."""
         return "".join(
             part.text
             for item in self.output

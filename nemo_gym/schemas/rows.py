@@ -1,7 +1,7 @@
-"""The keys that rollout rows carry, the identity of a rollout, why one fails, and the bodies of ``/aggregate_metrics``.
+"""The keys of rollout rows, the identity of a rollout, classes of failures, and the bodies of ``/aggregate_metrics``.
 
 A row is a JSON object of which the program reads only the keys named here; everything else passes through untouched.
-The names are part of the file format: changing one makes older files unreadable. No behaviour.
+The names are part of the file format: changing one makes older files unreadable.
 """
 
 from enum import StrEnum
@@ -18,38 +18,38 @@ RESPONSES_CREATE_PARAMS_KEY_NAME: Final = "responses_create_params"
 RESPONSE_KEY_NAME: Final = "response"
 SKILLS_REF_KEY_NAME: Final = "skills_ref"
 
-# What a result may say about itself when it is a failure.
+# What the result of a failed attempt may say about itself.
 NG_FAILURE_CLASS_KEY: Final = "_ng_failure_class"
 NG_NO_PERSIST_KEY: Final = "_ng_no_persist"
 NG_TERMINAL_KEY: Final = "_ng_failure_terminal"
-# A failed attempt whose cause lay outside the rollout: it is recorded, but does not count as an attempt.
+# Set if the cause lay outside the rollout: the failure is recorded but does not count as an attempt.
 NG_OWED_KEY: Final = "_ng_owed"
-# The same class as a header of an error answer, so that it survives servers which only pass the error on.
+# The failure class as a header of an error answer, so that it survives servers that only pass the error on.
 FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
 
 
 class RolloutKey(NamedTuple):
-    """Identity of a rollout: the task and which of its repeats. Sorts in the order of the plan."""
+    """The identity of a rollout: its task and which of the task's repeats it is. Sorts in the order of the plan."""
 
     task: int
     rollout: int
 
 
 class FailureClass(StrEnum):
-    """Why an attempt failed. Agents may use words of their own; these are ours."""
+    """Why an attempt failed. Agents may use other names; these are ours."""
 
-    TIMEOUT = "timeout"  # it took longer than it may
+    TIMEOUT = "timeout"  # it took longer than allowed
     RATE_LIMITED = "rate_limited"  # an endpoint refused for now
-    CONNECTION = "connection"  # a server could not be reached, or went away in the middle
+    CONNECTION = "connection"  # a server could not be reached, or the connection was lost
     MODEL_ERROR = "model_error"  # the model endpoint failed
-    TOOL_ERROR = "tool_error"  # a tool failed in a way that its server did not turn into an answer
+    TOOL_ERROR = "tool_error"  # a tool failed, and its server did not turn that into an answer
     VERIFIER_ERROR = "verifier_error"  # the rollout ran but could not be scored
-    JUDGE_FAILED = "judge_failed"  # the model that was to score it gave no verdict
+    JUDGE_FAILED = "judge_failed"  # the model that should have scored it gave no verdict
     INVALID_RESPONSE = "invalid_response"  # an answer that can't be read
     STALE = "stale"  # it was made with weights that are older than a trainer allows
-    WORKER_DIED = "worker_died"  # the process that ran it is gone
+    WORKER_DIED = "worker_died"  # the process that ran it died
     AUTH = "auth"  # an endpoint does not accept our key
-    REJECTED = "rejected"  # an endpoint refused the request, and would again
+    REJECTED = "rejected"  # an endpoint refused the request, and would refuse it again
     AGENT_ERROR = "agent_error"  # anything else that an agent answered with an error
 
 
@@ -68,7 +68,7 @@ class AggregateMetrics(BaseModel):
 
 
 class Prices(BaseModel):
-    """USD for a million tokens; in the configuration of a model server: ``prices: {input: 0.15, output: 0.60}``."""
+    """USD per million tokens, set in a model server's configuration: ``prices: {input: 0.15, output: 0.60}``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,8 +1,8 @@
 """What a caller sees when a handler raises: status 500 and one JSON string, on every transport.
 
-A failed call to another server carries the body of that server's answer along, so the first cause stays readable
-however many servers lie between it and the collector. What class of failure it was, and when to try again, travels in
-headers; a server in between that knows no more than "``/verify`` failed" says that.
+A failed call to another server includes the body of that server's answer, so the first cause stays readable however
+many servers lie between it and the collector. The class of the failure and the time to wait before a retry travel in
+headers. If the failing server named no class, the path tells it: a failed ``/verify`` is the verifier's error.
 """
 
 import ast
@@ -25,7 +25,7 @@ _UNREACHABLE = FailureClass.CONNECTION
 
 @runtime_checkable
 class UpstreamFault(Protocol):
-    """An exception that knows the answer which caused it (see ``raise_for_status``)."""
+    """An exception that holds the answer that caused it (see ``raise_for_status``)."""
 
     response_content: bytes
 
@@ -39,7 +39,7 @@ def fault_body(error: Exception, server: str) -> bytes:
 
 
 def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
-    """The headers of the 500 answer: what the failing server said of its failure, or what can be told from the call."""
+    """The headers of the 500 answer: those of the failing server, or what the failed call tells."""
     said: Any = getattr(error, "headers", None) or {}
     info = getattr(error, "request_info", None)
     path = info.real_url.path if info is not None else ""
@@ -53,13 +53,13 @@ def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
 
 
 def _is_gone(error: Exception) -> bool:
-    """Whether an inner server could not be reached. aiohttp's class is told by name: it is imported only by callers."""
+    """Whether an inner server could not be reached. aiohttp's class is compared by name to avoid importing aiohttp."""
     names = {base.__name__ for base in type(error).__mro__}
     return isinstance(error, ConnectionError) or "ClientConnectionError" in names
 
 
 def first_cause(body: bytes) -> str:
-    """What the server said in which a fault began, and its hint if it had one, out of however many relayed bodies."""
+    """The message and hint of the server where a fault began, unwrapped from any number of relayed bodies."""
     try:
         content = json.loads(body)
     except ValueError:
@@ -83,7 +83,7 @@ def _relayed_body(text: str) -> bytes | None:
 
 
 def log_fault(error: Exception, server: str, path: str) -> None:
-    """Log an escaped exception, with its traceback where it began, and elsewhere with what that place said of it."""
+    """Log an escaped exception: with its traceback where it began, elsewhere with the message of the first cause."""
     if isinstance(error, UpstreamFault):
         logger.error("%s: %s failed: %s", server, path, first_cause(error.response_content))
     else:
@@ -91,7 +91,7 @@ def log_fault(error: Exception, server: str, path: str) -> None:
 
 
 class FaultMiddleware:
-    """The innermost middleware: turns an exception into its answer, inside whatever must still see that answer."""
+    """Turns an exception into its answer. It is the innermost middleware, so that all others still see the answer."""
 
     def __init__(self, app: ASGIApp, *, server: str) -> None:
         self.app = app
@@ -113,7 +113,7 @@ class FaultMiddleware:
             await self.app(scope, receive, send_noting_start)
         except Exception as error:  # the boundary between a handler and its callers
             log_fault(error, self.server, scope["path"])
-            if started:
+            if started:  # the status has been sent, so all that is left is to break off the body
                 raise
             body = fault_body(error, self.server)
             headers = [*fault_headers(error), (b"content-length", b"%d" % len(body))]

@@ -1,10 +1,10 @@
-"""Imports the modules of a server folder, so that many servers can share a process without seeing each other's files.
+"""Imports the modules of a server folder so that many servers can share a process without seeing each other's files.
 
 A server's author may import the modules beside ``app.py`` by their bare names (``import helpers``), at the top of a
-file or inside a function. In a process of its own that is ordinary Python. Here two folders may both have a
-``helpers.py``, so every module of a folder gets an ``__import__`` that looks in this folder first. Modules are
-registered under their full names (``resources_servers.letters.helpers``), the ones under which other servers import
-them, so a class exists once however it was imported.
+file or inside a function. In a separate process that is ordinary Python. Here two folders may both have a
+``helpers.py``, so every module of a folder gets an ``__import__`` that looks in that folder first. Modules are
+registered under the full names that other servers import them by (``resources_servers.letters.helpers``), so a class
+exists only once, however it was imported.
 """
 
 import builtins
@@ -23,13 +23,13 @@ def import_from_folder(folder: Path, module: str) -> ModuleType:
     if not _finds_folder(folder) and root not in sys.path:
         sys.path.append(root)  # neighbouring server folders become importable by their full names
     if str(folder) not in sys.path:
-        # Only for what asks the import system by name (importlib.import_module): import statements are ours.
+        # Only importlib.import_module needs this: import statements go through our own __import__.
         sys.path.append(str(folder))
     return _FolderImporter(folder).load(module)
 
 
 def _finds_folder(folder: Path) -> bool:
-    """True if the import system finds this very folder under its full name."""
+    """Whether the import system finds exactly this folder under its full name."""
     try:
         spec = importlib.util.find_spec(f"{folder.parent.name}.{folder.name}")
     except ModuleNotFoundError:
@@ -39,16 +39,16 @@ def _finds_folder(folder: Path) -> bool:
 
 
 class _FolderImporter:
-    """Loads the modules of one folder and gives each of them the import statement described above."""
+    """Loads the modules of one folder and gives each of them the ``__import__`` described above."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._package = f"{folder.parent.name}.{folder.name}"
-        # Functions take over the built-ins of their module when they are made, so this has to be there from the start.
+        # A function takes the built-ins of its module when it is defined, so they must be in place from the start.
         self._builtins = {**vars(builtins), "__import__": self._import}
 
     def load(self, module: str) -> ModuleType:
-        """The module of this name, imported once for everybody."""
+        """The module of this name, imported only once."""
         name, path = f"{self._package}.{module}", self._path(module)
         assert path is not None
         loaded = sys.modules.get(name)
@@ -85,7 +85,7 @@ class _FolderImporter:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         top = self.load(first)
         if not rest:
-            for attribute in fromlist or ():  # a package may be asked for a module that it has not loaded yet
+            for attribute in fromlist or ():  # `from package import module` may name a module that is not loaded yet
                 if attribute != "*" and not hasattr(top, attribute) and hasattr(top, "__path__"):
                     importlib.import_module(f"{self._package}.{name}.{attribute}")
             return top

@@ -1,8 +1,8 @@
-"""A Gym: all servers that one configuration describes, hosted.
+"""Hosts a Gym: all servers that one configuration describes.
 
-Servers live in this process unless they ask for one of their own (``isolation: process``, ``num_workers``) or need
+Servers run in this process unless they ask for a separate one (``isolation: process``, ``num_workers``) or need
 packages that are not installed here. Inside the process they call each other directly; each also listens on its own
-port, so that processes elsewhere can call it. Everything is checked before the first server starts, and everything is
+port, so that other processes can call it. Everything is checked before the first server starts, and everything is
 stopped when the context ends.
 """
 
@@ -43,7 +43,7 @@ from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 
 @dataclass
 class Gym:
-    """A hosted Gym: a client that reaches every server, and what is known of each."""
+    """A hosted Gym: a client that reaches every server, and a description of each."""
 
     config: DictConfig
     client: GymClient
@@ -60,13 +60,13 @@ class Gym:
         ]
 
     async def watch(self) -> None:
-        """Wait for ever; raise when a server process ends."""
+        """Wait forever; raise an error when a server process ends."""
         raise await first_crash(self.children)
 
 
 @contextlib.asynccontextmanager
 async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[Gym]:
-    """Host every server of a configuration; with ``head``, also tell other processes about them."""
+    """Host every server of a configuration; with ``head``, also run the head server, so that others can find them."""
     instances = require_instances(config)
     use_http_settings(settings_of(config))
     raise_open_files_limit()
@@ -82,10 +82,10 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         for server in local.values():
             await stack.enter_async_context(server.app.router.lifespan_context(server.app))
         apps: dict[int, ASGIApp] = dict(local)
-        # Entered, so that those that were bound are closed if the next one can't be.
+        # Entered as contexts, so that bound sockets are closed if a later one can't be bound.
         sockets = {i.port: stack.enter_context(bind(i.host, i.port, owner=i.name)) for i in inline}
         if head:
-            # The token belongs to whoever has the port: another Gym's token must not be replaced.
+            # Bound before the token is written: if another Gym has the port, its token must not be replaced.
             sockets[head_config.port] = stack.enter_context(
                 bind(head_config.host, head_config.port, owner="head server")
             )
@@ -110,7 +110,7 @@ def _host_inline(instance: ServerInstance, client: GymClient) -> LocalServer:
 async def _start_children(
     stack: AsyncExitStack, config: DictConfig, apart: list[ServerInstance], missing: dict[str, list[str]]
 ) -> list[Child]:
-    """Start the servers that live in processes of their own, and wait until they answer."""
+    """Start the servers that run in separate processes, and wait until they answer."""
     if not apart:
         return []
     cache = Path(config.get("uv_venv_dir") or CACHE_DIR)
@@ -121,7 +121,7 @@ async def _start_children(
         else Path(sys.executable)
         for i in apart
     ]
-    # The write end stays open as long as this process lives; its end tells the children.
+    # The write end stays open as long as this process lives. When it closes, the children know that we are gone.
     parent_read, parent_write = os.pipe()
     stack.callback(os.close, parent_write)
     stack.callback(os.close, parent_read)

@@ -1,7 +1,7 @@
-"""The head server: tells other processes which servers there are and how they are configured.
+"""The head server: tells other processes which servers exist and how they are configured.
 
-Secrets leave it only for callers who hold the run's token; everybody else gets the same configuration with the secrets
-masked, which is all that is needed to find a server.
+Only callers with the run's token get secrets. Everyone else gets the same configuration with the secrets masked, which
+is enough to find a server.
 """
 
 import secrets
@@ -36,7 +36,7 @@ class ServerInstanceDisplayConfig(BaseModel):
 
 
 def describe_instance(instance: ServerInstance, *, pid: int, start_time: float) -> ServerInstanceDisplayConfig:
-    """What the head server says of one instance."""
+    """The head server's description of one instance."""
     return ServerInstanceDisplayConfig(
         config_path=instance.name,
         dir_path=str(instance.directory),
@@ -64,7 +64,7 @@ class HeadServer:
         self._masked_yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(OmegaConf.to_container(config))))
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app."""
+        """Build the app with its routes."""
         app = FastAPI()
         app.get("/")(self.alive)
         app.get("/global_config_dict_yaml")(self.global_config_dict_yaml)
@@ -72,7 +72,7 @@ class HeadServer:
         return app
 
     async def alive(self) -> dict[str, str]:
-        """Liveness."""
+        """Tell that the server is running."""
         return {"status": "ok"}
 
     async def global_config_dict_yaml(self, token: Annotated[str | None, Header(alias=TOKEN_HEADER)] = None) -> str:

@@ -1,7 +1,7 @@
-"""Checks of servers that need none of them to run: what would stop them, or quietly have no effect.
+"""Checks servers without running them: what would stop them, and what would silently have no effect.
 
-``inspect_servers`` looks at the servers of a configuration: folders, entrypoints, settings, data files, prompts.
-``inspect_folder`` looks at a server folder that somebody else wrote, before anything of it is imported.
+``inspect_servers`` checks the servers of a configuration: folders, entrypoints, settings, data files, prompts.
+``inspect_folder`` checks a server folder that somebody else wrote, without importing any of it.
 """
 
 import ast
@@ -30,7 +30,7 @@ OURS: Final = "nemo_gym"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something worth knowing before a server starts."""
+    """An error or warning about a server that has not been started."""
 
     kind: Kind
     place: str
@@ -58,8 +58,8 @@ def _inspect_server(instance: ServerInstance) -> Iterator[Finding]:
     missing = unmet(read_requirements(instance.directory))
     if missing:
         packages = ", ".join(missing)
-        yield Finding("warning", instance.name, f"gets an environment of its own, because of {packages}")
-        return  # its code can only be imported there
+        yield Finding("warning", instance.name, f"gets its own virtual environment, because of {packages}")
+        return  # its code can be imported only there
     try:
         with working_in(instance.directory):
             read_settings_of(load_server_class(instance), instance.settings, where=instance.name)
@@ -77,13 +77,13 @@ def _inspect_datasets(config: DictConfig) -> Iterator[Finding]:
                         yield Finding("error", name, f"dataset {dataset.name}: there is no file {path}")
             elif find_readable(dataset.jsonl_fpath) is None:
                 can_be_fetched = dataset.source or dataset.huggingface_identifier or dataset.gitlab_identifier
-                advice = "+should_download=true fetches it" if can_be_fetched else "commands that need it will refuse"
-                message = f"dataset {dataset.name}: {dataset.jsonl_fpath} is not there ({advice})"
+                advice = "+should_download=true fetches it" if can_be_fetched else "commands that need it will fail"
+                message = f"dataset {dataset.name}: {dataset.jsonl_fpath} does not exist ({advice})"
                 yield Finding("warning", name, message)
 
 
 def inspect_folder(folder: Path) -> list[Finding]:
-    """What will not work, or work otherwise, in a server folder; nothing of it is imported."""
+    """What will not work, or will work differently, in a server folder. None of its code is imported."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}", hint="for example resources_servers/my_thing")
     findings = [
@@ -94,7 +94,9 @@ def inspect_folder(folder: Path) -> list[Finding]:
     for path in sorted(folder.rglob("*.yaml")):
         findings += _inspect_yaml(path, folder)
     if not any((folder / name).is_file() for name in ("requirements.txt", "pyproject.toml")):
-        findings.append(Finding("warning", folder.name, "has no requirements.txt, so an installed folder would win"))
+        findings.append(
+            Finding("warning", folder.name, "has no requirements.txt, so an installed folder takes precedence")
+        )
     return findings
 
 
@@ -112,7 +114,7 @@ def _inspect_source(path: Path, folder: Path) -> Iterator[Finding]:
                 if problem is not None:
                     yield Finding("error", f"{place}:{node.lineno}", problem)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("../"):
-            yield Finding("warning", f"{place}:{node.lineno}", f"names a file outside of the folder: {node.value!r}")
+            yield Finding("warning", f"{place}:{node.lineno}", f"names a file outside the folder: {node.value!r}")
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[tuple[str, str | None]]:
@@ -122,14 +124,14 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[tuple[str, str | None]]
 
 
 def _import_problem(module: str, name: str | None, path: Path, folder: Path) -> str | None:
-    """Why an import would fail, if it would."""
+    """Why an import would fail; None if it would not."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or any((place / f"{top}.py").is_file() for place in (path.parent, folder)):
         return None
     if top == OURS:
         return _missing_name(module, name)
     if top in SERVER_TYPES or (folder / top).is_dir():
-        return None  # other server folders are looked at when they are used
+        return None  # other server folders are checked when they are used
     return None if importlib.util.find_spec(top) else f"the package {top!r} is not installed"
 
 
@@ -163,5 +165,5 @@ def _inspect_yaml(path: Path, folder: Path) -> Iterator[Finding]:
 
 
 def errors_in(findings: Sequence[Finding]) -> int:
-    """How many of the findings stop a server."""
+    """The number of findings that stop a server."""
     return sum(finding.kind == "error" for finding in findings)

@@ -1,9 +1,9 @@
-"""Servers in processes of their own: what ``python app.py`` does, and who starts, watches and stops such processes.
+"""Servers in separate processes: what ``python app.py`` does, and how such processes are started, watched and stopped.
 
-A server with ``isolation: process`` or ``num_workers`` runs in a process that is started in the server's folder, or by
-hand with the same environment variables. With ``num_workers`` the process becomes the parent of that many workers,
-which share one listening socket. A process whose parent is gone stops: nothing is left behind when ``ng_run`` is
-killed.
+A server with ``isolation: process`` or ``num_workers`` runs in a process that is started in the server's folder. It can
+also be started by hand with the same environment variables. With ``num_workers`` the process becomes the parent of that
+many workers, which share one listening socket. A process whose parent is gone stops, so nothing is left behind when
+``ng_run`` is killed.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ OPEN_FILES = 65_535
 
 
 def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: str) -> FastAPI | None:
-    """Serve one instance until a signal comes or the parent goes away."""
+    """Serve one instance until a signal arrives or the parent is gone."""
     instance = _own_instance(config, name)
     if (instance.num_workers or 1) > 1 and LISTEN_FD_VARIABLE not in os.environ:
         _serve_with_workers(instance)
@@ -67,14 +67,14 @@ def _own_instance(config: DictConfig, name: str) -> ServerInstance:
     instance = next((instance for instance in read_instances(config) if instance.name == name), None)
     if instance is None:
         raise ConfigError(
-            f"no server named '{name}' to serve",
+            f"there is no server named '{name}' to serve",
             hint=f"{CONFIG_PATH_ENV_VAR} must name a server of the configuration; ng_run sets it for its processes",
         )
     return instance
 
 
 def raise_open_files_limit() -> None:
-    """Thousands of rollouts at once need as many sockets."""
+    """Raise the limit of open files, because thousands of concurrent rollouts need as many sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft < wanted:
@@ -89,9 +89,9 @@ async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings)
         loop.add_signal_handler(number, stop.set)
     parent = os.environ.get(PARENT_FD_VARIABLE)
     if parent is not None:
-        # Nothing is ever written to it: it becomes readable when the parent ends.
+        # Nothing is ever written to this pipe: it becomes readable when the parent ends.
         loop.add_reader(int(parent), stop.set)
-        end_with_parent()  # also if a handler keeps the loop from noticing
+        end_with_parent()  # in case a handler blocks the loop
     listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
     port = listener.getsockname()[1]
     async with app.router.lifespan_context(app), listening({port: app}, [listener]):
@@ -138,7 +138,7 @@ PROBE_S = 2.0
 
 
 class ServerCrashedError(Exception):
-    """A server process ended although nobody asked it to."""
+    """A server process ended without being asked to."""
 
     def __init__(self, server: str, code: int, last_lines: Iterable[str]) -> None:
         output = "\n".join(f"    {line}" for line in last_lines) or "    (no output)"
@@ -168,13 +168,13 @@ class Child:
                     log.flush()
 
     async def crash(self) -> ServerCrashedError:
-        """Wait for the end of a process that should not end."""
+        """Wait until the process ends, and return that as an error."""
         code = await self.process.wait()
         await self._reading
         return ServerCrashedError(self.instance.name, code, self.last_lines)
 
     def interrupt(self) -> None:
-        """Ask the process and whatever it started to stop."""
+        """Ask the process and everything it started to stop."""
         self._signal(signal.SIGINT)
 
     async def stop(self) -> None:
@@ -182,8 +182,8 @@ class Child:
         try:
             await asyncio.wait_for(self.process.wait(), STOP_S)
         except TimeoutError:
-            logger.warning("%s did not stop within %.0f s and is killed", self.instance.name, STOP_S)
-        self._signal(signal.SIGKILL)  # also what the process left behind in its group
+            logger.warning("%s did not stop within %.0f s and will be killed", self.instance.name, STOP_S)
+        self._signal(signal.SIGKILL)  # also kills processes that it left behind in its group
         await self.process.wait()
         await self._reading
 
@@ -195,14 +195,14 @@ class Child:
 async def _read_line(stream: asyncio.StreamReader) -> bytes:
     try:
         return await stream.readline()
-    except ValueError:  # a line longer than the stream's limit: its start is dropped, reading goes on
+    except ValueError:  # the line exceeds the stream's limit; the stream drops it and reading continues
         return b"(a very long line)\n"
 
 
 async def start_child(
     instance: ServerInstance, config: DictConfig, *, python: str, parent_fd: int, log_dir: Path | None
 ) -> Child:
-    """Start the entrypoint of an instance as a program, in a process group of its own."""
+    """Start the entrypoint of an instance as a program in a new process group."""
     environment = os.environ | {
         CONFIG_DICT_ENV_VAR: OmegaConf.to_yaml(config),
         CONFIG_PATH_ENV_VAR: instance.name,
@@ -226,10 +226,10 @@ async def start_child(
 
 
 def _import_paths(instance: ServerInstance) -> list[str]:
-    """What a server may import by name: its neighbours, and other server folders beside its own.
+    """The folders that a server imports from: its own, and the root of other server folders.
 
-    The installation itself is importable already. Naming it here would put its packages before those of the server's
-    own environment.
+    The installation is importable anyway. Listing it here would put its packages before those of the server's own
+    environment.
     """
     root = instance.directory.parents[1]
     return [str(instance.directory), *([str(root)] if root != PARENT_DIR else [])]
@@ -264,7 +264,7 @@ async def wait_until_ready(children: Sequence[Child]) -> None:
 
 
 async def first_crash(children: Sequence[Child]) -> ServerCrashedError:
-    """The crash that happens first; waits for ever while all is well."""
+    """Wait for the first crash; waits forever if there is none."""
     if not children:
         await asyncio.Event().wait()
     waiting = [asyncio.create_task(child.crash()) for child in children]

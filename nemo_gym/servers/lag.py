@@ -1,7 +1,7 @@
-"""Notices code that blocks the event loop, and names it.
+"""Detects code that blocks the event loop, and names it.
 
-In one process a handler that computes or sleeps without awaiting stops every server. The loop reports that it is alive;
-a thread that hears nothing for too long looks at where the loop's thread is and warns once per place.
+In one process, a handler that computes or sleeps without awaiting stops every server. The loop reports regularly that
+it is alive. If the reports stop, a watching thread looks at where the loop's thread is, and warns once for each place.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ BLOCKED_S = 1.0
 
 
 class Culprit(NamedTuple):
-    """The code that holds the loop."""
+    """The code that blocks the loop."""
 
     server: str | None
     file: str
     function: str
-    line: int | None  # None where the interpreter does not know
+    line: int | None  # None if the interpreter does not know it
 
 
 def find_culprit(frame: FrameType | None, folders: Mapping[str, Path]) -> Culprit | None:
-    """The innermost frame inside a server's folder, else the innermost of all."""
+    """The innermost frame inside a server's folder, or the innermost of all if there is none."""
     innermost = frame
     while frame is not None:
         file = Path(frame.f_code.co_filename)
@@ -54,10 +54,10 @@ class LagWatch:
         self._beat = time.monotonic()
         self._stop = threading.Event()
         self._named: set[tuple[str, str]] = set()
-        self._suspect: tuple[str, str] | None = None  # where the loop was when it was last found silent
+        self._suspect: tuple[str, str] | None = None  # where the loop was at the last silent check
 
     def beat(self) -> None:
-        """The loop is alive."""
+        """Record that the loop is alive."""
         self._beat = time.monotonic()
 
     def watch(self) -> None:
@@ -67,7 +67,7 @@ class LagWatch:
         while not self._stop.wait(pause):
             late = time.monotonic() - asleep - pause
             if late > self._blocked_s / 2 and time.process_time() - used < late / 2:
-                self.beat()  # not the loop was held up but the whole process: Ctrl-Z, a suspended machine
+                self.beat()  # the whole process was stopped, not just the loop: Ctrl-Z, a suspended machine
             asleep, used = time.monotonic(), time.process_time()
             silence = asleep - self._beat
             if silence >= self._blocked_s:
@@ -80,7 +80,7 @@ class LagWatch:
         self._stop.set()
 
     def _examine(self, silence: float) -> None:
-        """Warn of code that the loop is found in twice running. A loop that is merely starved is elsewhere by then."""
+        """Warn about code in which the loop is found twice in a row. A loop that is only slow has moved on by then."""
         culprit = find_culprit(sys._current_frames().get(self._thread_id), self._folders)  # noqa: SLF001
         place = (culprit.file, culprit.function) if culprit is not None else None
         suspected_before, self._suspect = self._suspect == place, place

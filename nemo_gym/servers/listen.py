@@ -1,4 +1,4 @@
-"""Listening: all servers of this process behind one uvicorn, told apart by the port they are called on."""
+"""Serves all servers of this process with one uvicorn, which tells them apart by their ports."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ GRACE_S = 1
 
 
 class Switchboard:
-    """An ASGI app that passes each request on to the app that owns the port."""
+    """An ASGI app that passes each request to the app that owns the port."""
 
     def __init__(self, apps: Mapping[int, ASGIApp]) -> None:
         self._apps = apps
@@ -29,7 +29,7 @@ class Switchboard:
 
 
 class _QuietServer(uvicorn.Server):
-    """A server that leaves signals to the program around it."""
+    """A server that leaves signal handling to the program."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -37,7 +37,7 @@ class _QuietServer(uvicorn.Server):
 
 
 def bind(host: str, port: int, *, owner: str) -> socket.socket:
-    """A listening socket, or an error that says who wanted which port."""
+    """A bound socket. The error names the address and the server that wanted it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,7 +47,7 @@ def bind(host: str, port: int, *, owner: str) -> socket.socket:
         listener.close()
         raise ConfigError(
             f"{owner}: can't listen on {host}:{port} ({error.strerror or error})",
-            hint="another program (perhaps another ng_run) has that address: stop it or choose another port",
+            hint="another program (perhaps another ng_run) uses that address: stop it or choose another port",
         ) from None
     listener.setblocking(False)
     return listener

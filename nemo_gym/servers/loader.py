@@ -1,8 +1,8 @@
-"""From a server folder to a server object to the app that is served.
+"""Loads the server class from a server folder, builds the server, and builds its app.
 
 The server class is the one whose ``run_webserver`` the entrypoint calls when it is run as a program. It is imported,
-built and set up with its own folder as the current directory, as it would be in a process of its own. The app is the
-author's, plus what every server has: liveness, exceptions as answers, refused bodies in the log.
+built and set up with its own folder as the current directory, as it would be in a separate process. The app is the
+author's, plus what every server has: a liveness route, exceptions as answers, refused bodies in the log.
 """
 
 import ast
@@ -30,16 +30,16 @@ from nemo_gym.servers.server_client import GymClient
 
 logger = logging.getLogger(__name__)
 
-# Read by others than the server itself: hosting, data preparation, listings, costs.
+# Keys that the server itself does not read: they are for hosting, data preparation, listings and costs.
 KEYS_OF_EVERY_SERVER: Final = frozenset(
     {"datasets", "description", "domain", "isolation", "license", "prices", "value", "verified", "verified_url"}
 )
 
 
 def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
-    """The author's app with liveness, faults as answers, and refused bodies logged.
+    """The author's app with a liveness route, faults as answers, and refused bodies logged.
 
-    Relative paths that an author opens while the app is built are meant relative to the server's folder.
+    It is built in the server's folder, because authors open files there by relative paths.
     """
     with working_in(folder) if folder else contextlib.nullcontext():
         app = cast("FastAPI", server.setup_webserver())
@@ -67,7 +67,7 @@ def build_server(instance: ServerInstance, client: GymClient) -> Any:
 
 
 def construct(server_class: type[BaseModel], settings: dict[str, Any], client: GymClient, *, where: str) -> Any:
-    """A server object from its settings."""
+    """Build a server object from its settings."""
     config = read_settings_of(server_class, settings, where=where)
     folder = Path(sys.modules[server_class.__module__].__file__ or ".").parent
     with _authors_errors(where, "cannot be built", folder):
@@ -75,14 +75,14 @@ def construct(server_class: type[BaseModel], settings: dict[str, Any], client: G
 
 
 def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *, where: str) -> BaseModel:
-    """The settings as the server's own configuration class; one that does not fit is the user's to fix."""
+    """The settings as an object of the server's own configuration class. Invalid settings are a ConfigError."""
     config_class = server_class.model_fields["config"].annotation
     assert isinstance(config_class, type)
     assert issubclass(config_class, BaseModel)
     try:
         config = config_class.model_validate(settings)
     except ValidationError as error:
-        # Without the rejected values: one of them may be a key.
+        # The rejected values are left out, because one of them may be a key.
         lines = [
             f"  {'.'.join(map(str, entry['loc'])) or config_class.__name__}: {entry['msg']}"
             for entry in error.errors(include_input=False, include_url=False, include_context=False)
@@ -98,7 +98,7 @@ def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *,
 
 
 def _unknown_keys(config_class: type[BaseModel], settings: dict[str, Any]) -> list[str]:
-    """A line for each key that no field takes. It has no effect, which is worth knowing when it is a misspelt one."""
+    """A line for each key without a field. Such a key has no effect, which matters if it is misspelt."""
     if config_class.model_config.get("extra") in ("allow", "forbid"):
         return []
     aliases = {field.alias for field in config_class.model_fields.values() if field.alias}
@@ -126,7 +126,7 @@ def load_server_class(instance: ServerInstance) -> type[BaseModel]:
 
 @contextmanager
 def _authors_errors(server: str, problem: str, folder: Path) -> Iterator[None]:
-    """Turn an exception in a server's own code into an error that says which server, which line and what to do."""
+    """Turn an exception in a server's own code into an error that names the server, the line and what to do."""
     try:
         yield
     except ConfigError:
@@ -137,8 +137,8 @@ def _authors_errors(server: str, problem: str, folder: Path) -> Iterator[None]:
         hint = "the traceback is shown with +verbose=true"
         if isinstance(error, ModuleNotFoundError):
             hint = (
-                f"install what provides {error.name!r}, or name it in {folder / 'requirements.txt'}: a server whose "
-                "requirements are not met here gets an environment of its own"
+                f"install the package with {error.name!r}, or list it in {folder / 'requirements.txt'}: a server whose "
+                "requirements are not installed here gets its own environment"
             )
         elif isinstance(error, FileNotFoundError):
             hint = f"relative paths are looked for in {folder}, where the server is built"

@@ -1,7 +1,7 @@
-"""The MCP endpoint of a resources server: streamable HTTP, stateless, answers as JSON; by the official ``mcp`` package.
+"""The MCP endpoint of a resources server: streamable HTTP, stateless, with JSON answers.
 
-The package takes more than a second to import and is optional, so it is loaded when a server asks for an endpoint. Its
-two major versions differ in how a server is written; both are served here.
+It uses the official ``mcp`` package, which takes more than a second to import and is optional, so it is loaded only
+when a server asks for an endpoint. Its two major versions define servers differently; both are supported.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ GYM_TOOL_MARK = "__gym_tool__"
 
 
 def load_mcp(module: str) -> Any:
-    """A module of the ``mcp`` package, untyped, because its two versions have different types."""
+    """A module of the ``mcp`` package. It is untyped, because the two versions have different types."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise ConfigError(
-            f"tools over MCP need the package mcp ({error})", hint='pip install "rollout-gym[mcp]"'
+            f"tools over MCP need the mcp package ({error})", hint='pip install "rollout-gym[mcp]"'
         ) from None
 
 
@@ -63,7 +63,7 @@ def tool_server(name: str, tools: ExposedTools) -> Any:
         content = [{"type": "text", "text": text}]
         return types.CallToolResult.model_validate({"content": content, "isError": is_error})
 
-    if not hasattr(server_class, "call_tool"):  # since version 2 a server is given its handlers
+    if not hasattr(server_class, "call_tool"):  # since version 2 the handlers are passed to the constructor
         return server_class(name, on_list_tools=list_tools, on_call_tool=lambda _, params: call_tool(params))
 
     async def answer_list(_: Any) -> Any:
@@ -86,23 +86,23 @@ def function_server(name: str) -> Any:
 
 
 class MCPEndpoint:
-    """An ASGI app that answers each MCP request by itself, with the token of the request at hand."""
+    """An ASGI app that handles each MCP request separately and makes the request's token available."""
 
     def __init__(self, server: Any) -> None:
-        if hasattr(server, "streamable_http_app"):  # a server for functions wraps one that speaks the protocol
+        if hasattr(server, "streamable_http_app"):  # a function server wraps the server that speaks the protocol
             server.streamable_http_app()
             server = server.session_manager.app
         self._server = server
         self._manager_class = load_mcp("mcp.server.streamable_http_manager").StreamableHTTPSessionManager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Only POST means anything where no session is kept."""
+        """Serve one request. Without sessions only POST makes sense."""
         if scope["method"] != "POST":
             await PlainTextResponse("use POST", status_code=405, headers={"Allow": "POST"})(scope, receive, send)
             return
         token = SESSION_TOKEN.set(Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER))
         try:
-            # A manager of its own for each request: nothing has to be started before or stopped after.
+            # With a new manager for each request, nothing has to be started before or stopped afterwards.
             manager = self._manager_class(self._server, json_response=True, stateless=True)
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
@@ -111,14 +111,14 @@ class MCPEndpoint:
 
 
 def gym_tool(method: Method) -> Method:
-    """Mark a method as an MCP tool: its name, its typed parameters and its docstring are what the model sees.
+    """Mark a method as an MCP tool. The model sees its name, its typed parameters and its docstring.
 
-    A parameter ``session_id: str`` is filled in with the session of the rollout and not shown.
+    A parameter ``session_id: str`` is not shown; it receives the session of the rollout.
     """
     if method.__name__ in RESERVED_MCP_TOOL_NAMES:
-        raise ValueError(f"a tool can't be called {method.__name__!r}: every resources server has that route")
+        raise ValueError(f"a tool can't be named {method.__name__!r}: every resources server has a route of that name")
     if "request" in inspect.signature(method).parameters:
-        raise ValueError(f"the tool {method.__name__!r} can't have a parameter 'request': take 'session_id: str'")
+        raise ValueError(f"the tool {method.__name__!r} can't have a parameter 'request'; use 'session_id: str'")
     setattr(method, GYM_TOOL_MARK, True)
     return method
 
@@ -143,7 +143,7 @@ def _without_session_id(method: Callable[..., Any], session_id: Callable[[], str
                 return await method(**arguments)
             return await asyncio.to_thread(method, **arguments)
         except Exception as error:
-            # Of any other exception, version 2 tells the model only that there was one.
+            # For any other exception, version 2 hides the message from the model.
             raise _tool_error_class()(str(error) or type(error).__name__) from error
 
     return _described_as(tool, method, signature.replace(parameters=shown))
@@ -156,7 +156,7 @@ def _tool_error_class() -> type[Exception]:
 
 
 def _described_as(function: Method, like: Callable[..., Any], signature: inspect.Signature) -> Method:
-    """Make a function look like another one to whoever reads signatures."""
+    """Give a function the name, docstring and annotations of another one, and this signature."""
     function.__name__, function.__doc__ = like.__name__, like.__doc__
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {name: given.annotation for name, given in signature.parameters.items()}
@@ -190,7 +190,7 @@ def with_metadata(seed: Callable[..., Any], metadata: Callable[[Request, Any], M
 
 
 def with_own_tool_names(verify: Method, server_name: str) -> Method:
-    """A ``verify`` handler that sees the names of tools as they are without MCP."""
+    """A ``verify`` handler that sees the tools' own names, without the prefix that MCP adds."""
 
     @wraps(verify)
     async def verify_normalized(*values: Any, **named: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Tools of a resources server for clients of the Model Context Protocol: which there are, and whose call it is.
+"""The tools of a resources server for clients of the Model Context Protocol, and the session that a call belongs to.
 
-The POST routes of an app are its tools. A rollout gets a signed token when it is seeded; a call that bears the token
-runs in that rollout's session, by the same way as a call of the route. The server keeps nothing: the token holds the
-session and the tools it may use. Nothing here needs the ``mcp`` package; ``mcp_endpoint`` does.
+The POST routes of an app are its tools. A rollout gets a signed token when it is seeded, and a call with that token
+runs in the rollout's session, just like a call of the route. The server stores nothing: the token contains the session
+and the names of the tools it may use. Nothing here needs the ``mcp`` package; ``mcp_endpoint`` does.
 """
 
 import base64
@@ -27,7 +27,7 @@ NEMO_GYM_MCP_METADATA_KEY: Final = "mcp"
 NEMO_GYM_MCP_SESSION_TOKEN_HEADER: Final = "X-NeMo-Gym-Session-Token"  # noqa: S105 - the name of a header
 RESERVED_MCP_TOOL_NAMES: Final = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
 MCP_PATH: Final = "/mcp"
-# Routes that agents call and models do not. An author who means a tool of such a name adds it in `mcp_tools`.
+# Routes that agents call and models do not. An author who wants a tool with such a name adds it in `mcp_tools`.
 AGENT_ROUTES: Final = RESERVED_MCP_TOOL_NAMES | {"next_turn"}
 
 # The token of the MCP request that is being served.
@@ -62,13 +62,13 @@ class MCPSession(NamedTuple):
         return str(self.data[SESSION_ID_KEY])
 
     def allows(self, name: str) -> bool:
-        """True if the session may use a tool."""
+        """Whether the session may use a tool."""
         return self.tools is None or name in self.tools
 
 
 @cache
 def _secret() -> str:
-    """The signing key of this process; workers of one server share theirs through the environment."""
+    """The signing key of this process. Workers of one server share it through the environment."""
     return session_secret()
 
 
@@ -84,12 +84,14 @@ class SessionTokens:
         return f"{payload}.{self._signature(payload)}"
 
     def read(self, token: str | None) -> MCPSession:
-        """The session of a token. Raises ``MCPSessionError`` if there is none."""
+        """The session of a token. Raises ``MCPSessionError`` if the token is missing or invalid."""
         if not token:
             raise MCPSessionError(f"the header {NEMO_GYM_MCP_SESSION_TOKEN_HEADER} is missing")
         payload, _, signature = token.partition(".")
         if not secrets.compare_digest(self._signature(payload).encode(), signature.encode(errors="replace")):
-            raise MCPSessionError(f"the header {NEMO_GYM_MCP_SESSION_TOKEN_HEADER} holds no token of this server")
+            raise MCPSessionError(
+                f"the header {NEMO_GYM_MCP_SESSION_TOKEN_HEADER} does not hold a token of this server"
+            )
         return MCPSession(*orjson.loads(base64.urlsafe_b64decode(payload)))
 
     def _signature(self, payload: str) -> str:
@@ -97,7 +99,7 @@ class SessionTokens:
 
 
 def normalize_tool_name(name: str, server_name: str | None = None) -> str:
-    """A tool's own name without the prefix ``mcp__<server>__`` that agents put before it."""
+    """A tool's own name, without the prefix ``mcp__<server>__`` that agents add."""
     if server_name is not None:
         return name.removeprefix(f"mcp__{server_name}__") or name
     match = _PREFIXED_NAME.fullmatch(name)
@@ -119,7 +121,7 @@ ChooseTools = Callable[[list[MCPTool], CatchallTool | None], Iterable[MCPTool]]
 
 
 def harvest_tools(app: FastAPI) -> list[MCPTool]:
-    """The POST routes of an app whose body is a JSON object of a known type, or which take none."""
+    """The POST routes of an app that take no body, or a JSON object of a known type."""
     found: dict[str, MCPTool] = {}
     for route in _post_routes(app):
         name = route.path.strip("/").replace("/", "_")
@@ -130,7 +132,7 @@ def harvest_tools(app: FastAPI) -> list[MCPTool]:
 
 
 def catchall_tool(app: FastAPI) -> CatchallTool | None:
-    """How to make a tool that a route such as ``/{name}`` answers; None if the app has no such route."""
+    """A function that makes a tool for a route such as ``/{name}``; None if the app has no such route."""
     if any(_CATCHALL_PATH.fullmatch(route.path) for route in _post_routes(app)):
         return lambda name, description, input_schema: MCPTool(name, description, input_schema, f"/{name}")
     return None
@@ -152,14 +154,14 @@ def _input_schema(route: APIRoute) -> dict[str, Any] | None:
 
 
 class ToolAnswer(NamedTuple):
-    """What the model is shown."""
+    """The result of a tool, as shown to the model."""
 
     text: str
     is_error: bool
 
 
 class ExposedTools:
-    """The tools of one app. They are looked up on first use, when the author has finished with the routes."""
+    """The tools of one app. They are read on first use, when the author has finished adding routes."""
 
     def __init__(self, app: FastAPI, *, server_key: str, base_url: str, choose: ChooseTools) -> None:
         self.tokens = SessionTokens(server_key)
@@ -169,7 +171,7 @@ class ExposedTools:
 
     @cached_property
     def by_name(self) -> dict[str, MCPTool]:
-        """All tools, whoever asks."""
+        """All tools, whatever a token allows."""
         chosen = self._choose(harvest_tools(self._app), catchall_tool(self._app))
         return {tool.name: tool for tool in chosen if tool.name not in RESERVED_MCP_TOOL_NAMES}
 
@@ -181,12 +183,12 @@ class ExposedTools:
         return cookies
 
     def listed(self, token: str | None) -> list[MCPTool]:
-        """The tools that the bearer of a token may use; without a token, all that there are."""
+        """The tools that a token allows; all tools if there is no token."""
         session = self.tokens.read(token) if token else None
         return [tool for tool in self.by_name.values() if session is None or session.allows(tool.name)]
 
     async def call(self, name: str, arguments: dict[str, Any], token: str | None) -> ToolAnswer:
-        """Call a tool in the session of a token; whatever goes wrong is told to the model."""
+        """Call a tool in the session of a token. Errors are returned to the model."""
         try:
             session = self.tokens.read(token)
         except MCPSessionError as error:

@@ -1,8 +1,8 @@
-"""Which rollout a call belongs to, however many servers lie between the rollout and the call.
+"""Tells which rollout a call belongs to, however many servers lie between the rollout and the call.
 
-Whoever runs an attempt marks the current task; calls inside the process inherit the mark, calls to other processes
-carry it in a header or as a path prefix (``/ng-rollout/<id>/…``, for programs that are only given a base URL). Agents
-and environments need not know. A call from elsewhere bears no mark, and whoever asks has to do without.
+The code that runs an attempt marks the current task. Calls inside the process inherit the mark; calls to other
+processes carry it in a header or as a path prefix (``/ng-rollout/<id>/…``, for programs that are only given a base
+URL). Agents and environments need not know about it. A call from elsewhere has no mark.
 """
 
 import contextlib
@@ -22,29 +22,29 @@ ROLLOUT_ID_PATTERN: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 ASKING: Final = "replay_model"
 _HEADER: Final = HEADER.lower().encode()
 _FORM: Final = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.(\d{1,9})\.([0-9a-f]{1,40})")
-_REMEMBERED: Final = 65_536  # attempts that may be asking at the same time, and answers to nobody in particular
+_REMEMBERED: Final = 65_536  # attempts, and requests outside any attempt, for which counts are stored
 
 _mark: ContextVar[str] = ContextVar("rollout_mark", default="")
 _rollout_id: ContextVar[str | None] = ContextVar("rollout_id", default=None)
 
 
 class RolloutScope(NamedTuple):
-    """The attempt of a rollout."""
+    """One attempt of a rollout."""
 
     task: int
     rollout: int
     attempt: int
-    run: str  # tells this attempt from the same one of another run
+    run: str  # distinguishes this attempt from the same one in another run
 
     @classmethod
     def parse(cls, mark: str) -> Self | None:
-        """Read a mark; None if it is none."""
+        """Read a mark; None if the text is not a mark."""
         found = _FORM.fullmatch(mark)
         return cls(int(found[1]), int(found[2]), int(found[3]), found[4]) if found else None
 
     @property
     def rollout_id(self) -> str:
-        """The name of this attempt for people and programs: ``task-rollout``, and which retry it is if it is one."""
+        """The name of this attempt for people and programs: ``task-rollout``, with a suffix for retries."""
         return rollout_id_of(self.task, self.rollout, self.attempt - 1)
 
 
@@ -54,7 +54,7 @@ def rollout_id_of(task: int, rollout: int, attempt_index: int = 0) -> str:
 
 
 def current_rollout_id() -> str | None:
-    """The id of the rollout that the current call belongs to, if that is known."""
+    """The id of the rollout that the current call belongs to, if known."""
     given = _rollout_id.get()
     if given is not None:
         return given
@@ -81,7 +81,7 @@ def split_path_prefix(path: str) -> tuple[str | None, str]:
 
 
 def adopt_path_prefix(scope: Scope) -> Scope:
-    """Take over the rollout id from the path of a request; the scope to serve, without the prefix."""
+    """Take the rollout id from the path of a request, and return the scope without the prefix."""
     rollout_id, path = split_path_prefix(scope.get("path", ""))
     if rollout_id is None:
         return scope
@@ -90,7 +90,7 @@ def adopt_path_prefix(scope: Scope) -> Scope:
 
 
 def wants_marks(config: Any) -> bool:
-    """Whether a Gym of this configuration has a server that asks which rollout is calling."""
+    """Whether a Gym of this configuration has a server that needs to know which rollout is calling."""
     if not isinstance(config, DictConfig):
         return False
     if config.get("cache"):
@@ -102,37 +102,37 @@ def wants_marks(config: Any) -> bool:
 
 
 def mark_rollout(task: int, rollout: int, attempt: int) -> None:
-    """All calls that the current task makes from now on belong to this attempt."""
+    """Make all further calls of the current task belong to this attempt."""
     _mark.set(f"{task}.{rollout}.{attempt}.{secrets.token_hex(6)}")
 
 
 def current_mark() -> str:
-    """The mark to send along with a call to another process; empty if there is none."""
+    """The mark to send with a call to another process; empty if there is none."""
     return _mark.get()
 
 
 def current_scope() -> RolloutScope | None:
-    """The attempt that the current call belongs to, if that is known."""
+    """The attempt that the current call belongs to, if known."""
     mark = _mark.get()
     return RolloutScope.parse(mark) if mark else None
 
 
 def adopt_mark(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Take over the mark of a request from another process."""
+    """Use the mark of a request from another process for the current task."""
     for name, value in headers:
         if name == _HEADER:
             _mark.set(value.decode("latin-1"))
 
 
 class Occurrences:
-    """Counts how often something was asked for in the same attempt. Forgets those that were asked long ago."""
+    """Counts how often something was asked for in the same attempt. Forgets the oldest attempts."""
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
         self._remembered = remembered
         self._runs: OrderedDict[Hashable, Counter[Hashable]] = OrderedDict()
 
     def next(self, scope: RolloutScope | None, key: Hashable) -> int:
-        """How often this was asked for before. Without an attempt, by anybody without one."""
+        """How often this was asked for before in the attempt; without an attempt, by all such callers together."""
         run: Hashable = scope.run if scope is not None else key
         counts = self._runs.setdefault(run, Counter())
         self._runs.move_to_end(run)

@@ -1,7 +1,7 @@
 """The run's token: proof that a caller is the user who started the servers.
 
-``ng_run`` writes a random token to a private file of the user; the commands of the same user read it there and send it
-to the head server, which shows secrets to nobody else.
+``ng_run`` writes a random token to a private file of the user. Commands of the same user read it there and send it to
+the head server, which shows secrets to nobody else.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ TOKEN_HEADER = "X-NeMo-Gym-Run-Token"  # noqa: S105 - the name of a header
 
 
 def token_path(port: int) -> Path:
-    """Where the token of the run with this head server port is kept."""
+    """The token file of the run whose head server has this port."""
     base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "rollout-gym" / f"head-{port}.token"
 
@@ -29,7 +29,7 @@ def read_run_token(port: int) -> str | None:
 
 @contextlib.contextmanager
 def run_token(port: int) -> Iterator[str]:
-    """A new token, readable by this user alone while the run lasts."""
+    """A new token in a file that only this user can read; the file is removed when the run ends."""
     path = token_path(port)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = secrets.token_urlsafe(32)
@@ -40,5 +40,5 @@ def run_token(port: int) -> Iterator[str]:
     try:
         yield token
     finally:
-        if read_run_token(port) == token:
+        if read_run_token(port) == token:  # a later run on the same port may have written its own
             path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""How one server reaches another: by name, however far away it is.
+"""Calls servers by name: a server of the same process directly, any other over HTTP.
 
-A server of the same process is called directly, any other over HTTP. The caller sees the same answer either way.
+The caller gets the same answer either way.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ JSON_CONTENT = {"Content-Type": "application/json"}
 
 
 class DirectServer(Protocol):
-    """A server of the same process (see ``direct``, which is imported only by processes that host one)."""
+    """A server of the same process (see ``direct``, which is imported only by processes that host servers)."""
 
     def call(
         self,
@@ -59,15 +59,15 @@ class GymClient(BaseModel):
     head_server_config: BaseServerConfig
     global_config_dict: DictConfig
 
-    # Fields, because pydantic finds private attributes a hundred times more slowly, and these are read on every call.
+    # Fields rather than private attributes, which pydantic reads a hundred times more slowly: every call reads these.
     local_servers: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     addresses: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
-    # What model servers of the same process share: manners towards the endpoints outside.
+    # Shared by all model servers of a process, so that together they respect an endpoint's limits.
     gates: Gates = Field(default_factory=Gates, exclude=True, repr=False)
 
     @classmethod
     def load_from_head(cls, head: BaseServerConfig) -> Self:
-        """A client for the Gym whose head server this is."""
+        """A client for the Gym of a head server."""
         config = OmegaConf.create(fetch_global_config(head))
         assert isinstance(config, DictConfig)
         return cls(head_server_config=head, global_config_dict=config)
@@ -77,12 +77,12 @@ class GymClient(BaseModel):
         self.local_servers[name] = server
 
     def for_server(self, server_class: type[BaseModel]) -> "GymClient":
-        """This client as the class that a server declares for its own."""
+        """This client as an object of the class that a server declares for its ``server_client``."""
         declared = server_class.model_fields["server_client"].annotation
         if not (isinstance(declared, type) and issubclass(declared, GymClient)) or isinstance(self, declared):
             return self
         twin = declared(head_server_config=self.head_server_config, global_config_dict=self.global_config_dict)
-        # One table of servers, and one of gates, for all clients of a Gym.
+        # All clients of a Gym share one table of servers and one of gates.
         twin.local_servers, twin.gates = self.local_servers, self.gates
         return twin
 
@@ -98,14 +98,14 @@ class GymClient(BaseModel):
         cookies: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """POST to a path of a server; ``json`` may be a model, of which only what was set is sent."""
+        """POST to a path of a server. ``json`` may be a pydantic model, of which only set fields are sent."""
         local: DirectServer | None = None if options else self.local_servers.get(server_name)
-        if local is not None:  # the usual call, a thousand times more often than any other
+        if local is not None:  # by far the most frequent call, so it skips everything below
             return await local.call("POST", url_path, json=json, cookies=cookies)
         return await self.request(server_name, url_path, "POST", json=json, cookies=cookies, **options)
 
     async def request(self, server_name: str, url_path: str, method: str, **options: Any) -> Any:
-        """Call a server; options are aiohttp's: ``json``, ``cookies``, ``headers``, ``params``, ``timeout``, …"""
+        """Call a server with aiohttp's options: ``json``, ``cookies``, ``headers``, ``params``, ``timeout``, …"""
         local: DirectServer | None = self.local_servers.get(server_name)
         if local is None or not DIRECT_OPTIONS.issuperset(options):
             return await self._request_over_http(server_name, url_path, method, options)
@@ -152,7 +152,7 @@ class GymClient(BaseModel):
         return base_url(server_config)
 
     def poll_for_status(self, server_name: str) -> ServerStatus:
-        """Whether a server answers; any answer counts. ``head_server`` is a name, too."""
+        """Whether a server answers; any answer counts. ``head_server`` is a valid name too."""
         settings = self.head_server_config
         if server_name != HEAD_SERVER:
             settings = server_settings(self.global_config_dict, server_name)
@@ -181,7 +181,7 @@ class HeadServerUnreachableError(ConfigError, ValueError):
 
 
 def fetch_global_config(head: BaseServerConfig) -> str:
-    """The YAML of the whole configuration; secrets are in it only for the user who started the run."""
+    """The whole configuration as YAML; secrets are included only for the user who started the run."""
     address = f"http://{head.host}:{head.port}"
     token = read_run_token(head.port)
     request = Request(f"{address}/global_config_dict_yaml", headers={TOKEN_HEADER: token} if token else {})  # noqa: S310
@@ -200,5 +200,5 @@ def fetch_global_config(head: BaseServerConfig) -> str:
     except ValueError:
         raise HeadServerUnreachableError(
             f"{address} answers, but is not a head server",
-            hint="another program has that port; '+head_server={host: HOST, port: PORT}' names the right one",
+            hint="another program uses that port; '+head_server={host: HOST, port: PORT}' names the right one",
         ) from None

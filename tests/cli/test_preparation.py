@@ -58,7 +58,7 @@ def test_a_missing_dataset_is_a_configuration_error(run):
     Path("data/example.jsonl").unlink()
     ran = run("ng_prepare_data", *PARAMETERS, "+mode=example_validation")
     assert (ran.code, ran.out) == (1, "")
-    assert "error: data that is not here:" in ran.err
+    assert "error: missing data:" in ran.err
     assert "data/example.jsonl" in ran.err
 
 

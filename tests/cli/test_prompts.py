@@ -29,8 +29,8 @@ def test_flags_name_the_same_files(run):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("prompt.yaml", "system: only this\n", "error: prompt.yaml is no prompt template (user: Field required)"),
-        ("prompt.yaml", "just a text\n", "error: prompt.yaml is no prompt template (the file: "),
+        ("prompt.yaml", "system: only this\n", "error: prompt.yaml is not a prompt template (user: Field required)"),
+        ("prompt.yaml", "just text\n", "error: prompt.yaml is not a prompt template (the file: "),
         ("prompt.yaml", "user: [\n", "is not valid YAML"),
         ("prompt.yaml", "user: '{answer}'\n", "names the field 'answer'"),
         ("in.jsonl", "not json\n", "line 1 is not a task"),

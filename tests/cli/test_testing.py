@@ -34,7 +34,7 @@ def test_a_failing_test_is_reported_with_pytests_exit_code(run):
     ran = run("ng_test", "+entrypoint=responses_api_agents/broken")
     assert ran.code == 1
     assert "1 failed" in ran.out
-    assert "responses_api_agents/broken: failed; to look into it: cd " in ran.err
+    assert "responses_api_agents/broken: failed; to investigate: cd " in ran.err
 
 
 def test_a_server_without_tests_is_told_apart(run):
@@ -131,7 +131,7 @@ def test_all_servers_are_tested_and_summed_up(test_all):
     assert "responses_api_agents/good    passed" in ran.out
     assert "responses_api_agents/broken  failed" in ran.out
     assert "1 of 2 passed (50%)" in ran.out
-    assert "warning: not tested, because without README.md: responses_api_agents/hidden" in ran.err
+    assert "warning: not tested, because there is no README.md: responses_api_agents/hidden" in ran.err
 
 
 def test_shards_divide_the_servers(test_all):
@@ -203,7 +203,7 @@ def test_a_server_whose_environment_was_never_built_has_no_packages(run):
     (make_server("mine") / "requirements.txt").write_text("a-package-that-nobody-has==1.0\n")
     ran = run("ng_pip_list", "+entrypoint=responses_api_agents/mine", "+uv_venv_dir=environments")
     assert ran.code == 1
-    assert "error: responses_api_agents/mine needs a virtual environment of its own, which was not built yet" in ran.err
+    assert "error: responses_api_agents/mine needs its own virtual environment, which has not been built yet" in ran.err
 
 
 def test_the_project_is_tested_where_it_stands(run):

@@ -77,7 +77,7 @@ def test_a_given_address_is_kept(parse: Parse) -> None:
 def test_two_servers_with_the_same_port_are_refused(write: Write, failure: Failure) -> None:
     write("a.yaml", models(a={"port": 18000}, b={"port": 18000}))
     error = failure("+config_paths=[a.yaml]")
-    assert str(error) == ("a.yaml:10: 'b.responses_api_models.impl.port' is 18000, which 'a' on 127.0.0.1 has already")
+    assert str(error) == ("a.yaml:10: 'b.responses_api_models.impl.port' is 18000, which 'a' already uses on 127.0.0.1")
     assert error.hint
 
 
@@ -86,7 +86,7 @@ def test_the_same_port_on_other_hosts_is_fine(parse: Parse) -> None:
 
 
 def test_the_head_servers_port_is_taken(failure: Failure) -> None:
-    assert "which 'head_server' on 127.0.0.1 has already" in str(failure(initial=models(a={"port": 11000})))
+    assert "which 'head_server' already uses on 127.0.0.1" in str(failure(initial=models(a={"port": 11000})))
 
 
 def test_the_default_host_can_be_chosen(parse: Parse) -> None:

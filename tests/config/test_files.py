@@ -40,7 +40,7 @@ def test_values_are_not_resolved(write: Write) -> None:
         ("x:\n  y: 1\n  y: 2\n", "a.yaml:3:3: malformed YAML: while constructing a mapping, found duplicate key y"),
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: malformed YAML: expected a single document"),
         ("a: !custom 1\n", "a.yaml:1:4: malformed YAML: could not determine a constructor for the tag"),
-        ("a: \x01\n", "a.yaml: malformed YAML: a character that is not allowed"),
+        ("a: \x01\n", "a.yaml: malformed YAML: it contains a character that is not allowed"),
     ],
 )
 def test_malformed_yaml_is_reported_with_line_and_column(write: Write, text: str, message: str) -> None:
@@ -57,12 +57,12 @@ def test_the_top_level_must_be_a_mapping(write: Write, text: str) -> None:
 
 def test_a_malformed_interpolation_names_its_key(write: Write) -> None:
     error = error_of(write("a.yaml", "a:\n  b: ${unclosed\n"))
-    assert str(error) == "a.yaml: the value of 'a.b' holds a malformed ${...} expression"
+    assert str(error) == "a.yaml: the value of 'a.b' contains a malformed ${...} expression"
 
 
 def test_a_value_of_a_strange_type_names_its_key(write: Write) -> None:
     error = error_of(write("a.yaml", "a:\n  b: !!set {x, y}\n"))
-    assert str(error).startswith("a.yaml: the value of 'a.b' is neither text")
+    assert str(error).startswith("a.yaml: the value of 'a.b' is not text")
 
 
 def test_text_in_another_encoding_is_refused(work_dir: Path) -> None:

@@ -264,7 +264,7 @@ def test_an_almost_server_is_an_error_that_lists_every_mistake(write: Write, fai
         ),
         (
             "{responses_api_agents: {x: {entrypoint: a.py}}, responses_api_models: {y: {entrypoint: a.py}}}",
-            "(block): is of more than one server type: responses_api_agents, responses_api_models",
+            "(block): has more than one server type: responses_api_agents, responses_api_models",
         ),
         ("{responses_api_agents: {x: {entrypoint: [a]}}}", "responses_api_agents -> x -> entrypoint: "),
         ("{responses_api_agents: {x: {entrypoint: a.py, port: 70000}}}", "responses_api_agents -> x -> port: "),
@@ -278,7 +278,7 @@ def test_an_almost_server_is_an_error_that_lists_every_mistake(write: Write, fai
         ),
         (
             "{responses_api_agents: {x: {entrypoint: a.py, isolation: inline, num_workers: 2}}}",
-            "responses_api_agents -> x: num_workers > 1 needs processes of its own",
+            "responses_api_agents -> x: num_workers > 1 needs separate processes",
         ),
         (
             "{responses_api_agents: {x: {entrypoint: a.py, datasets: [{name: d, type: test, jsonl_fpath: f}]}}}",

@@ -117,7 +117,7 @@ def test_missing_included_file_names_the_line_that_includes_it(write: Write, fai
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("a.yaml", "is not a list but a text"),
+        ("a.yaml", "is not a list but text"),
         ("{a: 1}", "is not a list but a mapping"),
         ("[a.yaml,{b: 1}]", "entry 2"),
         ("[1]", "entry 1"),

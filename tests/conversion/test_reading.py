@@ -112,7 +112,7 @@ def test_call_ids_that_repeat_are_told_apart() -> None:
 
     assert [getattr(item, "call_id", None) for item in reading.response.output] == ["c", "c_2", "c_3"]
     assert [call.id for call in completion.choices[0].message.tool_calls or []] == ["c", "c_2"]
-    assert "call ids that repeat" in reading.notes[0]
+    assert "repeated call ids" in reading.notes[0]
     assert reading.notes == notes
 
 
@@ -130,7 +130,7 @@ def test_items_of_unknown_types_are_kept_beside_known_ones() -> None:
 
     kept = reading.response.output[0]
     assert (kept.type, kept.model_dump()["unknown_item"]) == ("reasoning", search)
-    assert reading.notes == ("items of type web_search_call: they are kept, not understood",)
+    assert reading.notes == ("items of type web_search_call, which are kept but not understood",)
     assert release_items([item.model_dump(exclude_unset=True) for item in reading.response.output]) == [search, CALL]
 
 

@@ -38,7 +38,7 @@ def test_a_line_break_that_merges_with_what_follows_does_no_harm() -> None:
 
 
 def test_a_template_without_ends_of_turns_is_refused() -> None:
-    with pytest.raises(PrefixMismatchError, match="no turn with token 0"):
+    with pytest.raises(PrefixMismatchError, match="not end turns with token 0"):
         splice_prefix([1, 2, 3], [1, 2], [1, 2], EOS)
 
 

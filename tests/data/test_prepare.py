@@ -86,8 +86,8 @@ def test_invalid_samples_are_reported_with_file_line_and_reason_before_anything_
         "d/a.jsonl:2: has no responses_create_params",
         "d/a.jsonl:3: not JSON",
         "d/a.jsonl:4: must be an object, not list",
-        "d/a.jsonl:6: not JSON (NaN is no JSON number)",
-        "d/a.jsonl:7: not JSON (Infinity is no JSON number)",
+        "d/a.jsonl:6: not JSON (NaN is not a JSON number)",
+        "d/a.jsonl:7: not JSON (Infinity is not a JSON number)",
         "d/b.jsonl:1: responses_create_params.seed",
     ):
         assert part in text

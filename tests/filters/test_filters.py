@@ -106,8 +106,8 @@ def test_a_filter_holds_a_rollout_back(text):
     [
         ("reward <", 8, "expected a column or a value, found the end"),
         ("reward", 6, "expected a comparison, found the end"),
-        ("reward = 1", 7, "'=' is not known here"),
-        ("reward < 1 && task == 2", 11, "'&&' is not known here"),
+        ("reward = 1", 7, "'=' is not an operator here"),
+        ("reward < 1 && task == 2", 11, "'&&' is not an operator here"),
         ("(reward < 1", 11, "expected ')', found the end"),
         ("reward < 1) or", 10, "expected 'and', 'or' or the end, found ')'"),
         ("reward < 1 task == 2", 11, "expected 'and', 'or' or the end, found 'task'"),

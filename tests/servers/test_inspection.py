@@ -60,7 +60,7 @@ def test_a_key_without_effect_is_named_with_the_nearest_one(project: Path, caplo
     ],
 )
 def test_a_configuration_cannot_leave_the_server_folders(project: Path, override: str) -> None:
-    with pytest.raises(ConfigError, match="leaves the folder"):
+    with pytest.raises(ConfigError, match="points outside the server folders"):
         found(override)
 
 
@@ -76,6 +76,6 @@ def test_a_foreign_folder_is_read_without_being_imported(project: Path) -> None:
         Finding("warning", "requirements.txt", "no-such-package-at-all>=3 is not met here"),
         Finding("error", "odd.py:1", "the package 'no_such_package_at_all' is not installed"),
         Finding("error", "odd.py:2", "nemo_gym.judge has no 'call_judges'; did you mean 'call_judge'?"),
-        Finding("warning", "odd.py:3", "names a file outside of the folder: '../letter_ledger/letters.txt'"),
+        Finding("warning", "odd.py:3", "names a file outside the folder: '../letter_ledger/letters.txt'"),
         Finding("error", "odd.yaml", "x.resource_server: did you mean 'resources_servers'?"),
     ]

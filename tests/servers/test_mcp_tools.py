@@ -324,12 +324,12 @@ def test_the_session_id_is_read_from_the_token_at_hand() -> None:
         assert server.require_mcp_session_id() == "mine"
     finally:
         _MCP_SESSION_TOKEN.reset(before)
-    with pytest.raises(MCPSessionError, match="no token of this server"):
+    with pytest.raises(MCPSessionError, match="not hold a token of this server"):
         SessionTokens("another server").read(tokens.write(MCPSession({SESSION_ID_KEY: "mine"})))
 
 
 def test_a_tool_needs_a_name_of_its_own_and_no_request() -> None:
-    with pytest.raises(ValueError, match="can't be called 'verify'"):
+    with pytest.raises(ValueError, match="can't be named 'verify'"):
 
         @gym_tool
         def verify(self: Any) -> None: ...

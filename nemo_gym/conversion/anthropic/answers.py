@@ -1,7 +1,4 @@
-"""A message of Anthropic's Messages API as a response. Pure.
-
-The events of Anthropic's Messages API, read as the whole message they amount to. Pure.
-"""
+"""Converts a message of Anthropic's Messages API, whole or as a stream of events, to a response. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -26,7 +23,7 @@ _INCOMPLETE: Final = {
 def message_to_response(
     message: AnthropicMessage, asked: Mapping[str, Any], *, new_id: MakeId, created_at: float, model: str
 ) -> dict[str, Any]:
-    """The response that says what a message says."""
+    """The response with the same content as a message."""
     return response_to(
         asked,
         message_to_items(message.content, new_id),
@@ -39,7 +36,7 @@ def message_to_response(
 
 
 def message_to_items(content: Iterable[Mapping[str, Any]], new_id: MakeId) -> list[Item]:
-    """The blocks of an answer as items, at least one; texts that follow each other are one message."""
+    """The blocks of an answer as items, at least one. Consecutive texts become one message."""
     items: list[Item] = []
     for position, block in enumerate(content):
         if block["type"] == "text":
@@ -100,11 +97,11 @@ def _usage(usage: AnthropicUsage) -> dict[str, Any] | None:
 
 
 def notes_on(message: AnthropicMessage) -> Iterator[str]:
-    """What a person should know about how a message was read."""
+    """Notes for people about how a message was read."""
     known = {"text", "thinking", "redacted_thinking", "tool_use"}
     for block in message.content:
         if block.get("type") not in known:
-            yield f"blocks of type {block.get('type')}: they are kept, not understood"
+            yield f"blocks of type {block.get('type')}, which are kept but not understood"
     if _usage(message.usage) is None:
         yield FALSE_USAGE
 
@@ -113,7 +110,7 @@ _GROWING: Final = {"text_delta": "text", "thinking_delta": "thinking", "signatur
 
 
 def message_of_stream(events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    """The message that the events add up to; None if they end before it does."""
+    """The message that the events add up to; None if they end before the message does."""
     message: dict[str, Any] | None = None
     blocks: dict[int, dict[str, Any]] = {}
     inputs: dict[int, str] = {}
@@ -150,5 +147,5 @@ def _whole(blocks: dict[int, dict[str, Any]], inputs: dict[int, str]) -> list[di
         try:
             blocks[index]["input"] = orjson.loads(text or "{}")
         except orjson.JSONDecodeError:
-            blocks[index]["input"] = text  # as the model wrote it
+            blocks[index]["input"] = text  # invalid JSON is kept as the model wrote it
     return [blocks[index] for index in sorted(blocks)]

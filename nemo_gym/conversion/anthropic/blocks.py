@@ -1,4 +1,4 @@
-"""Blocks of Anthropic's Messages API as parts of the Responses API, and back. Pure."""
+"""Converts blocks of Anthropic's Messages API to parts of the Responses API, and back. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,7 +7,7 @@ import orjson
 
 from nemo_gym.conversion.parts import UnsupportedContentError
 
-# Where arguments are kept that are no JSON object: a block has no other place for what the model really wrote.
+# The key for arguments that are not a JSON object: a block has no other place for what the model really wrote.
 INVALID_ARGUMENTS: Final = "_invalid_arguments"
 
 
@@ -42,7 +42,7 @@ def _file(source: Mapping[str, Any]) -> dict[str, Any]:
         case "file":
             return {"file_id": source["file_id"]}
         case "text":
-            data = orjson.dumps(source["data"]).decode()  # escaped, so that a URL can carry it
+            data = orjson.dumps(source["data"]).decode()  # escaped, so that it fits into a URL
             return {"file_data": f"data:text/plain;json,{data}"}
     raise UnsupportedContentError(f"the Responses API has no equivalent for a document from {source.get('type')!r}")
 
@@ -78,7 +78,7 @@ def _source(url: str | None, file_id: str | None) -> dict[str, Any]:
 
 
 def arguments_to_input(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object; text that is none is kept inside one."""
+    """The arguments of a call as an object; text that is not a JSON object is kept inside one."""
     try:
         parsed = orjson.loads(arguments) if arguments else {}
     except orjson.JSONDecodeError:
@@ -87,7 +87,7 @@ def arguments_to_input(arguments: str) -> dict[str, Any]:
 
 
 def input_to_arguments(arguments: Any) -> str:
-    """The arguments of a call as text; what was kept inside an object, or never was one, is what it was."""
+    """The arguments of a call as text; the inverse of ``arguments_to_input``, which also accepts plain text."""
     if isinstance(arguments, str):
         return arguments
     if isinstance(arguments, dict) and arguments.keys() == {INVALID_ARGUMENTS}:

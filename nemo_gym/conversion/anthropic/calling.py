@@ -1,10 +1,8 @@
-"""A conversation of items as messages of Anthropic's Messages API. Pure.
+"""Converts a request of the Responses API, its conversation and its options, to Anthropic's Messages API. Pure.
 
-The Messages API wants user and assistant in turn, every tool result right after its call, and names of calls that are
-plain and never repeat. So items of one side are collected into one message, and names are changed where they have to
-be, on the call and on its result.
-
-A request of the Responses API as a request of Anthropic's Messages API: its options. Pure.
+The Messages API requires user and assistant to alternate, every tool result to follow its call directly, and call ids
+to be plain and unique. So consecutive items of one side are collected into one message, and ids are changed where
+necessary, on the call and on its result.
 """
 
 import re
@@ -24,7 +22,7 @@ _INSTRUCTING: Final = ("system", "developer")
 
 @dataclass
 class MessageHistory:
-    """Messages, what was said before the first of them, and what could not be said."""
+    """The messages, the instructions before the first of them, and what has no equivalent."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     system: list[str] = field(default_factory=list)
@@ -33,7 +31,7 @@ class MessageHistory:
     _names: set[str] = field(default_factory=set)
 
     def add(self, role: str, blocks: Iterable[dict[str, Any]]) -> None:
-        """Append to what a side says; blocks of text without text are refused by endpoints."""
+        """Append blocks to a side's message. Empty text blocks are left out, because endpoints refuse them."""
         kept = [block for block in blocks if block["type"] != "text" or block["text"]]
         if not kept:
             return
@@ -43,7 +41,7 @@ class MessageHistory:
             self.messages.append({"role": role, "content": kept})
 
     def name_call(self, call_id: str) -> str:
-        """The name of a call in this protocol."""
+        """A plain and unique id for a call."""
         plain = name = _NOT_PLAIN.sub("_", call_id) or "call"
         number = 1
         while name in self._names:
@@ -54,7 +52,7 @@ class MessageHistory:
         return name
 
     def name_result(self, call_id: str) -> str:
-        """The name of the call that a result belongs to: of several with the same id, the first without a result."""
+        """The id of the call that a result belongs to: of several with the same id, the first without a result."""
         waiting = self._open_calls.get(call_id)
         return waiting.popleft() if waiting else _NOT_PLAIN.sub("_", call_id) or "call"
 
@@ -102,7 +100,7 @@ def _blocks(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _thoughts(item: Mapping[str, Any], history: MessageHistory) -> list[dict[str, Any]]:
-    """Reasoning goes back only with the proof of where it came from; endpoints refuse any other."""
+    """Reasoning is sent back only with its signature, because endpoints refuse reasoning without one."""
     kept = unknown_item(item)
     if kept is not None:
         return [dict(kept)]
@@ -127,10 +125,10 @@ _UNKNOWN: Final[Sequence[str]] = (
     "top_logprobs",
     "truncation",
 )
-# Values that ask for nothing special, so nothing is lost without them.
+# Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "background": (False,),
-    # What is asked for here, an endpoint of this kind does in any case.
+    # Endpoints of this protocol always return encrypted reasoning.
     "include": ([], ["reasoning.encrypted_content"]),
     "prompt": ({},),
     "service_tier": ("auto", "default"),
@@ -141,14 +139,14 @@ _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
 
 
 class MessagesRequest(NamedTuple):
-    """A request of the Messages API, and the names of what got lost."""
+    """A request of the Messages API, and the names of what has no equivalent there."""
 
     body: dict[str, Any]
     lost: list[str]
 
 
 def request_to_messages(asked: Mapping[str, Any], *, max_tokens: int) -> MessagesRequest:
-    """The same request for the Messages API; ``max_tokens`` is for a request that names no limit."""
+    """The same request for the Messages API; ``max_tokens`` is the limit for a request that sets none."""
     given = {name: value for name, value in asked.items() if value is not None}
     history = history_to_messages(given["input"])
     body: dict[str, Any] = {"messages": history.messages, "max_tokens": given.get("max_output_tokens", max_tokens)}

@@ -1,6 +1,6 @@
-"""A request of Anthropic's Messages API as a request of the Responses API. Pure.
+"""Lets a server of the Responses API answer requests of Anthropic's Messages API. Pure.
 
-A response as a message of Anthropic's Messages API, whole or as the events of a stream. Pure.
+Converts the request to the Responses API, and the response to a message, whole or as the events of a stream.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import orjson
 from nemo_gym.conversion.anthropic.blocks import arguments_to_input, block_to_part, input_to_arguments
 from nemo_gym.conversion.parts import reasoning_texts
 
-# Options that change what the model says, and that the Responses API has no words for.
+# Options that affect the answer and have no equivalent in the Responses API.
 _LOST: Final = ("stop_sequences", "top_k", "thinking", "mcp_servers", "container")
 _SAME: Final = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "any": "required"}
@@ -20,14 +20,14 @@ REDACTED: Final = "rs_redacted_"
 
 
 class ConvertedRequest(NamedTuple):
-    """A request of the Responses API, and the names of the options that got lost."""
+    """A request of the Responses API, and the names of the options that have no equivalent there."""
 
     asked: dict[str, Any]
     lost: list[str]
 
 
 def messages_to_request(body: Mapping[str, Any]) -> ConvertedRequest:
-    """The same request for the Responses API; the keys without a value count as left out."""
+    """The same request for the Responses API; keys without a value count as missing."""
     items = [item for message in body["messages"] for item in _message_to_items(message)]
     asked: dict[str, Any] = {"input": items}
     asked |= {other: body[name] for name, other in _SAME.items() if body.get(name) is not None}
@@ -45,7 +45,7 @@ def messages_to_request(body: Mapping[str, Any]) -> ConvertedRequest:
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    # Strict unless somebody says otherwise is the other protocol's rule; these schemas were not written for it.
+    # The Responses API is strict by default, but these schemas were not written for that.
     function = {"type": "function", "name": tool["name"], "parameters": tool["input_schema"]}
     described = {"description": tool["description"]} if tool.get("description") is not None else {}
     return {**function, **described, "strict": bool(tool.get("strict"))}
@@ -59,7 +59,7 @@ def _add_choice(asked: dict[str, Any], choice: Mapping[str, Any]) -> None:
 
 
 def _message_to_items(message: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The items of a message, in its order; texts and images that follow each other stay together."""
+    """The items of a message, in order. Consecutive texts and images stay together."""
     role, content = message["role"], message["content"]
     if isinstance(content, str):
         yield {"role": role, "content": content, "type": "message"}
@@ -80,7 +80,7 @@ def _message_to_items(message: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _said(role: str, blocks: list[Mapping[str, Any]]) -> dict[str, Any]:
     parts = [block_to_part(block) for block in blocks]
-    if role == "assistant":  # its own words go back without the bookkeeping of an output message
+    if role == "assistant":  # without the other fields of an output message
         parts = [part | {"type": "output_text"} if "text" in part else part for part in parts]
     return {"role": role, "content": parts, "type": "message"}
 
@@ -102,7 +102,7 @@ def _block_to_item(block: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _reasoning(prefix: str, summary: list[dict[str, Any]], proof: str | None, seed: str) -> dict[str, Any]:
-    """Blocks have no ids; one made from the content is the same whenever the history is sent."""
+    """Blocks have no ids, so the id is a hash of the content and stays the same whenever the history is sent."""
     name = hashlib.blake2b((proof or seed).encode(), digest_size=16).hexdigest()
     item = {"type": "reasoning", "id": prefix + name, "summary": summary}
     return item | ({"encrypted_content": proof} if proof else {})
@@ -120,11 +120,11 @@ _STOP_REASONS: Final = {"max_output_tokens": "max_tokens", "content_filter": "re
 
 
 def response_to_message(response: Mapping[str, Any]) -> dict[str, Any]:
-    """The message that says what a response says."""
+    """The message with the same content as a response."""
     output = response["output"]
     usage = response.get("usage") or {}
     return {
-        # Made from the response's id, so that the same response is the same message.
+        # Derived from the response's id, so that the same response always gives the same message.
         "id": f"msg_{_name(response['id'])}",
         "type": "message",
         "role": "assistant",
@@ -192,7 +192,7 @@ def message_events(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _unfold(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and what is added to it."""
+    """The empty block that starts a stream, and the deltas that fill it."""
     match block["type"]:
         case "text":
             return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]

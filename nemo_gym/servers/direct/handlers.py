@@ -1,9 +1,10 @@
-"""Direct dispatch: calling a server of the same process without HTTP.
+"""Direct dispatch: calls a server of the same process without HTTP.
 
-The contract is that nobody can tell. A call goes in as JSON bytes and comes out as JSON bytes, so sender and receiver
-never share an object; validation, sessions, status codes and faults are those of a real request. The short way is taken
-only for routes that are known to allow it (see ``routes``); everything else, and every body that does not validate,
-takes a full ASGI call through the same app. Requests from other processes take the same short way behind their HTTP.
+The contract is that neither side can tell the difference. A call goes in as JSON bytes and comes out as JSON bytes, so
+sender and receiver never share an object; validation, sessions, status codes and faults are those of a real request.
+The direct way is taken only for routes that are known to allow it (see ``routes``). Everything else, and every body
+that does not validate, goes through a full ASGI call of the same app. Requests that arrive over HTTP from other
+processes use direct dispatch too.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incomin
 
 @dataclass(slots=True)
 class AsgiAnswer:
-    """What an app sent, collected."""
+    """Collects what an app sends."""
 
     status: int = 500
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -55,7 +56,7 @@ class AsgiAnswer:
         return b"".join(self.chunks)
 
     async def send(self, message: Message) -> None:
-        """The ASGI ``send`` of this answer."""
+        """Take one ASGI message; pass this method to the app as ``send``."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = list(message.get("headers", ()))
@@ -99,10 +100,11 @@ async def read_all(receive: Receive) -> bytes:
 
 
 def is_json(scope: Scope) -> bool:
-    """True if the request says that its body is JSON."""
+    """Whether the request declares its body to be JSON."""
     return any(name == b"content-type" and value.startswith(b"application/json") for name, value in scope["headers"])
 
 
+# None is a valid body, so an invalid one needs its own marker.
 REFUSED = object()
 
 
@@ -134,7 +136,7 @@ class LocalServer:
                 return await self.call(
                     method, path, json=json, cookies=cookies, headers=headers, query=query, redirects=redirects
                 )
-        call = Call(method, path, encode_json(json), cookie_values(cookies), self._seals)
+        call = Call(method, path, encode_json(json), cookie_values(cookies), self._session_cookies)
         route = self._routes.get((method, path))
         content = REFUSED if route is None or headers or query else _read_body(route, call.body)
         if route is None or content is REFUSED:
@@ -165,7 +167,7 @@ class LocalServer:
         return await self.call(method, target.raw_path, json=body or None, query=query, redirects=redirects, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request from another process: the same short way where it is allowed, else the whole app."""
+        """Serve a request from another process: directly where that is allowed, otherwise through the whole app."""
         route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if route is None or scope["query_string"] or (route.body_name and not is_json(scope)):
             await self.app(scope, receive, send)
@@ -175,30 +177,33 @@ class LocalServer:
         if content is REFUSED:
             await self.app(scope, replay(body, receive), send)
             return
-        call = Call(scope["method"], scope["path"], body, incoming_cookies(scope), self._seals, http=(scope, receive))
+        call = Call(
+            scope["method"], scope["path"], body, incoming_cookies(scope), self._session_cookies, http=(scope, receive)
+        )
         answer = await self._answer(route, content, call)
         headers = [*answer.headers, *cookie_headers(answer.cookies), (b"content-length", b"%d" % len(answer.body))]
-        if self._seals is not None:
-            headers.append(self._seals.header(call.session_cookie() or ""))
+        if self._session_cookies is not None:
+            headers.append(self._session_cookies.header(call.session_cookie() or ""))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
     @cached_property
     def _layers(self) -> Mapping[Any, Mapping[str, Any]]:
-        """The middleware of the app; looked at on the first call, when the author has finished with it."""
+        """The middleware of the app. It is read on the first call, when the author has finished adding to it."""
         return {layer.cls: layer.kwargs for layer in self.app.user_middleware}
 
     @cached_property
     def _routes(self) -> RouteTable:
+        # Middleware of the author may change requests or answers, and only a full ASGI call runs it.
         only_ours = set(self._layers) <= {SessionMiddleware, FaultMiddleware} and FaultMiddleware in self._layers
         return direct_routes(self.app) if only_ours else {}
 
     @cached_property
-    def _seals(self) -> SessionCookies | None:
+    def _session_cookies(self) -> SessionCookies | None:
         return self._layers.get(SessionMiddleware, {}).get("cookies")
 
     async def _answer(self, route: DirectRoute, content: Any, call: Call) -> DirectAnswer:
-        """Give the handler what it wants, and take what it returns or raises."""
+        """Call the handler with the values it declares, and turn what it returns or raises into an answer."""
         values: dict[str, Any] = {}
         if route.body_name is not None:
             values[route.body_name] = content
@@ -223,7 +228,7 @@ class LocalServer:
         return DirectAnswer(response.status_code or route.status, body, headers, response.plain_cookies)
 
     async def _answer_error(self, error: Exception, call: Call) -> DirectAnswer:
-        """The answer to an exception: by the app's own exception handlers, else as a fault."""
+        """The answer to an exception: from the app's own exception handlers, otherwise a fault."""
         handler = find_exception_handler(self.app, error)
         if handler is not None:
             request = self._request(call)
@@ -238,7 +243,7 @@ class LocalServer:
         return DirectRequest(scope, receive, call)
 
     def _scope(self, call: Call, *, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Scope:
-        """The ASGI scope of a call that never was HTTP."""
+        """The ASGI scope for a call that did not come over HTTP."""
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -257,7 +262,7 @@ class LocalServer:
 
 
 def _read_body(route: DirectRoute, body: bytes) -> Any:
-    """The validated body, or REFUSED: then FastAPI is asked, and words the refusal. The handler has not run."""
+    """The validated body, or REFUSED. FastAPI then validates it again and writes the error; the handler has not run."""
     if route.body_name is None:
         return None
     try:
@@ -267,7 +272,7 @@ def _read_body(route: DirectRoute, body: bytes) -> Any:
 
 
 class DirectRequest(Request):
-    """An ordinary request whose body and cookies are already at hand."""
+    """An ordinary request whose body and cookies have already been read."""
 
     def __init__(self, scope: Scope, receive: Receive, call: Call) -> None:
         super().__init__(scope, receive)
@@ -276,7 +281,7 @@ class DirectRequest(Request):
 
 
 async def _render(response: Response, scope: Scope) -> DirectAnswer:
-    """The answer of a response object, whatever its class: one that has its body at hand, else by running it."""
+    """The answer that a response object of any class stands for. It is run as an ASGI app only if it has no body."""
     if type(response) is JsonResponse and response.is_untouched:
         return DirectAnswer(response.status_code, bytes(response.body))
     if type(response).__call__ is Response.__call__ and response.background is None:
@@ -287,7 +292,7 @@ async def _render(response: Response, scope: Scope) -> DirectAnswer:
 
 
 def find_exception_handler(app: FastAPI, error: Exception) -> Callable[[Request, Exception], Any] | None:
-    """The handler that Starlette would choose: by status for HTTP errors, else by class."""
+    """The handler that Starlette would choose: by status for HTTP errors, otherwise by class."""
     handlers = app.exception_handlers
     if isinstance(error, HTTPException) and error.status_code != 500 and error.status_code in handlers:
         return handlers[error.status_code]

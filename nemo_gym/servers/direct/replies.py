@@ -1,9 +1,9 @@
-"""What a handler fills in and what its caller gets when no HTTP lies between them.
+"""The response that a handler fills in and the reply that its caller gets when there is no HTTP between them.
 
-Handlers get an ordinary Starlette response, callers an answer in the shape of ``aiohttp.ClientResponse``; neither can
-tell that no bytes went through a socket. Agents set two plain cookies per rollout. Writing them as header text and
-reading them back would cost as much as a call between servers, so a plain cookie stays a name and a value until
-somebody asks for the headers.
+Handlers get an ordinary Starlette response, and callers an answer in the shape of ``aiohttp.ClientResponse``; neither
+can tell that no bytes went through a socket. Agents set two plain cookies per rollout. Writing them as header text and
+parsing them again would cost as much as a call between servers, so a plain cookie stays a name and a value until the
+headers are read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,9 +22,9 @@ JSON_HEADERS = ((b"content-type", b"application/json"),)
 
 
 class HandlerResponse(Response):
-    """An ordinary response, empty, with nothing decided yet."""
+    """An ordinary empty response with nothing set yet."""
 
-    def __init__(self) -> None:  # not Starlette's, which encodes a body and its headers
+    def __init__(self) -> None:  # Starlette's constructor would encode a body and its headers
         self.status_code = None  # type: ignore[assignment]  # FastAPI's way of saying "not set by the handler"
         self.background = None
         self.body = b""
@@ -32,9 +32,9 @@ class HandlerResponse(Response):
         self.plain_cookies: dict[str, str] = {}
 
     def set_cookie(self, key: str, value: "str | Morsel[str]" = "", *args: Any, **attributes: Any) -> None:
-        """Set a cookie; one without attributes of its own is written only when the headers are.
+        """Set a cookie. One without attributes is not written as a header until the headers are read.
 
-        Agents pass on ``reply.cookies.items()`` as they come, so the value may be a morsel.
+        Agents pass on ``reply.cookies.items()`` unchanged, so the value may be a morsel.
         """
         text = value.value if isinstance(value, Morsel) else value
         if args or attributes:
@@ -44,16 +44,16 @@ class HandlerResponse(Response):
 
     @property
     def headers(self) -> MutableHeaders:
-        """The headers, with all cookies written."""
+        """The headers, including all cookies."""
         plain, self.plain_cookies = self.plain_cookies, {}
         self.raw_headers += cookie_headers(plain)
         return super().headers
 
 
 class JsonResponse(Response):
-    """JSON that is already written: what a server passes on as it came."""
+    """JSON that is already encoded, for servers that pass an answer on unchanged."""
 
-    def __init__(self, content: bytes) -> None:  # not Starlette's, which looks for a charset and existing headers
+    def __init__(self, content: bytes) -> None:  # Starlette's constructor would look for a charset and headers
         self.status_code = 200
         self.background = None
         self.body = content
@@ -61,7 +61,7 @@ class JsonResponse(Response):
 
     @property
     def is_untouched(self) -> bool:
-        """True if nobody has added a header or a cookie since."""
+        """Whether no header or cookie has been added."""
         return len(self.raw_headers) == 1 + len(JSON_HEADERS)
 
 
@@ -77,7 +77,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 class DirectAnswer(NamedTuple):
-    """What a handler's result amounts to on the wire."""
+    """A handler's result as it would be sent over HTTP."""
 
     status: int
     body: bytes
@@ -86,7 +86,7 @@ class DirectAnswer(NamedTuple):
 
 
 class Call:
-    """One call of a handler; ``http`` is what ASGI gave for one over HTTP. Its session is opened when needed."""
+    """One call of a handler; ``http`` is its scope and ``receive`` if it came over HTTP. Its session is opened when needed."""
 
     __slots__ = ("_session", "body", "cookies", "http", "method", "path", "session_cookies")
 
@@ -121,7 +121,7 @@ class Call:
             return None
         given = self.cookies.get(self.session_cookies.name)
         if self._session is None and self.session_cookies.is_ours(given):
-            return given  # nobody looked at the session, so nobody changed it
+            return given  # the session was never opened, so it cannot have changed
         return self.session_cookies.seal(self.session or {})
 
 
@@ -146,7 +146,7 @@ class DirectReply(Reply):
 
     @property
     def url(self) -> URL:
-        """The address this server has for callers in other processes."""
+        """The address under which other processes call this server."""
         return URL(self._base_url + self._call.path)
 
     def _read_headers(self) -> Iterable[tuple[str, str]]:

@@ -1,9 +1,8 @@
-"""Which handlers can be called directly, and how.
+"""Decides which handlers can be called directly, and how.
 
-FastAPI has already worked out what a handler wants (body model, ``Request``, ``Response``) and what it returns. A route
-that wants nothing else can be called with validated values and no HTTP in between. Whatever does not fit (dependencies,
-query or path parameters, mounts, custom response classes) is left to a full ASGI call, so the question here is only
-"are we certain?".
+FastAPI has already worked out what a handler takes (body model, ``Request``, ``Response``) and what it returns. A route
+that takes nothing else can be called with validated values and without HTTP. Anything else (dependencies, query or path
+parameters, mounts, custom response classes) is left to a full ASGI call, so when in doubt the answer here is no.
 """
 
 import inspect
@@ -21,8 +20,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute, Match, Route
 
-# Types that a JSON parser and a Python validator read alike. Others (dates, UUIDs, enums, strict fields, …) may choose
-# differently in a union or accept less, and are validated the way FastAPI does it: parse first, then look.
+# Types that pydantic validates alike in JSON and in Python mode. Others (dates, UUIDs, enums, strict fields, …) may
+# resolve a union differently or accept less, so they are validated as FastAPI does it: parse first, then validate.
 PLAIN_SCHEMAS = frozenset(
     {"any", "none", "bool", "int", "float", "str", "list", "dict", "literal", "nullable", "default"}
     | {"model", "model-fields", "model-field", "typed-dict", "typed-dict-field", "definitions", "definition-ref"}
@@ -32,7 +31,7 @@ PLAIN_SCHEMAS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DirectRoute:
-    """A handler with the names of the values it wants and the way back to JSON."""
+    """A handler with the names of its parameters and the functions that read its body and write its result."""
 
     handler: Callable[..., Any]
     is_async: bool
@@ -62,7 +61,7 @@ def direct_routes(app: FastAPI) -> RouteTable:
 
 
 def _is_plain(app: FastAPI, route: APIRoute) -> bool:
-    """True if nothing but the body, the request and the response has to be worked out for the handler."""
+    """Whether the handler takes nothing but the body, the request and the response."""
     wants = route.dependant
     return not (
         wants.path_params
@@ -83,7 +82,7 @@ def _is_plain(app: FastAPI, route: APIRoute) -> bool:
 
 
 def _is_whole_body(route: APIRoute) -> bool:
-    """True if the one body parameter is the JSON document itself, and is required."""
+    """Whether the one body parameter is the whole JSON document, and is required."""
     if not route.dependant.body_params:
         return True
     info = route.dependant.body_params[0].field_info
@@ -106,13 +105,13 @@ def _has_default_response(route: APIRoute) -> bool:
 
 
 def _is_shadowed(earlier: list[BaseRoute], method: str, path: str) -> bool:
-    """True if a route registered earlier answers this path."""
+    """Whether a route registered earlier answers this path."""
     scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
     return any(_matches(route, method, path, scope) for route in earlier)
 
 
 def _matches(route: BaseRoute, method: str, path: str, scope: dict[str, Any]) -> bool:
-    if isinstance(route, Route):  # not its `matches`, which notes what it found in the scope
+    if isinstance(route, Route):  # cheaper than `matches`, which also builds a child scope
         return route.path_regex.match(path) is not None and method in (route.methods or {method})
     return route.matches(dict(scope))[0] is Match.FULL
 
@@ -150,7 +149,7 @@ def _body_reader(annotation: Any) -> Callable[[bytes], Any]:
 
 
 def _schema_kinds(schema: Any) -> Iterator[str]:
-    """Every kind of schema inside a core schema; a strict one counts as a kind of its own."""
+    """Every kind of schema inside a core schema; strict schemas count as a separate kind."""
     if isinstance(schema, dict):
         kind = schema.get("type")
         if isinstance(kind, str):
@@ -164,14 +163,14 @@ def _schema_kinds(schema: Any) -> Iterator[str]:
 
 
 def body_writer(model: Any) -> Callable[[Any], bytes]:
-    """FastAPI's two ways from a returned value to bytes: through the declared type, or as it is."""
+    """Encodes a returned value as FastAPI does: through the declared type if there is one, otherwise as it is."""
     if model is None:
         return lambda content: bytes(JSONResponse(jsonable_encoder(content)).body)
     adapter: TypeAdapter[Any] = TypeAdapter(model)
     validate, dump = adapter.validator.validate_python, adapter.serializer.to_json
 
     def write(content: Any) -> bytes:
-        if type(content) is model:  # pydantic would let an instance of the declared class pass as it is
+        if type(content) is model:  # pydantic does not validate an instance of the declared class again
             return dump(content, by_alias=True)
         try:
             value = validate(content, from_attributes=True)

@@ -1,17 +1,17 @@
-"""Sending requests: retries, the gate before an endpoint, deadlines, redirects. aiohttp does the rest.
+"""Sends requests: retries, the gate before an endpoint, deadlines, redirects. aiohttp does the rest.
 
-:func:`request` reads an answer to its end before it returns it, so an answer that breaks off counts as a connection
-error, and no caller can hold a connection by forgetting to read. :func:`stream` is for bodies that are read while they
-come. Both take the options of aiohttp and these:
+:func:`request` reads an answer to its end before returning it, so an answer that breaks off counts as a connection
+error, and no caller can hold a connection by forgetting to read. :func:`stream` is for bodies that are read as they
+arrive. Both take the options of aiohttp and these:
 
-    _internal     the call stays inside a Gym: no proxy, more time, and nothing is sent twice that may have arrived
-    retries       how often to try again and after what (``RetryPolicy``)
+    _internal     the call stays inside a Gym: no proxy, more time, and no resending of what may have arrived
+    retries       how often to try again, and after which failures (``RetryPolicy``)
     on_retry      called before every further attempt
-    door          the way through the gate that holds requests to an endpoint back
-    same_origin   follow no redirect to another scheme, host or port: for requests with keys that aiohttp can't know
+    door          the entrance to the gate that limits requests to an endpoint
+    same_origin   do not follow redirects to another scheme, host or port: the request may hold keys in its headers
 
-Retries are bounded; the error after the last one says what was tried (``request_errors``). A request that is cancelled
-closes its connection, so that the server can stop working on the answer.
+Retries are bounded; the error after the last one says what was tried (``request_errors``). A cancelled request closes
+its connection, so that the server can stop working on the answer.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from nemo_gym.servers.models.gate import Door
 
 logger = logging.getLogger(__name__)
 
-# Requests that do the same however often they arrive.
+# Requests that have the same effect however often they arrive.
 IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 MAX_REDIRECTS: Final = 10
 # aiohttp warns about larger bodies that are passed as bytes.
@@ -44,13 +44,13 @@ LARGE_BODY: Final = 2**20
 
 
 class Timeout(NamedTuple):
-    """Limits in seconds, None for none: aiohttp's, for modules that must not import it."""
+    """Limits in seconds (None: no limit). It stands for aiohttp's class in modules that must not import aiohttp."""
 
     total: float | None = None
     sock_connect: float | None = None
 
 
-# A call inside a Gym may be a whole rollout; whoever wants it to end sooner says so.
+# A call inside a Gym may be a whole rollout; callers that want it to end sooner pass their own timeout.
 INTERNAL_TIMEOUT: Final = Timeout(total=6 * 3600, sock_connect=30)
 EXTERNAL_TIMEOUT: Final = Timeout(total=600, sock_connect=30)
 INTERNAL_RETRIES: Final = RetryPolicy(resend=False)
@@ -70,22 +70,22 @@ def _log_retry(retry: Retry) -> None:
 
 
 async def request(method: str, url: str | URL, **options: Any) -> "aiohttp.ClientResponse":
-    """Send a request and read its answer, whatever the status; ``json`` may be a model."""
+    """Send a request and read its answer, whatever its status. ``json`` may be a pydantic model."""
     return await _Call(method, url, whole=True, **options).send()
 
 
 @asynccontextmanager
 async def stream(method: str, url: str | URL, **options: Any) -> AsyncIterator["aiohttp.ClientResponse"]:
-    """Send a request whose answer is still to come: ``async for chunk in answer.content.iter_any()``.
+    """Send a request and stream its answer: ``async for chunk in answer.content.iter_any()``.
 
-    Only what fails before the body is repeated. Leaving the block before its end closes the connection.
+    Only failures before the body are retried. Leaving the block before the end of the body closes the connection.
     """
     call = _Call(method, url, whole=False, **options)
     response = await call.send()
     try:
         yield response
     except aiohttp.ClientError as error:
-        if isinstance(error, request_errors.RequestFailedError):  # of another request, made in the block
+        if isinstance(error, request_errors.RequestFailedError):  # raised by another request inside the block
             raise
         raise call.failure(error, attempts=1) from error
     finally:
@@ -94,7 +94,7 @@ async def stream(method: str, url: str | URL, **options: Any) -> AsyncIterator["
 
 
 class _Call:
-    """A request, with all that its attempts have in common."""
+    """A request and everything that its attempts share."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Call:
             options.setdefault("proxy", proxy_for(URL(url), self.client.proxies))
 
     async def send(self) -> "aiohttp.ClientResponse":
-        """The first answer that the policy accepts, or the last one, or an error."""
+        """Return the first answer that the policy accepts, or the last one; raise if there is no answer."""
         attempt = 1
         while True:
             try:
@@ -153,7 +153,7 @@ class _Call:
         return request_errors.request_error(error, self.options["timeout"], self.method, self.url, attempts=attempts)
 
     def leave(self) -> None:
-        """Make room at the gate for the next request."""
+        """Give up the place behind the gate."""
         if self.inside and self.door is not None:
             self.inside = False
             self.door.leave()
@@ -167,12 +167,12 @@ class _Call:
         return self.policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
 
     def _closed_or(self, error: Exception) -> Exception:
-        """That the client was closed meanwhile, whatever it looked like to the request; or else the error."""
+        """The error, or ClientClosedError if the client was closed meanwhile, whatever the request saw of that."""
         session = self.client.session
         return request_errors.ClientClosedError() if session is not None and session.closed else error
 
     async def _attempt(self) -> "aiohttp.ClientResponse":
-        """One attempt, when the gate before the endpoint lets it in."""
+        """Make one attempt once the gate before the endpoint lets it in."""
         if self.door is not None and not self.door.is_free:
             await self.door.enter()
             self.inside = True
@@ -208,11 +208,11 @@ class _Call:
 
 
 def _take_body(options: dict[str, Any]) -> Any:
-    """Take body and cookies out of the options; both are encoded once, not once an attempt."""
+    """Take body and cookies out of the options, so that both are encoded once and not at every attempt."""
     headers = options.get("headers") or {}
     cookies = options.pop("cookies", None)
     if cookies:
-        # aiohttp would build a cookie jar for every request.
+        # Given cookies, aiohttp would build a cookie jar for every request.
         pairs = cookie_values(cookies)
         headers = {**headers, "Cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())}
     content = options.pop("json", None)
@@ -228,7 +228,7 @@ def _payload(body: Any) -> Any:
 
 
 def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
-    """Where a redirect leads, which must be the origin that it came from."""
+    """Where a redirect leads; it must stay within the same origin."""
     try:
         target = redirect_target(response.url, response.headers)
         leaves = target is not None and target.origin() != response.url.origin()
@@ -241,7 +241,7 @@ def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
 
 
 async def _read(response: "aiohttp.ClientResponse", limit: int) -> None:
-    """Read the whole body, which the response keeps; stop where it gets too long."""
+    """Read the whole body into the response; refuse one that is too long."""
     parts, size = [], 0
     try:
         async for part in response.content.iter_any():
@@ -255,25 +255,25 @@ async def _read(response: "aiohttp.ClientResponse", limit: int) -> None:
     if size > limit:
         response.close()
         raise request_errors.AnswerTooLargeError(limit)
-    body = response._body = b"".join(parts)  # noqa: SLF001 - as read() does, which has no limit
-    response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is at its end
+    body = response._body = b"".join(parts)  # noqa: SLF001 - like read(), which has no limit
+    response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is used up
 
 
 @lru_cache(maxsize=64)
 def as_aiohttp(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> "aiohttp.ClientTimeout":
-    """What a caller gave: seconds for the whole request, or limits."""
+    """Convert a caller's timeout: seconds for the whole request, or separate limits."""
     if isinstance(timeout, Timeout):
         return aiohttp.ClientTimeout(total=timeout.total, sock_connect=timeout.sock_connect)
     return aiohttp.ClientTimeout(total=timeout) if timeout is None or isinstance(timeout, int | float) else timeout
 
 
 def total_seconds(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> float | None:
-    """How long a request may take in all."""
+    """The time that a request may take in total."""
     return timeout if timeout is None or isinstance(timeout, int | float) else timeout.total
 
 
 async def raise_for_status(response: Any) -> None:
-    """Raise if the answer is an error; the exception has the body as ``response_content``."""
+    """Raise if the answer is an error; the exception holds the body in ``response_content``."""
     if response.ok:
         return
     error = request_errors.UpstreamResponseError(
@@ -289,7 +289,7 @@ async def raise_for_status(response: Any) -> None:
 
 
 async def get_response_json(response: Any) -> Any:
-    """The body as JSON, from anything that looks like a response."""
+    """The body as JSON, from any object that looks like a response."""
     reading = response.read()
     content = await reading if inspect.isawaitable(reading) else None
     if isinstance(content, bytes | str):

@@ -1,9 +1,9 @@
-"""Modules that are imported when they are first used and not before.
+"""Modules that are not imported before they are first used.
 
 Importing aiohttp takes longer than all our own modules of a collection together, and many commands never send a
-request. Write ``from nemo_gym.servers.http.lazy import aiohttp`` and use it as usual in the body of a function.
-``except aiohttp.ClientError`` works as well: Python looks the class up only when something was raised. Annotations have
-to be in quotes. ``request_errors`` is our own module of exceptions, which are subclasses of aiohttp's.
+request. Write ``from nemo_gym.servers.http.lazy import aiohttp`` and use it as usual inside functions.
+``except aiohttp.ClientError`` works too, because Python looks the class up only when something was raised. Annotations
+must be quoted. ``request_errors`` is our own module of exceptions, which are subclasses of aiohttp's.
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ else:
 
         def __getattr__(self, attribute: str) -> Any:
             found = getattr(import_module(self._name), attribute)
-            # Kept, so that the next look-up is an ordinary one.
+            # Stored, so that the next access is an ordinary attribute look-up.
             setattr(self, attribute, found)
             return found
 

@@ -1,7 +1,7 @@
-"""A finished answer in the shape of ``aiohttp.ClientResponse``: what answers of every transport have in common.
+"""A finished answer in the shape of ``aiohttp.ClientResponse``: the base of the answers of every transport.
 
-A transport adds where the answer came from and what its headers and cookies are; both are made when they are asked
-for, because they cost time and are rarely looked at. The body is whole, so nothing is held and nothing waits.
+A transport adds the address, the headers and the cookies. Headers and cookies are built only when they are read,
+because that costs time and is rarely needed. The body is complete, so no connection is held and nothing waits.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Headers = CIMultiDictProxy[str]
 
 
 class PlainMorsel(Morsel[str]):
-    """A cookie that is only a name and a value; the standard class spends most of its time on attributes it lacks."""
+    """A cookie without attributes. The standard class spends most of its time setting up attributes."""
 
     def __init__(self, name: str, value: str) -> None:
         self._key, self._value, self._coded_value = name, value, value
@@ -34,7 +34,7 @@ class PlainMorsel(Morsel[str]):
 
 
 def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
-    """The cookies of ``Set-Cookie`` headers, also those with values that the standard class does not take."""
+    """The cookies of ``Set-Cookie`` headers, including those whose values the standard class rejects."""
     cookies = SimpleCookie()
     for header in set_cookie:
         cookies.load(header)
@@ -48,7 +48,7 @@ def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
 
 
 def read_json(content: bytes | str) -> Any:
-    """JSON as Python reads it, which knows numbers that orjson refuses (``NaN``, integers beyond 64 bits)."""
+    """Parse JSON, including numbers that only Python's parser accepts (``NaN``, integers beyond 64 bits)."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -57,7 +57,7 @@ def read_json(content: bytes | str) -> Any:
 
 
 class Body:
-    """A whole body with the methods of aiohttp's stream."""
+    """A complete body with the methods of aiohttp's stream."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
@@ -67,7 +67,7 @@ class Body:
         return self._exception
 
     def set_exception(self, error: BaseException, cause: BaseException | None = None) -> None:
-        """What aiohttp does to the stream of a response that is closed; what was read stays readable."""
+        """Called by aiohttp when a response is closed. What was read stays readable."""
         del cause
         self._exception = error
 
@@ -125,17 +125,17 @@ class Body:
 
 
 class Reply(ABC):
-    """Status and body; the rest is up to the transport."""
+    """An answer with its status and body; subclasses add what depends on the transport."""
 
     __slots__ = ("_body", "_cookies", "_headers", "_stream", "status")
 
-    # Redirects are followed elsewhere, and nothing stays open.
+    # The transport has already followed redirects and closed the connection.
     history: tuple[()] = ()
     links: Mapping[str, Any] = MappingProxyType({})
     version = (1, 1)
     closed = True
 
-    # Transports set these themselves: a constructor to call would cost as much as the rest of an answer.
+    # Transports set these themselves: calling a constructor would cost as much as the rest of an answer.
     status: int
     _body: bytes
     _headers: Headers | None
@@ -175,12 +175,12 @@ class Reply(ABC):
 
     @property
     def ok(self) -> bool:
-        """True unless the status tells of an error."""
+        """Whether the status is not an error."""
         return self.status < 400
 
     @property
     def reason(self) -> str:
-        """The words that go with the status."""
+        """The phrase that belongs to the status."""
         try:
             return HTTPStatus(self.status).phrase
         except ValueError:
@@ -188,7 +188,7 @@ class Reply(ABC):
 
     @property
     def real_url(self) -> URL:
-        """The address as it was given."""
+        """The address as the caller gave it."""
         return self.url
 
     @property
@@ -203,7 +203,7 @@ class Reply(ABC):
 
     @property
     def charset(self) -> str | None:
-        """The encoding that the media type names."""
+        """The encoding named in the content type."""
         for parameter in self.headers.get("Content-Type", "").split(";")[1:]:
             name, _, value = parameter.partition("=")
             if name.strip().lower() == "charset":
@@ -211,7 +211,7 @@ class Reply(ABC):
         return None
 
     def get_encoding(self) -> str:
-        """The encoding of the body's text, UTF-8 unless a known one is named."""
+        """The encoding of the body: UTF-8 unless the content type names another known one."""
         try:
             return codecs.lookup(self.charset or "utf-8").name
         except (LookupError, ValueError):
@@ -256,7 +256,7 @@ class Reply(ABC):
 
     @property
     def request_info(self) -> "aiohttp.RequestInfo":
-        """What was asked for, as aiohttp's exceptions want it."""
+        """The request, as aiohttp's exceptions expect it."""
         return aiohttp.RequestInfo(self.url, self.method, CIMultiDictProxy(CIMultiDict()), self.real_url)
 
     def raise_for_status(self) -> None:
@@ -268,7 +268,7 @@ class Reply(ABC):
 
     @property
     def content(self) -> "Body":
-        """The body as a stream, for callers that read it that way; the same one every time."""
+        """The body as a stream; always the same object, so that reading goes on where it stopped."""
         try:
             return self._stream
         except AttributeError:
@@ -276,11 +276,11 @@ class Reply(ABC):
             return self._stream
 
     def release(self) -> None:
-        """Let go of the connection, which an answer that is whole does not hold."""
+        """Do nothing: a complete answer holds no connection."""
         return
 
     def close(self) -> None:
-        """Let go of the connection, which an answer that is whole does not hold."""
+        """Do nothing: a complete answer holds no connection."""
         return
 
     async def __aenter__(self) -> Self:

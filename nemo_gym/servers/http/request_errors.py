@@ -1,15 +1,15 @@
-"""What can go wrong with a request, in words that can be shown.
+"""The errors of requests, with messages that are safe to show.
 
     aiohttp.ClientError
     ├── RequestFailedError         no answer: refused, cut off, not HTTP
     │   └── RequestTimeoutError    no answer in time (also a TimeoutError)
     └── UpstreamResponseError      an answer with an error status; ``response_content`` is its body
 
-All of them are subclasses of aiohttp's, because that is what authors of servers expect to catch. The cause of a
-RequestFailedError is what happened at the last attempt. Messages name the method, the address and the number of
-attempts. They never contain a query, a login or a header, where secrets live.
+All of them are subclasses of aiohttp's errors, because those are what authors of servers expect to catch. The cause of
+a RequestFailedError is the error of the last attempt. Messages name the method, the address and the number of attempts.
+They never contain a query, a login or a header, because these may hold secrets.
 
-Importing this module imports aiohttp; use ``lazy.request_errors`` in modules that are imported at the start.
+Importing this module imports aiohttp; use ``lazy.request_errors`` in modules that are imported at start-up.
 """
 
 import os
@@ -21,17 +21,17 @@ from nemo_gym.servers.http.urls import shown
 
 
 class RequestFailedError(aiohttp.ClientConnectionError):
-    """No answer, after all attempts; ``reason`` is the message without the address."""
+    """There was no answer after all attempts; ``reason`` is the message without the address."""
 
     reason: str = ""
 
 
 class RequestTimeoutError(RequestFailedError, TimeoutError):
-    """No answer in time."""
+    """There was no answer in time."""
 
 
 class UpstreamResponseError(aiohttp.ClientResponseError):
-    """An answer that is an error; its body is in ``response_content``."""
+    """The answer has an error status; its body is in ``response_content``."""
 
     response_content: bytes = b""
 
@@ -41,39 +41,39 @@ class UpstreamResponseError(aiohttp.ClientResponseError):
 
 
 class AnswerTooLargeError(aiohttp.ClientError):
-    """An answer that is longer than the client takes."""
+    """The answer is longer than the client accepts."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the answer has more than {limit} bytes")
 
 
 class RedirectRefusedError(aiohttp.ClientError):
-    """A redirect to another origin, for a request that may carry keys."""
+    """A request that may hold keys was redirected to another origin."""
 
     def __init__(self, target: URL) -> None:
         super().__init__(
-            f"the endpoint redirects to another origin ({shown(target)}); this is not followed, because the request "
-            "carries keys. If that is the right place, make it the base URL"
+            f"the endpoint redirects to another origin ({shown(target)}), which is not followed, because the request "
+            "contains keys. If that is the right address, make it the base URL"
         )
 
 
 class ClientClosedError(aiohttp.ClientConnectionError):
-    """The client was closed while it was needed."""
+    """The client was closed while a request was using it."""
 
     def __init__(self) -> None:
         super().__init__("the client was closed")
 
 
-# Nothing was sent, so another attempt does no harm.
+# Nothing was sent, so another attempt is harmless.
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-# A connection that cannot be trusted stays so: asking again does not help.
+# A certificate that is not trusted will not be trusted at the next attempt either.
 UNTRUSTED = (aiohttp.ClientSSLError,)
 # The server may have received the request already.
 LOST = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError)
 
 
 def may_repeat(error: Exception, *, resend: bool) -> bool:
-    """Whether another attempt makes sense and does no harm; a timeout took all the time there was."""
+    """Whether another attempt makes sense and is harmless. After a timeout there is no time left for one."""
     if isinstance(error, UNSENT):
         return not isinstance(error, UNTRUSTED)
     return resend and isinstance(error, LOST) and not isinstance(error, TimeoutError | ClientClosedError)
@@ -90,8 +90,8 @@ def request_error(
     return failure
 
 
-def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:  # noqa: C901, PLR0911 - one for each
-    """What went wrong. aiohttp's own words may contain the whole address, so they are used only where they can't."""
+def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:  # noqa: C901, PLR0911 - one case for each error
+    """Say what went wrong. aiohttp's messages may contain the whole address, so only those that can't are used."""
     match error:
         case AnswerTooLargeError() | RedirectRefusedError() | ClientClosedError():
             return str(error)
@@ -109,7 +109,7 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:  # noqa: 
         case aiohttp.TooManyRedirects():
             return "too many redirects"
         case aiohttp.ClientResponseError():
-            # What follows are the server's own bytes.
+            # The rest of the message quotes the server's own bytes.
             said = error.message.partition("\n")[0].partition(": b")[0].rstrip(": ")
             return f"not a valid HTTP answer: {said}"
         case aiohttp.ServerDisconnectedError():
@@ -121,7 +121,7 @@ def describe(error: Exception, timeout: aiohttp.ClientTimeout) -> str:  # noqa: 
 
 
 def _os_words(error: OSError) -> str:
-    """The system's words where it has any; event loops put the address there instead."""
+    """The system's own message for the error number; event loops put the address into ``strerror``."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -1,8 +1,8 @@
-"""When to try again, and after how long. Pure: nothing here waits, sends or looks at a clock.
+"""Decides when to try again, and after how long. Pure: nothing here waits or sends.
 
-Every policy is bounded. Waits double from one attempt to the next and are drawn at random between zero and that limit
-(full jitter), so that callers who failed together do not return together. What a server asks for (``Retry-After``) is
-the least we wait, up to a cap.
+Every policy is bounded. The longest wait doubles from one attempt to the next, and the actual wait is drawn at random
+between zero and that limit (full jitter), so that callers that failed together do not come back together. The time that
+a server asks for (``Retry-After``) is the least we wait, up to a cap.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,15 +14,15 @@ from random import random
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often, how patiently, and after what."""
+    """How often to try again, how long to wait, and after which failures."""
 
     attempts: int = 4
     base_s: float = 0.25
     max_s: float = 30.0
     retry_after_cap_s: float = 60.0
-    # Answers that are worth another attempt.
+    # The statuses after which another attempt is made.
     statuses: frozenset[int] = frozenset()
-    # Whether to send again what the server may have received already: harmless for a model, not for a tool with state.
+    # Whether to resend what the server may have received already: harmless for a model, not for a tool with state.
     resend: bool = True
 
     def delay(
@@ -38,7 +38,7 @@ class RetryPolicy:
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """What a server asks for in ``retry-after-ms`` or ``Retry-After`` (seconds or a date); None if it does not."""
+    """The wait that a server asks for in ``retry-after-ms`` or ``Retry-After`` (seconds or a date), if it does."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

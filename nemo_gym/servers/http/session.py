@@ -1,7 +1,7 @@
-"""The aiohttp session of each event loop: how many connections it has, when it opens and when it closes.
+"""The aiohttp session of each event loop: its connection limits, when it opens and when it closes.
 
 A session opens with the first request, which also imports aiohttp, and is closed by whoever runs the loop. Its settings
-come from the configuration and can be given until it opens. Cookies are never kept; callers pass them on.
+come from the configuration and can be changed until it opens. It stores no cookies; callers pass them on.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ USER_AGENT: Final = f"rollout-gym/{__version__}"
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Limits of the connection pool (0: none); requests beyond them wait for a connection."""
+    """Limits of the connection pool (0: no limit); requests beyond them wait for a connection."""
 
     connections: int = 102_400
     connections_per_host: int = 16_384
-    # Shorter than what servers usually allow, so that we close idle connections before they do.
+    # Shorter than the timeout of most servers, so that we close idle connections before they do.
     keepalive_s: float = 15.0
-    # Longer answers are errors: no model or tool means to send that much.
+    # Longer answers are errors: no model or tool sends that much on purpose.
     max_answer_bytes: int = 2**30
 
 
 @dataclass(slots=True)
 class LoopClient:
-    """What an event loop has for its requests."""
+    """The settings, session and proxies of one event loop."""
 
     settings: HttpSettings
     session: "aiohttp.ClientSession | None" = None
     proxies: dict[str, str] = field(default_factory=getproxies_environment)
 
     def open_session(self) -> "aiohttp.ClientSession":
-        """The session, opened if need be."""
+        """The session, opened now if it is not open yet."""
         if self.session is None or self.session.closed:
             if self not in _clients.values():
                 raise request_errors.ClientClosedError
@@ -49,7 +49,7 @@ class LoopClient:
         return self.session
 
 
-# The only state of the module: an event loop can't be asked to remember its client.
+# The only state of this module: attributes cannot be set on every event loop.
 _clients: Final[dict[asyncio.AbstractEventLoop, LoopClient]] = {}
 
 
@@ -80,14 +80,14 @@ def loop_client() -> LoopClient:
 
 
 def use_http_settings(settings: HttpSettings) -> None:
-    """Open the session of the running loop with these settings, unless it is open already."""
+    """Use these settings for the session of the running loop, unless it is already open."""
     client = loop_client()
     if client.session is None:
         client.settings = settings
 
 
 def get_global_aiohttp_client(settings: HttpSettings | None = None) -> "aiohttp.ClientSession":
-    """The session of the running loop, opened if need be; settings count only when it opens."""
+    """The session of the running loop, opened now if necessary. Settings matter only when it opens."""
     if settings is not None:
         use_http_settings(settings)
     return loop_client().open_session()
@@ -98,7 +98,7 @@ async def close_http_client() -> None:
     client = _clients.pop(asyncio.get_running_loop(), None)
     if client is not None and client.session is not None:
         await client.session.close()
-        # Transports close in the next round of the loop, which may be its last.
+        # Transports close in the next iteration of the loop, which might not take place without this.
         await asyncio.sleep(0)
 
 
@@ -107,7 +107,7 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
 
     class Handler(ResponseHandler):
         def is_connected(self) -> bool:
-            # What came while nobody waited for an answer (some servers send a 408 before they close an idle
+            # Data that arrived while no request was waiting (some servers send a 408 before they close an idle
             # connection) must not be taken for the answer to the next request.
             return super().is_connected() and not self.should_close
 
@@ -116,7 +116,7 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
         limit_per_host=settings.connections_per_host,
         keepalive_timeout=settings.keepalive_s,
     )
-    # aiohttp has no public way to say this; a test notices if it stops working.
+    # aiohttp has no public way to set this; a test notices if it stops working.
     handler: Callable[..., ResponseHandler] = Handler
     connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
     return aiohttp.ClientSession(

@@ -1,6 +1,7 @@
-"""Addresses of requests: which are valid, which may be shown, and where they lead. Pure but for the environment.
+"""Addresses of requests: whether they are valid, how to show them, and which proxy or redirect applies.
 
-An address may contain a login, and its query often contains a key. Only what :func:`shown` returns belongs in messages.
+An address may contain a login, and its query often contains a key. Only the result of :func:`shown` belongs in
+messages.
 """
 
 import re
@@ -18,7 +19,7 @@ SCHEMES: Final = ("http", "https")
 
 
 def shown(url: str | URL) -> str:
-    """The address without login, query and fragment, where secrets live."""
+    """The address without login, query and fragment, which may hold secrets."""
     try:
         return str(URL(url).with_user(None).with_query(None).with_fragment(None))
     except ValueError:
@@ -26,12 +27,12 @@ def shown(url: str | URL) -> str:
 
 
 def has_control_characters(url: str | URL) -> bool:
-    """Whether an address could end a line; parsers drop line breaks silently instead of refusing them."""
+    """Whether an address contains control characters. Parsers silently drop line breaks instead of refusing them."""
     return isinstance(url, str) and CONTROL.search(url) is not None
 
 
 def check_endpoint(base_url: str, *, setting: str, has_key: bool) -> None:
-    """Raise a ConfigError that names the setting if no request could ever be sent to this base URL."""
+    """Raise a ConfigError that names the setting if requests can't be sent to this base URL."""
     url = _parsed(base_url)
     if url is None:
         raise ConfigError(
@@ -40,7 +41,7 @@ def check_endpoint(base_url: str, *, setting: str, has_key: bool) -> None:
         )
     if has_key and (url.user or url.password):
         raise ConfigError(
-            f"{setting}: {shown(url)} is given with a login, and an API key is set as well; only one can be sent",
+            f"{setting}: {shown(url)} contains a login, but an API key is set as well; only one can be sent",
             hint="remove user:password@ from the address, or leave the key empty",
         )
 
@@ -54,7 +55,7 @@ def _parsed(address: str) -> URL | None:
 
 
 def proxy_for(url: URL, proxies: Mapping[str, str]) -> str | None:
-    """The proxy that the environment asks for, but never one for this machine."""
+    """The proxy that the environment sets for this address; this machine is always reached directly."""
     host = url.host or ""
     if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
         return None
@@ -62,6 +63,6 @@ def proxy_for(url: URL, proxies: Mapping[str, str]) -> str | None:
 
 
 def redirect_target(url: URL, headers: Mapping[str, str]) -> URL | None:
-    """Where a redirect leads, if it says so; a ValueError if that is not an address."""
+    """Where a redirect leads, or None if it does not say. Raises a ValueError if that is not an address."""
     location = headers.get("Location")
     return url.join(URL(location)) if location else None

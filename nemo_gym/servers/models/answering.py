@@ -1,9 +1,8 @@
-"""What model servers have in common: requests they pass on, answers they read, errors they answer with.
+"""What model servers have in common: passing requests on, reading answers, and answering with errors.
 
-A reader belongs to one model at one endpoint. What it can't use becomes a ``ModelCallError`` that names both and says
-what to do; what it could use after a repair is logged, each kind once.
-
-Anthropic's Messages API around a handler of the Responses API: what every model server offers besides its own.
+A reader belongs to one model at one endpoint. An unusable answer becomes a ``ModelCallError`` that names both and says
+what to do; a repaired answer is logged, once for each kind of repair. Every model server also offers Anthropic's
+Messages API, which is translated here to a handler of the Responses API.
 """
 
 import inspect
@@ -40,12 +39,12 @@ logger = logging.getLogger(__name__)
 REQUEST_KEYS: Final = frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields)
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
 STREAM_HINT: Final = "ask the endpoint not to stream, or look at its log for why it stopped"
-# What a conversion raises for a request that was passed on without a look at it.
+# What a conversion raises for a request that was passed on without validation.
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 class ForwardedParams(BaseModel):
-    """A request that is passed on as it came, if its keys are those of the protocol: the endpoint checks the rest."""
+    """A request that is passed on unchanged. Only its keys are checked here; the endpoint checks the rest."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -59,11 +58,11 @@ class ForwardedParams(BaseModel):
         return self
 
     def asked(self) -> dict[str, Any]:
-        """The request."""
+        """The request as plain data."""
         return {**(self.__pydantic_extra__ or {}), "input": self.input}
 
     def to_send(self) -> dict[str, Any]:
-        """The request for an endpoint of the same protocol: without what it would refuse, with what it wants back."""
+        """The request for an endpoint of the same protocol: without what it would refuse, with its items restored."""
         if isinstance(self.input, list):
             self.input = release_items(self.input)
             for item in self.input:
@@ -73,13 +72,13 @@ class ForwardedParams(BaseModel):
 
 
 class ForwardedChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
-    """A chat request that keeps options the protocol does not know (``top_k``, ``chat_template_kwargs``)."""
+    """A chat request that keeps options outside the protocol (``top_k``, ``chat_template_kwargs``)."""
 
     model_config = ConfigDict(extra="allow")
 
 
 def refuse_malformed(asked: Mapping[str, Any]) -> None:
-    """Raise what validation says of a request that could not be converted; nothing if it finds no fault."""
+    """Raise the validation error of a request that could not be converted, if validation finds one."""
     try:
         NeMoGymResponseCreateParamsNonStreaming.model_validate(asked)
     except ValidationError as error:
@@ -92,19 +91,19 @@ class AnswerReader:
 
     def __init__(self, address: ModelAddress) -> None:
         self.address = address
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def response(self, content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
-        """The response in a body, to what was asked."""
+        """The response in a body, given what was asked."""
         try:
             reading = read_response(content, asked)
         except BrokenStreamError as error:
             raise self.address.unusable(content, str(error), hint=STREAM_HINT) from error
         except ValidationError as error:
             hint = HOSTED_TOOLS_HINT if has_unknown_items(error) else None
-            raise self.address.unusable(error_body(content), f"no response ({explain(error)})", hint=hint) from error
+            raise self.address.unusable(error_body(content), f"not a response ({explain(error)})", hint=hint) from error
         if reading.response.status == "failed" or reading.response.error:
-            # An agent can't tell this from a model that has nothing to say.
+            # An agent could not distinguish this from a model that has nothing to say.
             raise self.address.unusable(content, "a failed response")
         self.note(*reading.notes)
         return reading
@@ -116,24 +115,24 @@ class AnswerReader:
         except BrokenStreamError as error:
             raise self.address.unusable(content, str(error), hint=STREAM_HINT) from error
         except ValidationError as error:
-            raise self.address.unusable(error_body(content), f"no chat completion ({explain(error)})") from error
+            raise self.address.unusable(error_body(content), f"not a chat completion ({explain(error)})") from error
         if not completion.choices:
             raise self.address.unusable(error_body(content), "a chat completion without choices")
         if completion.choices[0].finish_reason == "error":
-            said = (completion.choices[0].model_extra or {}).get("error") or "the endpoint does not say which"
+            said = (completion.choices[0].model_extra or {}).get("error") or "the endpoint gives no details"
             raise self.address.error(ModelErrorKind.MODEL_ERROR, f"the answer ended with an error: {said}")
         self.note(*notes)
         return completion
 
     def note(self, *notes: str) -> None:
-        """Say what is odd about the endpoint's answers, once."""
+        """Log what is unusual about the endpoint's answers, once."""
         for note in notes:
             self.warn_once(f"it answers with {note}")
 
     def warn_once(self, words: str) -> None:
         """Log a warning that names the model, unless it was logged before."""
-        if words not in self._said:
-            self._said.add(words)
+        if words not in self._logged:
+            self._logged.add(words)
             logger.warning("model %s at %s: %s", self.address.model, self.address.endpoint, words)
 
 
@@ -150,7 +149,7 @@ Responses = Callable[..., Awaitable[NeMoGymResponse]]
 
 
 async def answer_messages(responses: Responses, request: Request, body: AnthropicMessagesRequest) -> Response:
-    """The answer to a request of the Messages API; options that can't be carried over are named once an app."""
+    """The answer to a request of the Messages API. Options without an equivalent are logged once per app."""
     try:
         asked, lost = messages_to_request(body.model_dump(exclude_none=True))
     except UnsupportedContentError as error:
@@ -163,22 +162,22 @@ async def answer_messages(responses: Responses, request: Request, body: Anthropi
 
 
 def messages_answer(message: dict[str, Any], *, stream: bool) -> Response:
-    """A message as the client wants it: whole, or as events that were waiting for its end."""
+    """A message as the client asked for it: whole, or as a stream of events, sent once the message is complete."""
     if stream:
         return Response(event_bytes(message_events(message)), media_type="text/event-stream")
     return Response(orjson.dumps(message), media_type="application/json")
 
 
 def _report(state: Any, lost: list[str]) -> None:
-    if not hasattr(state, "unsaid_options"):
-        state.unsaid_options = set()
-    for name in sorted(set(lost) - state.unsaid_options):
-        state.unsaid_options.add(name)
+    if not hasattr(state, "reported_options"):
+        state.reported_options = set()
+    for name in sorted(set(lost) - state.reported_options):
+        state.reported_options.add(name)
         logger.warning("the Responses API has no equivalent for %s: it is not sent", name)
 
 
 def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
-    """What a handler takes: always the body, and the request if it asks for one."""
+    """The arguments of a handler: always the body, and the request if the handler declares it."""
     return {
         name: request if parameter.annotation is Request or name == "request" else body
         for name, parameter in inspect.signature(handler).parameters.items()

@@ -1,15 +1,13 @@
-"""Answers of models, kept in a folder: one file each, named after what was asked.
+"""A cache of model answers in a folder: one file for each answer, named after the request.
 
-Any number of processes may share a folder. A file appears whole or not at all, and says what its content must be, so
-that a damaged one is thrown away and asked for again. Once the folder exceeds its size, what was not used for longest
-goes first. A folder that can't be written any more costs the cache, never a rollout.
+Any number of processes may share a folder. A file appears whole or not at all and contains a checksum, so a damaged
+file is removed and the model is asked again. Once the folder exceeds its size, the least recently used answers are
+removed first. If the folder can no longer be written, answers are not cached, but no rollout fails.
 
-A model server's answers from a cache: what makes two requests the same, and a handler that looks there first.
-
-The same is what has the same model server (its class and those of its settings that say what is generated), the same
-parameters and messages, and the same number among its kind: the index of the rollout and how often that rollout asked
-this before. So a run that is repeated costs nothing, while the repeats of a task stay different. Only good answers are
-kept.
+Two requests are the same if they have the same model server (its class and the settings that affect what is
+generated), the same parameters and messages, and the same number: the index of the rollout and how often that rollout
+has made this request before. So repeating a run costs nothing, while the repeats of a task stay different. Only
+successful answers are cached.
 """
 
 import asyncio
@@ -43,9 +41,9 @@ logger = logging.getLogger(__name__)
 MAGIC: Final = b"rollout-gym-answer-1 "
 DEFAULT_MAX_GB: Final = 10.0
 GIGABYTE: Final = 10**9
-# How far the folder is cleared at a time, and how much may be added before it is looked at again.
-KEPT: Final = 0.9
-UNSEEN: Final = 1 / 32
+# To which part of its size a full folder is reduced, and how much may be added before its size is measured again.
+TRIMMED_SHARE: Final = 0.9
+UNMEASURED_SHARE: Final = 1 / 32
 STALE_S: Final = 3600.0
 
 
@@ -63,7 +61,7 @@ class GenerationCache:
         self.hits = 0
         self.misses = 0
         self._max_bytes = max_bytes
-        self._unseen: float = float("inf")  # bytes added since the folder was looked at
+        self._unmeasured: float = float("inf")  # bytes added since the size of the folder was measured
         self._drafts = itertools.count()
         self._accounts = threading.Lock()
         self._has_warned = False
@@ -78,18 +76,18 @@ class GenerationCache:
             ) from error
 
     async def get(self, key: str) -> bytes | None:
-        """The answer to what has this key, if it is here and undamaged."""
+        """The answer under this key, if there is one and it is undamaged."""
         content = await asyncio.to_thread(self.read, key)
         self.hits += content is not None
         self.misses += content is None
         return content
 
     async def put(self, key: str, content: bytes) -> None:
-        """Keep an answer."""
+        """Store an answer."""
         await asyncio.to_thread(self.write, key, content)
 
     def read(self, key: str) -> bytes | None:
-        """The same as ``get``, without giving way to others."""
+        """The same as ``get``, but blocking."""
         path = self._path(key)
         try:
             text = path.read_bytes()
@@ -105,7 +103,7 @@ class GenerationCache:
         return content
 
     def write(self, key: str, content: bytes) -> None:
-        """The same as ``put``, without giving way to others."""
+        """The same as ``put``, but blocking."""
         path, text = self._path(key), _head(content) + content
         if len(text) > self._max_bytes:
             return
@@ -118,41 +116,43 @@ class GenerationCache:
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
-                logger.warning("%s can't be written, so answers are not kept: %s", self.folder, error.strerror or error)
+                logger.warning(
+                    "%s can't be written, so answers are not cached: %s", self.folder, error.strerror or error
+                )
 
     # ---- size -------------------------------------------------------------------------------------------------------
     def _account(self, size: int) -> None:
         with self._accounts:
-            self._unseen += size
-            if self._unseen <= self._max_bytes * UNSEEN:
+            self._unmeasured += size
+            if self._unmeasured <= self._max_bytes * UNMEASURED_SHARE:
                 return
-            self._unseen = 0.0
+            self._unmeasured = 0.0
         self.trim()
 
     def trim(self) -> None:
-        """Remove what was not used for longest until the folder is well below its size."""
+        """Remove the least recently used answers until the folder is well below its maximum size."""
         with _sole(self.folder / "lock") as is_sole:
             if not is_sole:
-                return  # another process is at it
+                return  # another process is already trimming
             entries = sorted(self._entries())
             size = sum(entry.size for entry in entries)
             if size <= self._max_bytes:
                 return
             for entry in entries:
                 with suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108 - there may be a million, and a Path for each takes longer
+                    os.unlink(entry.path)  # noqa: PTH108 - there may be a million files, and Path objects are slower
                 size -= entry.size
-                if size <= self._max_bytes * KEPT:
+                if size <= self._max_bytes * TRIMMED_SHARE:
                     return
 
     def _entries(self) -> Iterator[_Entry]:
-        for drawer in os.scandir(self.folder):
-            if not drawer.is_dir():
+        for subfolder in os.scandir(self.folder):
+            if not subfolder.is_dir():
                 continue
-            for file in os.scandir(drawer.path):
+            for file in os.scandir(subfolder.path):
                 with suppress(OSError):
                     facts = file.stat()
-                    if drawer.name != "drafts":
+                    if subfolder.name != "drafts":
                         yield _Entry(facts.st_mtime, facts.st_size, file.path)
                     elif facts.st_mtime < time.time() - STALE_S:
                         os.unlink(file.path)  # noqa: PTH108 - as above
@@ -193,7 +193,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 CACHE: Final = "cache"
 CACHE_MAX_GB: Final = "cache_max_gb"
-# Settings that say how a model is asked, and not what it generates.
+# Settings that affect how a model is called but not what it generates.
 OPERATIONAL: Final = frozenset(
     {
         *("name", "host", "port", "entrypoint", "domain", "num_workers", "isolation"),
@@ -206,14 +206,14 @@ CANONICAL: Final = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 
 
 class CacheSettings(BaseModel):
-    """Where answers are kept, and how many."""
+    """The folder of the cache and its maximum size."""
 
     cache: str
     cache_max_gb: float = Field(DEFAULT_MAX_GB, gt=0)
 
 
 def open_cache(config: Any) -> GenerationCache | None:
-    """The cache that a configuration asks for, if it does. Call it where relative paths mean what the user means."""
+    """The cache that a configuration asks for, if any. Relative paths start where the command was started."""
     if not isinstance(config, DictConfig) or not config.get(CACHE):
         return None
     given = {name: plain_or_error(config, name) for name in (CACHE, CACHE_MAX_GB) if config.get(name) is not None}
@@ -226,14 +226,14 @@ def open_cache(config: Any) -> GenerationCache | None:
 
 
 def identity(server: type, settings: BaseModel) -> bytes:
-    """What of a model server decides what it generates."""
+    """The class and those settings of a model server that affect what it generates."""
     said = settings.model_dump(mode="json", exclude=set(OPERATIONAL))
     name = f"{server.__module__.rpartition('.')[0]}.{server.__qualname__}"
     return orjson.dumps([name, _without_secrets(said)], option=CANONICAL)
 
 
 def _without_secrets(value: Any) -> Any:
-    """The value without credentials: another key is the same model."""
+    """The value without credentials: the model stays the same with another key."""
     if isinstance(value, dict):
         return {
             name: _without_secrets(inner)
@@ -244,7 +244,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 class CachedCalls:
-    """Gives handlers of one model server a cache."""
+    """Adds a cache to the handlers of one model server."""
 
     def __init__(self, cache: GenerationCache, identity: bytes) -> None:
         self.cache = cache
@@ -252,7 +252,7 @@ class CachedCalls:
         self._asked = Occurrences()
 
     def wrap(self, handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """The same handler, which answers from the cache what it has answered before."""
+        """The same handler, except that repeated requests are answered from the cache."""
         route = getattr(handler, "__name__", "").removeprefix("relay_")
 
         @wraps(handler)
@@ -275,7 +275,7 @@ class CachedCalls:
     def wrap_typed(
         self, handler: Callable[..., Awaitable[Model]], model: type[Model]
     ) -> Callable[..., Awaitable[Model]]:
-        """The same for callers that want an object and not an answer."""
+        """The same for callers that expect a model object instead of a response."""
         cached = self.wrap(handler)
 
         @wraps(handler)
@@ -286,7 +286,7 @@ class CachedCalls:
         return answer
 
     def key(self, route: str, body: Mapping[str, Any]) -> str:
-        """The name of the answer to a request; asking again in the same attempt asks for another answer."""
+        """The key of the answer to a request. Repeating a request in the same attempt gives another key."""
         said = {name: value for name, value in body.items() if value is not None}
         asked = orjson.dumps([route, said], option=CANONICAL)
         request = blake2b(asked, key=blake2b(self._identity).digest(), digest_size=20).hexdigest()
@@ -297,7 +297,7 @@ class CachedCalls:
 
 
 def _reusable_content(result: Any) -> bytes | None:
-    """The JSON of a good answer; None for anything else."""
+    """The JSON of a successful answer; None for anything else."""
     if isinstance(result, BaseModel):
         return result.__pydantic_serializer__.to_json(result, by_alias=True)
     if isinstance(result, Response) and result.status_code == 200:

@@ -1,7 +1,7 @@
-"""Clients for endpoints that speak OpenAI's protocols. Stateless but for what they prepare once and count.
+"""Clients for endpoints that speak OpenAI's protocols.
 
-Busy and broken endpoints are asked again, a bounded number of times; the retries are counted and logged at 1, 10, 100,
-… so that a throttled run says so without flooding the log.
+Requests to busy and failing endpoints are retried a bounded number of times. Retries are counted and logged at 1, 10,
+100, … so that a throttled run shows in the log without flooding it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ RETRY_ERROR_CODES: Final = [*RATE_LIMIT_ERROR_CODES, 500]
 
 @dataclass(slots=True, kw_only=True)
 class Endpoint:
-    """A base URL with what every request to it has in common."""
+    """A base URL and what all requests to it have in common."""
 
     base_url: str
     api_key: str = field(repr=False)
@@ -37,7 +37,7 @@ class Endpoint:
     request_timeout_s: float | None = 600.0
     connect_timeout_s: float = 30.0
     max_retries: int = 8
-    # The way through the gate that all model servers of a Gym share; without one, nothing holds a request back.
+    # The entrance to the gate that all model servers of a Gym share; None if requests are not limited.
     door: Door | None = field(default=None, repr=False)
     retries: int = 0
     _headers: dict[str, str] = field(init=False, repr=False)
@@ -47,14 +47,14 @@ class Endpoint:
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
         self._headers = {"Content-Type": "application/json"}
-        if self.api_key:  # without one, a login in the base URL counts
+        if self.api_key:  # without a key, a login in the base URL is used
             self._headers["Authorization"] = f"Bearer {self.api_key}"
         self._headers |= self.default_headers
         self._timeout = Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 
     async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
-        """Send JSON that is encoded already; the answer may have any status."""
+        """Send JSON that is already encoded. The answer may have any status."""
         return await request(
             method,
             url,
@@ -64,7 +64,7 @@ class Endpoint:
             retries=self._policy,
             on_retry=self._count_retry,
             door=self.door,
-            # The headers have keys in them that must not reach another host.
+            # The headers contain keys that must not reach another host.
             same_origin=True,
             _internal=self.internal,
         )
@@ -76,7 +76,7 @@ class Endpoint:
 
 
 class Upstream:
-    """One model behind an endpoint: its share of what is asked there at once, and errors that say what to do."""
+    """One model at an endpoint: limits its concurrent requests, and turns failures into errors that say what to do."""
 
     def __init__(self, endpoint: Endpoint, address: ModelAddress, *, max_concurrent_requests: int | None) -> None:
         self.endpoint = endpoint
@@ -86,7 +86,7 @@ class Upstream:
         )
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """The body of the answer; anything but a good status is a ``ModelCallError``."""
+        """The body of the answer; an error status raises a ``ModelCallError``."""
         try:
             async with self._slots:
                 reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
@@ -100,7 +100,7 @@ class Upstream:
 
 
 class NeMoGymAsyncOpenAI(BaseModel):
-    """An endpoint by its routes: parameters in, decoded JSON out, errors raised."""
+    """One method for each route of an endpoint: takes parameters, returns decoded JSON, raises errors."""
 
     base_url: str
     api_key: str = Field(repr=False)
@@ -113,16 +113,16 @@ class NeMoGymAsyncOpenAI(BaseModel):
     _endpoint: Endpoint = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Prepare what is the same for every request."""
+        """Prepare what all requests share."""
         super().model_post_init(context)
         self._endpoint = Endpoint(**self.model_dump())
 
     async def create_response(self, **params: Any) -> Any:
-        """Ask through the Responses API."""
+        """Call the Responses API."""
         return await self._ask("POST", f"{self._endpoint.base_url}/responses", params)
 
     async def create_chat_completion(self, **params: Any) -> Any:
-        """Ask through the Chat Completions API."""
+        """Call the Chat Completions API."""
         return await self._ask("POST", f"{self._endpoint.base_url}/chat/completions", params)
 
     async def create_models(self) -> Any:
@@ -130,7 +130,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return await self._ask("GET", f"{self._endpoint.base_url}/models", None)
 
     async def create_tokenize(self, **params: Any) -> Any:
-        """Turn a prompt into token ids, where the endpoint can."""
+        """Turn a prompt into token ids, if the endpoint supports it."""
         return await self._ask("POST", self._endpoint.base_url.removesuffix("/v1") + "/tokenize", params)
 
     async def _ask(self, method: str, url: str, params: dict[str, Any] | None) -> Any:

@@ -1,7 +1,7 @@
 """Why a model gave no usable answer: one exception, its kind, and what to do about it. Pure.
 
-The kind is for programs (it decides whether another attempt can help), the message and the hint are for people. Both
-name the endpoint and the model; neither ever contains a key, also when the endpoint repeats it.
+The kind is for programs (it decides whether another attempt can help); the message and the hint are for people. They
+name the endpoint and the model and never contain a key, even if the endpoint repeats it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,18 +22,18 @@ MAX_EXCERPT: Final = 500
 
 
 class ModelErrorKind(StrEnum):
-    """What failed, as far as the caller is concerned."""
+    """What failed, from the caller's point of view."""
 
     RATE_LIMITED = FailureClass.RATE_LIMITED  # the endpoint has too much to do
     MODEL_ERROR = FailureClass.MODEL_ERROR  # the endpoint failed
     TIMEOUT = FailureClass.TIMEOUT  # no answer in time
     CONNECTION = FailureClass.CONNECTION  # no answer at all
-    INVALID_RESPONSE = FailureClass.INVALID_RESPONSE  # an answer that is none
+    INVALID_RESPONSE = FailureClass.INVALID_RESPONSE  # an answer that can't be used
     AUTH = FailureClass.AUTH  # the key is wrong
-    REJECTED = FailureClass.REJECTED  # the endpoint understood the request and refused it: again would be refused again
+    REJECTED = FailureClass.REJECTED  # the endpoint refused the request and would refuse it again
 
 
-# The status our own server answers with. It is never 401 or 404: our server was found and asked for no key.
+# The status of our own server's answer. It is never 401 or 404, because our server exists and needs no key.
 STATUS_OF_KIND: Final[Mapping[ModelErrorKind, int]] = {
     ModelErrorKind.RATE_LIMITED: 429,
     ModelErrorKind.MODEL_ERROR: 502,
@@ -45,13 +45,13 @@ STATUS_OF_KIND: Final[Mapping[ModelErrorKind, int]] = {
 }
 
 HINTS: Final[Mapping[ModelErrorKind, str]] = {
-    ModelErrorKind.RATE_LIMITED: "send less at once: lower max_concurrent_requests or num_samples_in_parallel",
+    ModelErrorKind.RATE_LIMITED: "send fewer requests: lower max_concurrent_requests or num_samples_in_parallel",
     ModelErrorKind.MODEL_ERROR: "the endpoint itself failed; its log says more",
     ModelErrorKind.TIMEOUT: "raise request_timeout_s, or ask for shorter answers (max_output_tokens)",
     ModelErrorKind.CONNECTION: "check that the endpoint is up and that its base URL is right",
     ModelErrorKind.INVALID_RESPONSE: "check that the base URL belongs to an OpenAI-compatible API; most end in /v1",
     ModelErrorKind.AUTH: "check the API key",
-    ModelErrorKind.REJECTED: "the endpoint does not accept this request; its words above say why",
+    ModelErrorKind.REJECTED: "the endpoint does not accept this request; its message above says why",
 }
 NOT_FOUND_HINT: Final = (
     "check the base URL and the model's name; for an endpoint that has only Chat Completions, "
@@ -60,7 +60,7 @@ NOT_FOUND_HINT: Final = (
 
 
 class ModelCallError(RolloutError):
-    """A model call failed for good."""
+    """A model call failed, after all retries."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ModelCallError(RolloutError):
 
 
 class ModelAddress:
-    """Where the model is and what must not be repeated; makes the errors of one model server."""
+    """Makes the errors of one model: knows its endpoint, its name and the secrets that must not be shown."""
 
     def __init__(self, endpoint: str, model: str, *, secrets: Iterable[str] = ()) -> None:
         self.endpoint = endpoint
@@ -126,7 +126,7 @@ class ModelAddress:
         return self.error(kind, failure.reason or str(failure))
 
     def refusal(self, status: int, headers: Mapping[str, str], content: bytes, *, attempts: int = 1) -> ModelCallError:
-        """The error for an answer with an error status, the last of several attempts."""
+        """The error for an answer with an error status, after the last attempt."""
         tries = f" ({attempts} attempts)" if attempts > 1 else ""
         return self.error(
             _kind_of_status(status),
@@ -137,7 +137,7 @@ class ModelAddress:
         )
 
     def unusable(self, content: bytes, reason: str, *, hint: str | None = None) -> ModelCallError:
-        """The error for an answer with status 200 that is not what was asked for."""
+        """The error for an answer with status 200 that can't be used."""
         error = error_object(content)
         if error is not None:
             limited = "rate_limit" in f"{error.get('code')} {error.get('type')}"
@@ -156,13 +156,13 @@ class ModelAddress:
         error = error_object(content)
         message = error.get("message") if error else None
         text = message if isinstance(message, str) and message else content.decode(errors="replace")
-        # Cut after redacting, or half a key could remain.
+        # Redact before cutting, or half a key could remain.
         text = self.redact(" ".join(text.split()))
         return (text[:MAX_EXCERPT] + " …" if len(text) > MAX_EXCERPT else text) or "(empty)"
 
 
 def error_object(content: bytes) -> dict[str, Any] | None:
-    """The error that a JSON body reports, if it does; always as an object."""
+    """The error in a JSON body as an object, or None if it reports no error."""
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:

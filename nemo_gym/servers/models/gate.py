@@ -1,20 +1,15 @@
-"""What an endpoint says about its rate limits: for how long nobody should ask it anything. Pure.
+"""The gate before an endpoint: limits how many requests all model servers of a Gym send at once, and pauses them.
 
-A busy endpoint (429, 503, 529) says so in ``Retry-After``. A good answer may say that it was the last one for now: a
-header like ``x-ratelimit-remaining-tokens: 0`` or ``anthropic-ratelimit-requests-remaining: 0``, with the time of the
-next one in the ``reset`` header of the same kind.
+Every request enters through a door; there is one door for each role (policy, judge, …). The gate admits at most
+``limit`` requests at a time. Waiting requests are admitted in turn, one role after the other, so that no role starves
+another. The gate is entered once per attempt: a request that waits before its next attempt holds no place.
 
-Answers are many and limits are rare, so headers are first looked at as they came.
+An endpoint that asks for a pause closes the gate for all roles. A busy endpoint (429, 503, 529) does so in
+``Retry-After``. A successful answer may say that it was the last one for now, with a header like
+``x-ratelimit-remaining-tokens: 0`` or ``anthropic-ratelimit-requests-remaining: 0`` and the time of the next one in the
+matching ``reset`` header. Answers are frequent and limits are rare, so headers are decoded only if a name is relevant.
 
-The gate before an endpoint: how much all model servers of a Gym send there at once, and from when on.
-
-Whoever sends goes through a door, one for each role (policy, judge, …). The gate lets in at most ``limit`` at a time;
-those who wait are let in by turns, a role after the other, so that no role starves another. An endpoint that asks for
-a pause (see ``rate_limits``) closes the gate for all roles. The gate is passed once an attempt: who waits for another
-attempt holds no place.
-
-``Turns`` decides and knows neither tasks nor clocks; ``Gate`` waits. An open gate without a limit need not be passed at
-all. Of answers it looks at the names of the headers, and at the rest only where a name is of interest.
+``Turns`` decides, without tasks or clocks; ``Gate`` waits. An open gate without a limit is not entered at all.
 """
 
 import asyncio
@@ -40,7 +35,7 @@ MAX_PAUSE_S: Final = 60.0
 OPENAI: Final = "x-ratelimit-remaining"
 ANTHROPIC: Final = "anthropic-ratelimit"
 _PREFIXES: Final = (OPENAI.encode(), ANTHROPIC.encode())
-# A number this large is a moment and not a duration, in seconds or in milliseconds since 1970.
+# A number this large is a point in time and not a duration, in seconds or in milliseconds since 1970.
 _EPOCH_S: Final = 1e9
 _EPOCH_MS: Final = 1e11
 _NUMBER: Final = re.compile(r"\d{1,15}(\.\d{1,15})?")
@@ -48,8 +43,8 @@ _DURATION: Final = re.compile(r"(?:{0}d)?(?:{0}h)?(?:{0}m)?(?:{0}s)?(?:{0}ms)?".
 _UNITS_S: Final = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 
 
-def speaks_of_limits(names: Iterable[bytes]) -> bool:
-    """Whether any of the headers of these names may say that nothing remains."""
+def mentions_limits(names: Iterable[bytes]) -> bool:
+    """Whether any header with one of these names can say that nothing remains."""
     return any(name.lower().startswith(_PREFIXES) for name in names)
 
 
@@ -59,9 +54,9 @@ def is_exhausted(raw_headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def pause_asked_for(status: int, headers: Mapping[str, str], now: datetime) -> float:
-    """Seconds for which nobody should ask, at most a minute; 0 if the answer says nothing of that kind.
+    """The pause that the answer asks for, in seconds and at most a minute; 0 if it asks for none.
 
-    An endpoint that names a time in ``Retry-After`` knows best; ``reset`` is when a limit is whole again.
+    ``Retry-After`` takes precedence, because ``reset`` is only the time at which the limit is fully restored.
     """
     asked = retry_after_seconds(headers, now) if status in BUSY else None
     if asked is None:
@@ -71,7 +66,7 @@ def pause_asked_for(status: int, headers: Mapping[str, str], now: datetime) -> f
 
 
 def reset_header(name: str) -> str:
-    """The header that says when there is more of what another header counts."""
+    """The name of the ``reset`` header that belongs to a ``remaining`` header."""
     return name.lower().replace("-remaining", "-reset", 1)
 
 
@@ -108,23 +103,23 @@ REMEMBERED: Final = 64
 
 
 class EndpointAnswer(Protocol):
-    """What a gate looks at."""
+    """The parts of an answer that a gate looks at."""
 
     @property
     def status(self) -> int:
-        """The status."""
+        """The HTTP status."""
 
     @property
     def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """The headers as they came."""
+        """The headers as received."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers decoded; names in any case."""
+        """The decoded headers, with case-insensitive names."""
 
 
 class Turns(Generic[Waiter]):
-    """Who may go when. Pure: times are passed in, and those who wait are tickets of any kind."""
+    """Decides who may enter and when. Pure: times are passed in, and waiters are any hashable objects."""
 
     __slots__ = ("_waiting", "busy", "closed_until", "limit")
 
@@ -132,32 +127,32 @@ class Turns(Generic[Waiter]):
         self.limit = limit
         self.busy = 0
         self.closed_until: float | None = None
-        # The role whose turn it is comes first; roles without tickets are not in it.
+        # The role whose turn is next comes first; roles without waiters are not listed.
         self._waiting: OrderedDict[str, OrderedDict[Waiter, None]] = OrderedDict()
 
     @property
     def has_waiting(self) -> bool:
-        """Whether anybody waits."""
+        """Whether there are waiters."""
         return bool(self._waiting)
 
     def restrict(self, limit: int | None) -> None:
-        """Take over a limit, unless there is a lower one."""
+        """Apply a limit, unless a lower one is set."""
         if limit is not None:
             self.limit = limit if self.limit is None else min(limit, self.limit)
 
     def enter(self, now: float) -> bool:
-        """Go in at once, if nobody was there before."""
+        """Enter at once if there is room and nobody is waiting."""
         if self._waiting or not self._has_room(now):
             return False
         self.busy += 1
         return True
 
     def wait(self, role: str, waiter: Waiter) -> None:
-        """Wait behind the others of the role."""
+        """Add a waiter behind the others of its role."""
         self._waiting.setdefault(role, OrderedDict())[waiter] = None
 
     def forget(self, role: str, waiter: Waiter) -> None:
-        """Wait no longer; nothing if the ticket's turn has come already."""
+        """Remove a waiter; does nothing if it has already been admitted."""
         waiters = self._waiting.get(role)
         if waiters is not None:
             waiters.pop(waiter, None)
@@ -165,7 +160,7 @@ class Turns(Generic[Waiter]):
                 del self._waiting[role]
 
     def admit(self, now: float) -> Waiter | None:
-        """Let the next one in, if there is one and the time has come."""
+        """Admit the next waiter, if there is one and there is room."""
         if not self._waiting or not self._has_room(now):
             return None
         role, waiters = next(iter(self._waiting.items()))
@@ -178,11 +173,11 @@ class Turns(Generic[Waiter]):
         return waiter
 
     def leave(self) -> None:
-        """Give a place back."""
+        """Give up a place."""
         self.busy -= 1
 
     def close(self, until: float) -> None:
-        """Let nobody in before this time, or before a later one that was said earlier."""
+        """Admit nobody before this time, or before a later time set earlier."""
         self.closed_until = until if self.closed_until is None else max(until, self.closed_until)
 
     def _has_room(self, now: float) -> bool:
@@ -194,39 +189,39 @@ class Turns(Generic[Waiter]):
 
 
 class Gate:
-    """One endpoint's gate; all who wait at it share an event loop."""
+    """The gate of one endpoint. All its waiters must share an event loop."""
 
     def __init__(self, endpoint: str) -> None:
         self.turns: Turns[asyncio.Future[None]] = Turns()
         self.pauses = 0
         self._endpoint = endpoint
-        # An endpoint sends the same headers again and again: whether they speak of limits, by their names.
-        self._speaks: dict[tuple[bytes, ...], bool] = {}
+        # An endpoint sends the same headers again and again, so the result is looked up by their names.
+        self._mentions: dict[tuple[bytes, ...], bool] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self) -> bool:
-        """Go in at once if possible; otherwise ``wait``."""
+        """Enter at once if possible; if this returns False, ``wait``."""
         return self.turns.enter(time.monotonic())
 
     async def wait(self, role: str) -> None:
-        """Go in when it is our turn."""
+        """Enter when it is our turn."""
         waiter = asyncio.get_running_loop().create_future()
         self.turns.wait(role, waiter)
         self._admit()
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # its turn came at the same moment
+            if not waiter.cancelled():  # it was admitted at the same moment
                 self.leave()
             self.turns.forget(role, waiter)
             self._set_timer()
             raise
 
     def leave(self) -> None:
-        """Come out again."""
+        """Give up the place, and admit others."""
         self.turns.leave()
         if self.turns.has_waiting:
-            # Not now: the answer that was brought along may ask for a pause.
+            # Not immediately, because the answer has not been looked at yet and may ask for a pause.
             asyncio.get_running_loop().call_soon(self._admit)
 
     def note_answer(self, answer: EndpointAnswer) -> None:
@@ -240,12 +235,12 @@ class Gate:
 
     def _is_exhausted(self, raw_headers: tuple[tuple[bytes, bytes], ...]) -> bool:
         names = tuple(map(NAME, raw_headers))
-        speaks = self._speaks.get(names)
-        if speaks is None:
-            speaks = speaks_of_limits(names)
-            if len(self._speaks) < REMEMBERED:
-                self._speaks[names] = speaks
-        return speaks and is_exhausted(raw_headers)
+        mentions = self._mentions.get(names)
+        if mentions is None:
+            mentions = mentions_limits(names)
+            if len(self._mentions) < REMEMBERED:
+                self._mentions[names] = mentions
+        return mentions and is_exhausted(raw_headers)
 
     def _admit(self) -> None:
         now = time.monotonic()
@@ -257,7 +252,7 @@ class Gate:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Wake up when the gate opens, if anybody waits for that."""
+        """Wake up when the gate opens, if there are waiters."""
         until = self.turns.closed_until if self.turns.has_waiting else None
         if until is None and self._timer is not None:
             self._timer.cancel()
@@ -273,11 +268,11 @@ class Gate:
     def _count_pause(self, seconds: float) -> None:
         self.pauses += 1
         if self.pauses == 10 ** (len(str(self.pauses)) - 1):
-            logger.warning("%s: pause %d for all requests, %.3g s, as it asks", self._endpoint, self.pauses, seconds)
+            logger.warning("%s asks for a pause of %.3g s (pause %d)", self._endpoint, seconds, self.pauses)
 
 
 class Door:
-    """The way of one role through a gate."""
+    """The entrance of one role to a gate."""
 
     __slots__ = ("_turns", "gate", "leave", "note_answer", "role")
 
@@ -286,28 +281,28 @@ class Door:
         self.role = role
         self._turns = gate.turns
         self.leave: Final = gate.leave
-        # To be called right after leaving, before anything else can happen.
+        # Must be called right after leaving, without an await in between.
         self.note_answer: Final = gate.note_answer
 
     @property
     def is_free(self) -> bool:
-        """Whether there is nothing to observe: anybody may go in uncounted, and need not leave."""
+        """Whether there is neither a limit nor a pause, so that requests need not enter and leave."""
         return self._turns.limit is None and self._turns.closed_until is None
 
     async def enter(self) -> None:
-        """Go in, when it is our turn."""
+        """Enter when it is our turn."""
         if not self.gate.enter():
             await self.gate.wait(self.role)
 
 
 class Gates:
-    """The gates of a Gym: one for each endpoint, made when it is first asked for."""
+    """The gates of a Gym: one for each endpoint, created on first use."""
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
 
     def door(self, base_url: str, role: str, *, limit: int | None = None) -> Door:
-        """A role's door to the endpoint of a URL; of all limits that are given for an endpoint the lowest counts."""
+        """A role's door to the endpoint of a URL. If several limits are given for an endpoint, the lowest applies."""
         endpoint = origin(base_url)
         gate = self._gates.setdefault(endpoint, Gate(endpoint))
         gate.turns.restrict(limit)
@@ -315,16 +310,16 @@ class Gates:
 
 
 def origin(base_url: str) -> str:
-    """What URLs of an endpoint have in common: scheme, host and port. No login, so it can be shown."""
+    """The scheme, host and port of an endpoint, without a login, so it can be shown."""
     try:
         url = URL(base_url)
-        # Older releases of yarl leave capitals and the usual port as they are.
+        # Older releases of yarl keep capitals and the default port.
         return str(url.with_port(None).origin() if url.is_default_port() else url.origin()).lower()
     except ValueError:
-        return base_url.rpartition("@")[2]  # nothing can be sent there; whoever tries will say so
+        return base_url.rpartition("@")[2]  # not a valid address; sending a request will report that
 
 
 def gates_of(client: object) -> Gates:
-    """The gates that a server's client brings along; a server without a Gym has its own."""
+    """The gates of a server's client; a server outside a Gym has its own."""
     gates = getattr(client, "gates", None)
     return gates if isinstance(gates, Gates) else Gates()

@@ -1,9 +1,9 @@
-"""Which weights a model server answers with, and who may change them while it runs.
+"""The version of a model server's weights, and the routes that change them while it runs.
 
-A trainer sends new weights, or has others send them, and the version goes up. Every turn records the version that it
-began with. A paused server takes requests and keeps them waiting; those that have begun are not disturbed. Weights
-decide what every rollout is made of, so only callers who hold ``weights_token`` may touch them; a server without one
-has no such routes.
+A trainer sends new weights, or has them sent, and the version goes up. Every turn records the version that it began
+with. A paused server accepts requests and keeps them waiting; requests that have begun are not disturbed. Weights
+determine every rollout, so only callers with ``weights_token`` may change them; a server without a token does not have
+these routes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ RESUME_PATH = "/resume"
 
 
 class PolicyState(BaseModel):
-    """What ``GET /weights`` tells: the version, and how many turns are being answered."""
+    """The answer of ``GET /weights``: the version, and how many turns are being answered."""
 
     version: int
     paused: bool
@@ -43,12 +43,12 @@ class Policy:
 
     @property
     def state(self) -> PolicyState:
-        """How things are."""
+        """The current state, for ``GET /weights``."""
         return PolicyState(version=self.version, paused=not self._open.is_set(), in_flight=self._in_flight)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[int]:
-        """Answer one request; gives the version that it begins with. Waits while the server is paused."""
+        """Surround the answering of one request, and give the version that it begins with. Waits during a pause."""
         await self._open.wait()
         self._in_flight += 1
         self._idle.clear()
@@ -61,7 +61,7 @@ class Policy:
 
     @asynccontextmanager
     async def change(self, version: int | None) -> AsyncIterator[int]:
-        """Change the weights, one change at a time; the version counts once it has succeeded."""
+        """Change the weights, one change at a time. The version goes up only if the change succeeds."""
         async with self._changing:
             following = self.version + 1 if version is None else version
             if following <= self.version:
@@ -71,7 +71,7 @@ class Policy:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """Wait until nothing is being answered. If what follows fails, the server stays paused."""
+        """Pause until nothing is being answered. If the block fails, the server stays paused."""
         was_open = self._open.is_set()
         self.pause()
         await self._idle.wait()
@@ -80,22 +80,22 @@ class Policy:
             self.resume()
 
     def pause(self) -> None:
-        """Let requests wait from now on."""
+        """Keep new requests waiting."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Answer again."""
+        """Answer requests again."""
         self._open.set()
 
     def guard(self, authorization: Annotated[str, Header()] = "") -> None:
-        """Let nobody through but those who hold the token."""
+        """Refuse callers without the token."""
         if not secrets.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
             raise HTTPException(
-                401, "weights_token of this server is needed: send Authorization: Bearer <weights_token>"
+                401, "the weights_token of this server is required: send Authorization: Bearer <weights_token>"
             )
 
     def add_routes(self, app: FastAPI, update: Callable[..., Awaitable[Any]]) -> None:
-        """Offer the routes; ``update`` answers ``POST /weights``."""
+        """Add the routes; ``update`` answers ``POST /weights``."""
         guarded = [Depends(self.guard)]
         app.post(WEIGHTS_PATH, dependencies=guarded)(update)
         app.get(WEIGHTS_PATH, dependencies=guarded)(self._show)
@@ -106,7 +106,7 @@ class Policy:
         return self.state
 
     async def _pause(self, *, drain: bool = False) -> PolicyState:
-        """Pause; with ``drain``, answer only when nothing is in flight any more."""
+        """Pause; with ``drain``, answer once no request is in flight."""
         self.pause()
         if drain:
             await self._idle.wait()

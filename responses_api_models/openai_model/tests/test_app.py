@@ -340,7 +340,7 @@ async def test_call_ids_that_repeat_are_told_apart(caplog: pytest.LogCaptureFixt
         got = [await post(server, "/v1/responses", {"input": "hi"}) for _ in range(2)]
 
         assert [item["call_id"] for item in got[0].json()["output"]] == ["c", "c_2", "c_3"]
-        assert caplog.text.count("call ids that repeat") == 1
+        assert caplog.text.count("repeated call ids") == 1
 
 
 async def test_usage_that_cannot_be_true_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,8 +388,8 @@ async def test_a_streamed_chat_is_read_as_a_whole_one() -> None:
     ("answer", "kind", "words"),
     [
         (stream(chunk(content="h")), "invalid_response", "a stream that broke off after 1 events"),
-        (stream(b"data: {nonsense"), "invalid_response", "an event that is no JSON object"),
-        (stream({"choices": [{"delta": 3}]}), "invalid_response", "an event of another shape"),
+        (stream(b"data: {nonsense"), "invalid_response", "an event that is not a JSON object"),
+        (stream({"choices": [{"delta": 3}]}), "invalid_response", "an event of an unexpected form"),
         (stream(chunk(content="h"), error("overloaded")), "model_error", "overloaded"),
         (reply({"object": "error", "message": "no room", "code": 500}), "model_error", "no room"),
         (reply(COMPLETION | {"choices": []}), "invalid_response", "without choices"),

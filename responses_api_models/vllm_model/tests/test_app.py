@@ -626,7 +626,7 @@ async def test_odd_answers_are_used_and_noted_once(caplog: pytest.LogCaptureFixt
 
             assert [item["call_id"] for item in got["output"][1:]] == ["c", "c_2"]
             assert got["usage"] is None
-        assert caplog.text.count("call ids that repeat") == caplog.text.count("negative numbers") == 1
+        assert caplog.text.count("repeated call ids") == caplog.text.count("negative numbers") == 1
 
 
 async def test_anthropics_protocol_is_spoken_too() -> None:

@@ -28,7 +28,7 @@ def test_an_address_that_nothing_can_be_sent_to_is_a_configuration_error(base_ur
 
 @pytest.mark.parametrize("base_url", ["http://me:secret@host/v1", "https://secret@host/v1"])
 def test_a_login_beside_a_key_is_a_configuration_error_that_shows_neither(base_url: str) -> None:
-    with pytest.raises(ConfigError, match="is given with a login, and an API key is set as well") as error:
+    with pytest.raises(ConfigError, match="contains a login, but an API key is set as well") as error:
         check_endpoint(base_url, setting="base_url", has_key=True)
     assert "secret" not in str(error.value)
 

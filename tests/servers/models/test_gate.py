@@ -23,11 +23,11 @@ from nemo_gym.servers.models.gate import (
     Turns,
     gates_of,
     is_exhausted,
+    mentions_limits,
     origin,
     pause_asked_for,
     reset_header,
     seconds_until,
-    speaks_of_limits,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -126,9 +126,9 @@ def test_the_pause_that_an_answer_asks_for(status: int, headers: dict[str, str],
 
 
 def test_names_tell_whether_limits_are_spoken_of() -> None:
-    assert not speaks_of_limits([b"Content-Type", b"Date", b"x-ratelimit-limit-requests", b"Retry-After"])
-    assert speaks_of_limits([b"Date", b"X-RateLimit-Remaining-Tokens"])
-    assert speaks_of_limits([b"Date", b"ANTHROPIC-RATELIMIT-TOKENS-REMAINING"])
+    assert not mentions_limits([b"Content-Type", b"Date", b"x-ratelimit-limit-requests", b"Retry-After"])
+    assert mentions_limits([b"Date", b"X-RateLimit-Remaining-Tokens"])
+    assert mentions_limits([b"Date", b"ANTHROPIC-RATELIMIT-TOKENS-REMAINING"])
 
 
 def test_only_a_header_that_says_zero_is_worth_a_closer_look() -> None:
@@ -494,8 +494,8 @@ async def test_pauses_are_counted_and_logged_without_a_flood(caplog: pytest.LogC
 
     assert gate.pauses == 20
     assert caplog.messages == [
-        "https://host: pause 1 for all requests, 7 s, as it asks",
-        "https://host: pause 10 for all requests, 7 s, as it asks",
+        "https://host asks for a pause of 7 s (pause 1)",
+        "https://host asks for a pause of 7 s (pause 10)",
     ]
 
 

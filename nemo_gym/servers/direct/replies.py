@@ -86,7 +86,7 @@ class DirectAnswer(NamedTuple):
 
 
 class Call:
-    """One call of a handler; ``http`` is its scope and ``receive`` if it came over HTTP. Its session is opened when needed."""
+    """One call of a handler. ``http`` is what ASGI gave if it came over HTTP. Its session is opened when needed."""
 
     __slots__ = ("_session", "body", "cookies", "http", "method", "path", "session_cookies")
 

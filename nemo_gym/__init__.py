@@ -16,7 +16,7 @@ WORKING_DIR = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else Path.c
 CACHE_DIR = WORKING_DIR / "cache"
 RESULTS_DIR = WORKING_DIR / "results"
 
-# What people import from the package itself. Importing the package loads none of it.
+# Names that people import from the package itself. They are loaded on first use, so importing the package stays cheap.
 _EXPORTS: Final = {
     "base_resources_server": (
         "BaseMultiRewardVerifyResponse BaseResourcesServer BaseResourcesServerConfig BaseRunRequest "

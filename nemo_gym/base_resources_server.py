@@ -100,7 +100,7 @@ class BaseRunRequest(BaseModel):
 
 
 class BaseVerifyRequest(BaseRunRequest):
-    """A task and what the agent made of it."""
+    """A task and the agent's response to it."""
 
     response: NeMoGymResponse
 
@@ -112,7 +112,7 @@ class BaseVerifyResponse(BaseVerifyRequest):
 
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
-    """A finished rollout whose reward is made of several; ``reward`` stays the one number that is trained on."""
+    """A finished rollout with several rewards; ``reward`` remains the one number that is trained on."""
 
     reward_components: dict[str, float]
 
@@ -162,14 +162,14 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         """Choose the tools that are offered over MCP; ``harvested`` are those of the routes.
 
         If the app has a route such as ``/{name}``, ``catchall(name, description, input_schema)`` makes a tool that this
-        route answers; else it is None.
+        route answers; otherwise it is None.
         """
-        del catchall  # its tools are known to the author alone
+        del catchall  # only the author knows its tools
         return harvested
 
     def mcp_allowed_tools_for_session(self, seed_body: dict[str, Any]) -> Iterable[str] | None:
-        """The names of the tools that one rollout may use over MCP, by the body of ``/seed_session``; None for all."""
-        del seed_body  # for servers whose tasks differ in their tools
+        """The names of the tools that a rollout may use over MCP, given its ``/seed_session`` body; None for all."""
+        del seed_body  # for servers whose tasks have different tools
         return None
 
     def build_mcp_session_metadata(self, request: Request, allowed: Iterable[str] | None = None) -> MCPServerMetadata:
@@ -185,11 +185,11 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
 
     async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:
         """Prepare the state of one rollout; called before anything else."""
-        del body  # for servers that keep state
+        del body  # for servers with state
         return BaseSeedSessionResponse()
 
     async def get_reverify_mode(self) -> dict[str, ReverifyMode]:
-        """Say whether saved rollouts can be scored again; ``ng_reverify`` asks."""
+        """Tell ``ng_reverify`` whether saved rollouts can be scored again."""
         return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE)}
 
     @abstractmethod
@@ -203,7 +203,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
 
 
 class MCPResourcesServer(SimpleResourcesServer):
-    """A resources server whose MCP tools are its methods marked with ``gym_tool``; its routes are not offered."""
+    """A resources server whose MCP tools are the methods marked with ``gym_tool``, not its routes."""
 
     def _offers_mcp(self) -> bool:
         return True
@@ -214,13 +214,13 @@ class MCPResourcesServer(SimpleResourcesServer):
                 f"{self.config.name}: expose_tools_over_mcp is for servers whose tools are routes",
                 hint="remove the key: the methods marked with gym_tool are offered without it",
             )
-        del app  # whose routes are no tools here
+        del app  # its routes are not tools here
         server = function_server(self.config.name)
         self.register_mcp_tools(server)
         return server
 
     def register_mcp_tools(self, mcp: Any) -> None:
-        """Give the marked methods to the server of the ``mcp`` package; override to add functions with ``mcp.tool``."""
+        """Register the marked methods with the server of the ``mcp`` package; override it to add functions."""
         for tool in marked_tools(self, self.require_mcp_session_id):
             mcp.tool(name=tool.__name__, description=inspect.getdoc(tool) or "")(tool)
 

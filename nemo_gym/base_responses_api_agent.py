@@ -1,4 +1,4 @@
-"""Front door: the base of every agent server (it takes a task, talks to the model and the tools, and has it scored)."""
+"""Front door: the base of every agent server, which takes a task, calls the model and tools, and has it scored."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return app
 
     def run_handler(self) -> Callable[..., Any]:
-        """What answers ``/run``; an agent that can answer more cheaply than by a model says so here."""
+        """The handler of ``/run``; an agent can return a cheaper one than ``run`` here."""
         return self.run
 
     @abstractmethod
@@ -74,7 +74,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return rollout_path_prefix(current_rollout_id()) + url_path
 
     def base_url_for_run(self, base_url: str, body: Any) -> str:
-        """An address under which every call is part of the rollout in ``body``; also given a server's name."""
+        """An address under which every call is part of the rollout in ``body``. Accepts a server's name too."""
         if "://" not in base_url:
             base_url = get_server_url(base_url)
         return apply_rollout_prefix(base_url, self.rollout_id_from_run(body))

@@ -1,4 +1,4 @@
-"""Front door: the base of every model server (an adapter to something that generates)."""
+"""Front door: the base of every model server, which is an adapter to a model."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
 
 
 class BaseResponsesAPIModel(BaseServer):
-    """A server that generates."""
+    """A server that generates responses."""
 
     config: BaseResponsesAPIModelConfig
 
@@ -57,11 +57,11 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return app
 
     def responses_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/responses``; a server that can answer more cheaply than by a model says so here."""
+        """The handler of ``/v1/responses``; a server can return a cheaper one than ``responses`` here."""
         return self.responses
 
     def chat_completions_handler(self) -> Callable[..., Any]:
-        """What answers ``/v1/chat/completions``, in the same way."""
+        """The handler of ``/v1/chat/completions``, which can be replaced in the same way."""
         return self.chat_completions
 
     @abstractmethod
@@ -75,7 +75,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         """Answer one Responses API request."""
 
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
-        """Answer one request of Anthropic's Messages API, by way of ``responses``."""
+        """Answer one request of Anthropic's Messages API through ``responses``."""
         cached = self._cached_calls
         responses = self.responses if cached is None else cached.wrap_typed(self.responses, NeMoGymResponse)
         return await answer_messages(responses, request, body)

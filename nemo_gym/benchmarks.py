@@ -1,7 +1,7 @@
-"""Front door: the benchmarks that are found here and in the installation, and preparing their data.
+"""Front door: finds benchmarks, here and in the installation, and prepares their data.
 
 A benchmark is a folder ``benchmarks/<name>/`` with a ``config.yaml`` that gives one agent a dataset of
-``type: benchmark``, and a script whose ``prepare()`` makes the data and returns where it is.
+``type: benchmark``, and a script whose ``prepare()`` writes the data and returns its path.
 """
 
 import importlib.util
@@ -42,12 +42,12 @@ class BenchmarkConfig:
 
     @property
     def num_repeats(self) -> int:
-        """How often the published protocol takes each task."""
+        """How often the published protocol runs each task."""
         return self.dataset.num_repeats
 
 
 def discover_benchmarks(root: Path | None = None) -> dict[str, BenchmarkConfig]:
-    """Every benchmark by its name. One whose configuration is broken is reported in the log and left out."""
+    """All benchmarks by name. A benchmark with an invalid configuration is logged and left out."""
     found: dict[str, BenchmarkConfig] = {}
     for folder in [root] if root else [Path.cwd() / "benchmarks", BENCHMARKS_DIR]:
         for path in sorted(folder.glob("**/config.yaml")):
@@ -73,7 +73,7 @@ def _read_benchmark(name: str, path: Path) -> BenchmarkConfig | None:
 
 
 def benchmarks_in(name: str, path: Path, config: DictConfig) -> Iterator[BenchmarkConfig]:
-    """The benchmarks that a configuration holds: one for each agent with a dataset of that type."""
+    """The benchmarks in a configuration: one for each agent with a benchmark dataset."""
     servers = [server for block in blocks(config) if (server := maybe_get_server_instance_config(*block)[0])]
     for agent in servers:
         datasets = [d for d in agent.datasets or [] if isinstance(d, BenchmarkDatasetConfig)]
@@ -81,14 +81,14 @@ def benchmarks_in(name: str, path: Path, config: DictConfig) -> Iterator[Benchma
             names = ", ".join(dataset.name for dataset in datasets)
             raise ConfigError(
                 f"agent '{agent.name}' has {len(datasets)} benchmark datasets ({names})",
-                hint="give each benchmark an agent of its own; _inherit_from makes that short",
+                hint="give each benchmark its own agent; _inherit_from keeps that short",
             )
         for dataset in datasets:
             yield BenchmarkConfig(name, path, agent.name, dataset, _domain(agent, servers))
 
 
 def _domain(agent: ServerInstanceConfig, servers: list[ServerInstanceConfig]) -> str | None:
-    """The domain of the resources server that the agent refers to, or else of the first one."""
+    """The domain of the resources server that the agent refers to, otherwise that of the first one."""
     settings = agent.get_inner_run_server_config_dict()
     referred = {reference.name for value in settings.values() if (reference := is_server_ref(value))}
     domains = {
@@ -100,7 +100,7 @@ def _domain(agent: ServerInstanceConfig, servers: list[ServerInstanceConfig]) ->
 
 
 def prepare_benchmarks(config: DictConfig, *, use_cached: bool = False, processes: int = 1) -> dict[str, Path]:
-    """Run the preparation of every benchmark that a configuration holds; where the data of each agent is."""
+    """Prepare every benchmark in a configuration; returns the path of each agent's data."""
     wanted = {found.agent_name: found.dataset for found in benchmarks_in("", Path(), config)}
     if not wanted:
         raise ConfigError(
@@ -133,12 +133,12 @@ def _prepare(dataset: BenchmarkDatasetConfig) -> None:
     spec.loader.exec_module(module)
     prepare = getattr(module, "prepare", None)
     if not callable(prepare):
-        raise ConfigError(f"{script} has no function prepare()", hint="it makes the data and returns its path")
+        raise ConfigError(f"{script} has no function prepare()", hint="it must write the data and return its path")
     logger.info("Preparing benchmark %s", dataset.name)
     made = Path(prepare()).absolute()
     if made not in (Path(dataset.jsonl_fpath).absolute(), PARENT_DIR / dataset.jsonl_fpath):
         raise ConfigError(
-            f"benchmark {dataset.name}: prepare() made {made}, but jsonl_fpath is {dataset.jsonl_fpath}",
+            f"benchmark {dataset.name}: prepare() wrote {made}, but jsonl_fpath is {dataset.jsonl_fpath}",
             hint="make both the same path",
         )
     if not made.is_file():

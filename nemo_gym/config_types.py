@@ -94,16 +94,16 @@ __all__ = [
 class BaseNeMoGymCLIConfig(BaseModel):
     """The parameters of a command: the base of every command's configuration class.
 
-    It is a plain model that ignores keys it does not know, so that it can be filled from the whole configuration.
-    Printing help when help is asked for is the command line's business, not this class's.
+    It ignores unknown keys, so that it can be filled from the whole configuration. Help is printed by the command line,
+    not by this class.
     """
 
-    # Commands have many parameters, and a process builds the validators of one command.
+    # Commands have many parameters, and a process needs the validators of only one command.
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
 class WANDBConfig(BaseModel):
-    """Where a run is logged on Weights & Biases. Only all three together have an effect."""
+    """Where a run is logged on Weights & Biases. The keys have an effect only if all three are set."""
 
     wandb_project: str | None = None
     wandb_name: str | None = None

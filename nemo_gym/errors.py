@@ -3,16 +3,16 @@
     Exception
     ├── ConfigError                        the user can fix it: what is wrong, where, and what to do
     │   ├── ConfigPathNotFoundError        (FileNotFoundError)  a file that was named does not exist
-    │   ├── MalformedConfigPathsError      (ValueError)         ``config_paths`` is no list of strings
+    │   ├── MalformedConfigPathsError      (ValueError)         ``config_paths`` is not a list of strings
     │   ├── ConfigMissingValuesError       (ValueError)         values left as ``???``
-    │   ├── ServerRefNotFoundError         (ValueError)         a reference to a server that no file defines
-    │   ├── InheritPathNotFoundError       (ValueError)         ``_inherit_from`` / ``_copy`` of nothing
-    │   ├── DeleteKeyNotFoundError         (KeyError)           ``_delete_key`` of a key that is not there
+    │   ├── ServerRefNotFoundError         (ValueError)         a reference to an undefined server
+    │   ├── InheritPathNotFoundError       (ValueError)         ``_inherit_from`` / ``_copy`` of a missing key
+    │   ├── DeleteKeyNotFoundError         (KeyError)           ``_delete_key`` of a missing key
     │   ├── NoServerInstancesError         (ValueError)         nothing to run
-    │   └── AlmostServerError              (ValueError)         meant as a server, but not a valid one
-    └── RolloutError                       one rollout went wrong: it is recorded as data, its siblings go on
+    │   └── AlmostServerError              (ValueError)         meant to be a server, but not valid
+    └── RolloutError                       one rollout failed: it is recorded as data, the others continue
 
-Anything else that escapes is a bug and is allowed to crash. ``Exit`` is what each way to end means to a shell.
+Any other exception is a bug and ends the program. ``Exit`` lists the exit codes of commands.
 """
 
 import difflib
@@ -26,7 +26,7 @@ class Exit(IntEnum):
     OK = 0
     ERROR = 1  # a mistake in the configuration
     USAGE = 2  # a mistake on the command line
-    FAILURES = 3  # done, but not everything is there
+    FAILURES = 3  # finished, but some rollouts failed
     INTERRUPTED = 130
 
 
@@ -43,7 +43,7 @@ class ConfigError(Exception):
 
 
 class ConfigPathNotFoundError(ConfigError, FileNotFoundError):
-    """A file that a command or configuration names does not exist. The message lists where it was looked for."""
+    """A file named by a command or configuration does not exist. The message lists where it was looked for."""
 
 
 class MalformedConfigPathsError(ConfigError, ValueError):
@@ -63,7 +63,7 @@ class InheritPathNotFoundError(ConfigError, ValueError):
 
 
 class DeleteKeyNotFoundError(ConfigError, KeyError):
-    """A ``_delete_key`` names a key that is neither there nor inherited."""
+    """A ``_delete_key`` names a key that is neither defined there nor inherited."""
 
 
 class NoServerInstancesError(ConfigError, ValueError):
@@ -71,7 +71,7 @@ class NoServerInstancesError(ConfigError, ValueError):
 
 
 class AlmostServerError(ConfigError, ValueError):
-    """A block is meant as a server but does not validate as one."""
+    """A block is meant to be a server but is not valid."""
 
 
 class RolloutError(Exception):
@@ -79,12 +79,12 @@ class RolloutError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that look like the given one, the most similar first."""
+    """Up to three known names that resemble the given one, the most similar first."""
     return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, available: str) -> str:
-    """A sentence that names the nearest candidates or, when nothing is near, all of them."""
+    """A sentence that names the most similar candidates or, if none is similar, all of them."""
     candidates = sorted(known)
     if near := nearest(name, candidates):
         return f"Did you mean: {' or '.join(map(repr, near))}?"

@@ -1,7 +1,7 @@
-"""The configuration of this process: read once, then the same for everybody.
+"""The configuration of this process, which is read once and then shared.
 
 This front door is the only place below the command line that reads ``sys.argv`` and the environment for the
-configuration, and it holds the one process-wide cache. Everything it does is done by ``nemo_gym.config``.
+configuration, and it holds the one process-wide cache. The work is done in ``nemo_gym.config``.
 """
 
 import importlib
@@ -104,7 +104,7 @@ def _no_model() -> DictConfig:
 
 
 class GlobalConfigDictParserConfig(BaseModel):
-    """What the configuration is made of, apart from the files that it names."""
+    """The sources of the configuration, apart from the files that it names."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -116,7 +116,7 @@ class GlobalConfigDictParserConfig(BaseModel):
     skip_load_from_cli: bool = False
     skip_load_from_dotenv: bool = False
     hide_secrets: bool = False
-    # The command line, when it is not what ``sys.argv`` holds.
+    # The command line, if it is not ``sys.argv``.
     overrides: list[str] | None = None
 
 
@@ -130,7 +130,7 @@ class GlobalConfigDictParser:
         return _masked(config) if wanted.hide_secrets else config
 
     def parse_sources(self, wanted: GlobalConfigDictParserConfig) -> ParsedConfig:
-        """The configuration, and what its sources know: for commands that check their parameters."""
+        """The configuration and the keys of its sources, for commands that check their parameters."""
         arguments = sys.argv[1:] if wanted.overrides is None else wanted.overrides
         return parse_config(
             [] if wanted.skip_load_from_cli else arguments,
@@ -146,7 +146,7 @@ class _Cache:
 def get_global_config_dict(parser_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
     """The configuration of this process: built at the first call, then always the same object.
 
-    A child of a run gets it ready-made in an environment variable and takes it as it is.
+    A child process of a run gets the finished configuration in an environment variable.
     """
     if _Cache.config is None:
         wanted = parser_config or GlobalConfigDictParserConfig()
@@ -157,17 +157,17 @@ def get_global_config_dict(parser_config: GlobalConfigDictParserConfig | None = 
 
 
 def set_global_config_dict(config: DictConfig) -> None:
-    """Make a configuration that was built elsewhere the one of this process."""
+    """Make a configuration that was built elsewhere the configuration of this process."""
     _Cache.config = config
 
 
 def reset_global_config() -> None:
-    """Forget the configuration of this process, so that the next call builds it anew."""
+    """Forget the configuration of this process, so that the next call builds it again."""
     _Cache.config = None
 
 
 def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path: str) -> DictConfig:
-    """The settings of a server: what stands under its type and implementation."""
+    """The settings of a server: the block below its type and implementation."""
     block = global_config_dict.get(top_level_path)
     if not isinstance(block, DictConfig):
         known = [name for name, candidate in blocks(global_config_dict) if is_almost_server(candidate)]
@@ -187,7 +187,7 @@ def find_open_port(
     port_range_low: int = keys.DEFAULT_PORT_RANGE[0],
     port_range_high: int = keys.DEFAULT_PORT_RANGE[1],
 ) -> int:
-    """A random port in the range that nobody listens on and that is not disallowed."""
+    """A random free port in the range that is not disallowed."""
     return addresses.find_open_port(disallowed_ports, low=port_range_low, high=port_range_high)
 
 
@@ -198,7 +198,7 @@ def get_hf_token() -> str | None:
 
 
 def get_wandb_run() -> Any:
-    """The Weights & Biases run that the configuration asks for, started if need be; None if it asks for none."""
+    """The Weights & Biases run that the configuration asks for, started now if necessary; None if it asks for none."""
     config = get_global_config_dict()
     wanted = WANDBConfig.model_validate({name: config.get(name) for name in WANDBConfig.model_fields})
     given = {name: getattr(wanted, name) for name in ("wandb_project", "wandb_name", "wandb_api_key")}

@@ -1,11 +1,11 @@
-"""Front door: models that score, for verifiers that cannot decide by themselves.
+"""Front door: model judges, for verifiers that can't decide by themselves.
 
     self._judge = Judge(self.config.judge, self.server_client)
     verdict = await self._judge.ask(question=…, expected=…, answer=…)
 
-A ``JudgeConfig`` says what the judge is asked and how its words become a score; a ``Judge`` asks. A verifier that puts
-its own questions uses ``call_judge``. A judge that cannot be reached, or whose answer cannot be read, is a
-``JudgeError``: the rollout fails and is tried again. It never becomes a reward of 0.
+A ``JudgeConfig`` says what the judge is asked and how its answer becomes a score; a ``Judge`` asks. A verifier that
+writes its own questions uses ``call_judge``. A judge that can't be reached, or whose answer can't be read, raises a
+``JudgeError``: the rollout fails and is tried again. A failed judge never becomes a reward of 0.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ __all__ = [
 
 
 class SwapCheck(BaseModel):
-    """Ask a second time with two fields swapped: a judge that prefers a place and not an answer contradicts itself."""
+    """Ask again with two fields swapped: a judge that prefers a position rather than an answer contradicts itself."""
 
     model_config = ConfigDict(extra="forbid")
 
     fields: tuple[str, str]
-    labels: dict[str, str] = Field(default_factory=dict)  # what a label means when swapped; itself unless listed
+    labels: dict[str, str] = Field(default_factory=dict)  # what a label means when swapped; the same if not listed
     on_disagreement: Literal["lowest", "mean", "error"] = "lowest"
 
     def swapped(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class SwapCheck(BaseModel):
 
 
 class JudgeConfig(BaseModel):
-    """Which model judges, what it is asked, how its words become a score, and how much it may be asked at once."""
+    """Which model judges, what it is asked, how its answer becomes a score, and how many requests run at once."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -94,25 +94,25 @@ class JudgeConfig(BaseModel):
 
     @property
     def fields(self) -> set[str]:
-        """What has to be known to ask."""
+        """The names of all values that the templates need."""
         return fields_of(self.prompt) | fields_of(self.system or "")
 
     def messages(self, values: Mapping[str, Any]) -> list[dict[str, str]]:
-        """The question as a conversation. What a value contains is inserted as it is."""
+        """The question as a conversation. Values are inserted unchanged."""
         system = [{"role": "system", "content": self.system.format_map(values)}] if self.system is not None else []
         return [*system, {"role": "user", "content": self.prompt.format_map(values)}]
 
     def label_in(self, text: str) -> str | None:
-        """The label that a text ends up with, or None."""
+        """The last label in a text, or None."""
         if self.pattern is not None:
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
-        # The longest first, so that a label is not taken for one that is part of it.
+        # The longest label first, so that it is not taken for a shorter one inside it.
         names = sorted(self.labels, key=len, reverse=True)
         either = "|".join(f"{_edge(name[:1])}{re.escape(name)}{_edge(name[-1:])}" for name in names)
         return self._known(re.findall(either, text, re.IGNORECASE))
 
     def _known(self, found: list[str]) -> str | None:
-        """The label that was found last, however its letters were written."""
+        """The label that was found last, ignoring case."""
         if not found:
             return None
         last = found[-1].strip()
@@ -122,7 +122,7 @@ class JudgeConfig(BaseModel):
 
 
 class Verdict(NamedTuple):
-    """What a judge decided. If it was asked in both orders and contradicted itself, ``label`` is its first word."""
+    """A judge's decision. If it was asked in both orders and contradicted itself, ``label`` is its first answer."""
 
     label: str
     score: float
@@ -135,7 +135,7 @@ def fields_of(template: str) -> set[str]:
     found = [(name, form or "") for _, name, form, _ in Formatter().parse(template) if name is not None]
     names = {name for name, _ in found}
     if odd := [name for name, form in found if not name.isidentifier() or "{" in form]:
-        raise ValueError(f"{{{odd[0]}}} is no field: a field is a name in braces; braces meant literally are doubled")
+        raise ValueError(f"{{{odd[0]}}} is not a field: a field is a name in braces; literal braces are doubled")
     return names
 
 
@@ -153,7 +153,7 @@ def settle(config: JudgeConfig, first: Verdict, second: Verdict) -> Verdict | No
 
 
 def _chosen(match: re.Match[str]) -> str:
-    """What a pattern is after: its group ``label``, else its first group, else all of it."""
+    """The relevant part of a match: the group ``label``, otherwise the first group, otherwise all of it."""
     named = match.groupdict().get("label")
     return named if named is not None else (match[1] if match.re.groups and match[1] is not None else match[0])
 
@@ -169,7 +169,7 @@ SHOWN: Final = 300
 
 
 class JudgeError(RolloutError):
-    """There is no verdict. Its headers tell every server in between what kind of failure this is."""
+    """There is no verdict. The headers tell every server in between what kind of failure this is."""
 
     def __init__(self, message: str, *, retry_after: str | None = None) -> None:
         super().__init__(message)
@@ -179,7 +179,7 @@ class JudgeError(RolloutError):
 
 
 class Judge:
-    """One judge, with a limit of its own on how much it is asked at once."""
+    """One judge, with its own limit on concurrent requests."""
 
     def __init__(self, config: JudgeConfig, client: GymClient) -> None:
         self.config = config
@@ -212,7 +212,7 @@ class Judge:
                 return Verdict(label, self.config.labels[label], (text,))
         tries = f" ({self.config.max_attempts} attempts)" if self.config.max_attempts > 1 else ""
         known = ", ".join(map(repr, self.config.labels))
-        raise self._error(f"none of the labels {known} in its answer{tries}: {text[-SHOWN:]!r}")
+        raise self._error(f"its answer contains none of the labels {known}{tries}: {text[-SHOWN:]!r}")
 
     async def _answer(self, request: dict[str, Any]) -> str:
         name = self.config.model_server.name
@@ -228,7 +228,7 @@ class Judge:
         try:
             response = NeMoGymResponse.model_validate_json(content)
         except ValidationError as error:
-            raise self._error(f"no response ({error.error_count()} mistakes): {content[:SHOWN]!r}") from error
+            raise self._error(f"not a response ({error.error_count()} errors): {content[:SHOWN]!r}") from error
         return response.output_text
 
     def _error(self, reason: str, *, retry_after: str | None = None) -> JudgeError:
@@ -242,7 +242,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 async def call_judge(
     server_client: Any, *, server_name: str, url_path: str, json: Any, response_model: type[Parsed]
 ) -> Parsed:
-    """Ask a judge's model server; its answer as ``response_model``, or a ``JudgeError`` if there is none."""
+    """Ask a judge's model server. Returns its answer as ``response_model``, or raises a ``JudgeError``."""
     try:
         reply = await server_client.post(server_name=server_name, url_path=url_path, json=json)
         content = await reply.read()
@@ -255,12 +255,12 @@ async def call_judge(
     try:
         return response_model.model_validate_json(content)
     except ValidationError as error:
-        reason = f"{error.error_count()} mistakes in {response_model.__name__}"
+        reason = f"{error.error_count()} errors in {response_model.__name__}"
         raise JudgeError(f"judge {server_name}: {reason}: {content[:SHOWN]!r}") from error
 
 
 async def reraise_judge_errors(awaitable: Awaitable[Any]) -> Any:
-    """Await a call of a judge; every exception becomes a ``JudgeError``."""
+    """Await a call of a judge, and turn every exception into a ``JudgeError``."""
     try:
         return await awaitable
     except JudgeError:
@@ -272,8 +272,8 @@ async def reraise_judge_errors(awaitable: Awaitable[Any]) -> Any:
 def judge_failsafe(verify: Handler) -> Handler:
     """Make a ``verify`` handler report a judge's failure as a failed rollout instead of raising.
 
-    The answer holds the fields of the request and says in ``_ng_failure_class`` that there is no verdict; its
-    ``reward`` of 0 is there for clients that insist on one and is never counted.
+    The answer contains the fields of the request and says in ``_ng_failure_class`` that there is no verdict. Its
+    ``reward`` of 0 is for clients that require one, and is never counted.
     """
 
     @functools.wraps(verify)

@@ -113,7 +113,7 @@ __all__ = [
     "accumulate_response_usage",
 ]
 
-# An item that carries some of the required fields but not all of them cannot be trained on.
+# An item with only some of the required fields can't be trained on.
 REQUIRED_TOKEN_METADATA_FIELDS: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs"})
 TOKEN_METADATA_FIELDS: Final = REQUIRED_TOKEN_METADATA_FIELDS | {"routed_experts"}
 
@@ -121,7 +121,7 @@ TOKEN_METADATA_FIELDS: Final = REQUIRED_TOKEN_METADATA_FIELDS | {"routed_experts
 def accumulate_response_usage(
     total: NeMoGymResponseUsage | None, additional: NeMoGymResponseUsage | None
 ) -> NeMoGymResponseUsage | None:
-    """The tokens of two calls together. None adds nothing, a detail that neither call knows stays unknown."""
+    """The sum of the tokens of two calls. None adds nothing, and a detail missing in both stays missing."""
     if total is None or additional is None:
         known = total if additional is None else additional
         return known.model_copy(deep=True) if known is not None else None

@@ -1,4 +1,4 @@
-"""Front door: names of the files that belong to a rollout file."""
+"""Front door: the names of files beside a rollout file."""
 
 from pathlib import Path
 

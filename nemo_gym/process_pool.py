@@ -1,14 +1,14 @@
-"""Front door: run a verifier's function in processes that can be ended.
+"""Front door: runs a verifier's function in processes that can be killed.
 
-For work on model output that may take for ever, need all memory or bring the interpreter down: symbolic mathematics,
-patterns, foreign scorers. A call has a hard limit of computing time and memory; whatever exceeds it ends that process
-and nothing else. Waiting is limited, too, but that is a failure of the machine and never a verdict.
+This is for work on model output that may take forever, use all memory or crash the interpreter: symbolic mathematics,
+regular expressions, scorers written by others. Each call has a hard limit on CPU time and memory; exceeding it ends
+that process and nothing else. Waiting is limited too, but a timeout there is a failure of the machine, not a verdict.
 
-The event loop never waits. The first call starts a process that imports the function; the ones that work are forks of
-it, so that a new one is there at once, however heavy the import was. They see none of the caller's environment
+The event loop is never blocked. The first call starts a process that imports the function; the workers are forks of it,
+so a new worker is ready at once, however long the import took. Workers see only a few of the caller's environment
 variables, can't write files, and end with the caller, even if that was killed.
 
-This keeps accidents in check. It is not a sandbox for code that means harm.
+This guards against accidents. It is not a sandbox for malicious code.
 """
 
 import asyncio
@@ -36,23 +36,24 @@ from nemo_gym.errors import ConfigError
 __all__ = ["CallLimitError", "ProcessPool", "WorkerError", "serve"]
 
 START_LIMIT_S: Final = 300.0
-# On a busy machine a call may wait long for its computing time. After this it counts as stuck.
+# On a busy machine a call may wait a long time for the CPU. After this it counts as stuck.
 WAIT_LIMIT_S: Final = 60.0
-KEPT_VARIABLES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
+PASSED_VARIABLES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
 
 
 class CallLimitError(Exception):
-    """A call needed more time or memory than it may have. The text says which."""
+    """A call exceeded its limit of time or memory; the message says which."""
 
 
 class WorkerError(Exception):
-    """The function raised, or its process died: a bug or a broken installation, never a verdict."""
+    """The function raised an exception, or its process died: a bug or a broken installation, never a verdict."""
 
 
 class ProcessPool:
     """Runs ``function`` ("package.module:name", JSON in, JSON out) in at most ``size`` processes.
 
-    ``warm_up`` are calls made once before the first fork, to fill caches. ``install`` helps where a package is missing.
+    ``warm_up`` are arguments of calls made once before the first fork, to fill caches. ``install`` is the hint for a
+    missing package.
     """
 
     def __init__(
@@ -75,21 +76,19 @@ class ProcessPool:
         self._end = weakref.finalize(self, _end_all, self._forks, self._idle)
 
     async def call(self, *arguments: Any) -> Any:
-        """The function's value; raises CallLimitError or WorkerError."""
+        """The value of the function. Raises CallLimitError or WorkerError."""
         request = orjson.dumps(arguments)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, request)
 
     async def close(self) -> None:
-        """End all processes. Calls that are under way finish first."""
+        """End all processes, after running calls have finished."""
         await asyncio.to_thread(self._threads.shutdown)
         await asyncio.to_thread(self._end)
 
     async def __aenter__(self) -> Self:
-        """Nothing is started yet."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End all processes."""
         await self.close()
 
     def _take(self) -> "_Worker":
@@ -111,7 +110,7 @@ class ProcessPool:
             self._forks.end(worker)
             raise
         if "memory" in answer:
-            self._forks.end(worker)  # nobody knows what it still holds
+            self._forks.end(worker)  # it may still hold most of that memory
             raise CallLimitError(f"needed more than {self._memory_mb} MB of memory")
         with self._lock:
             self._idle.append(worker)
@@ -122,7 +121,7 @@ class ProcessPool:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """One process that works, and the connection to it."""
+    """One worker process, and the connection to it."""
 
     pid: int
     connection: Connection
@@ -136,7 +135,7 @@ class _Worker:
 
 
 class _ForkServer:
-    """The process that has imported the function, and the only one that forks, ends and awaits workers."""
+    """The process that has imported the function; only it forks, kills and reaps workers."""
 
     def __init__(self, command: tuple[str, ...], install: str | None) -> None:
         self._command = command
@@ -155,7 +154,7 @@ class _ForkServer:
             return _Worker(pid, Connection(ours.detach()))
 
     def end(self, worker: _Worker) -> int:
-        """Kill a worker; the value is how it ended, as ``subprocess`` tells it."""
+        """Kill a worker and return its exit code in the convention of ``subprocess``."""
         worker.connection.close()
         with self._lock:
             return self._request(b"end %d" % worker.pid)
@@ -188,7 +187,7 @@ class _ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # Ctrl-C is for the caller, who finishes what has begun and needs verdicts for that.
+                # Ctrl-C must not reach it: the caller finishes running rollouts, which need verdicts.
                 start_new_session=True,
             )
         self._socket.settimeout(START_LIMIT_S)
@@ -209,13 +208,13 @@ def _end_all(forks: _ForkServer, workers: list[_Worker]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    kept = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - sys.path holds strings
     return {**kept, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: str) -> None:
-    """The fork server's whole life: import, warm up, then fork and end workers until the caller is gone."""
+    """The main function of the fork server: import, warm up, then fork and kill workers until the caller is gone."""
     control = socket.socket(fileno=int(descriptor))
     module, _, name = function.partition(":")
     try:
@@ -225,7 +224,7 @@ def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: s
     except ModuleNotFoundError as error:
         control.sendall(f"missing {error.name}".encode())
         return
-    except Exception as error:  # noqa: BLE001 - the boundary: the caller is told
+    except Exception as error:  # noqa: BLE001 - a boundary: the error is sent to the caller
         control.sendall(f"broken {type(error).__name__}: {error}"[:4000].encode())
         return
     gc.freeze()
@@ -258,7 +257,7 @@ def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], m
 def _answer_calls(connection: Connection, target: Callable[..., Any], cpu_s: float) -> NoReturn:
     while True:
         arguments = orjson.loads(connection.recv_bytes())
-        # Its signal ends the process, also when the caller is gone. Libraries use SIGALRM; nothing uses this one.
+        # Its signal ends the process, even if the caller is gone. Libraries use SIGALRM, but none uses SIGPROF.
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         answer = _answer(target, arguments)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -270,7 +269,7 @@ def _answer(target: Callable[..., Any], arguments: list[Any]) -> bytes:
         return orjson.dumps({"value": target(*arguments)})
     except MemoryError:
         return b'{"memory": true}'
-    except BaseException as error:  # noqa: BLE001 - the boundary: everything is told to the caller
+    except BaseException as error:  # noqa: BLE001 - a boundary: the error is sent to the caller
         return orjson.dumps({"error": f"{type(error).__name__}: {error}"})
 
 
@@ -278,7 +277,7 @@ def _set_limits(extra_memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform != "linux":
-        return  # elsewhere the kernel does not enforce the next one
+        return  # other kernels do not enforce RLIMIT_AS
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + extra_memory, used + extra_memory))

@@ -1,9 +1,9 @@
-"""Front door: a profile of what a piece of a server does, as a table and as files that profile viewers open.
+"""Front door: profiles a part of a server, and writes a table and a file for profile viewers.
 
     with Profiler(name="verify", base_profile_dir="results/profile"):
         …
 
-The clock is CPU time, so waiting for a model costs nothing. One profiler can run at a time in a thread.
+It measures CPU time, so waiting for a model costs nothing. Only one profiler can run at a time in a thread.
 """
 
 import cProfile
@@ -19,7 +19,7 @@ __all__ = ["Profiler"]
 
 
 class Profiler:
-    """Collects a profile between ``start`` and ``stop``; ``dump`` writes it. Leaving its context does the last two."""
+    """Collects a profile between ``start`` and ``stop``; ``dump`` writes it. Leaving the context stops and dumps."""
 
     def __init__(self, name: str, base_profile_dir: str | Path, required_str: str | None = None) -> None:
         self.name = name
@@ -28,11 +28,11 @@ class Profiler:
         self._profile = cProfile.Profile(time.process_time)
 
     def start(self) -> None:
-        """Begin, or go on, to collect."""
+        """Start or resume collecting."""
         self._profile.enable()
 
     def stop(self) -> None:
-        """Stop collecting; what was collected stays."""
+        """Stop collecting, without discarding anything."""
         self._profile.disable()
 
     def dump(self) -> Path:

@@ -35,12 +35,12 @@ class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
     input_jsonl_fpath: str = Field(
         description="File with one JSON object per line, without responses_create_params.input."
     )
-    prompt_config: str = Field(description="YAML file with user: and, if wanted, system: templates.")
-    output_jsonl_fpath: str = Field(description="File to write; its folder is made if need be.")
+    prompt_config: str = Field(description="YAML file with a user: template and optionally a system: template.")
+    output_jsonl_fpath: str = Field(description="File to write; its folder is created if necessary.")
 
 
 def load_prompt_config(path: str) -> PromptConfig:
-    """Read a template file: absolute, in the current directory, or in the installation."""
+    """Read a template file. A relative path is looked for in the current directory, then in the installation."""
     file = _readable(path, what="prompt config")
     try:
         content = yaml.safe_load(file.read_text("utf-8"))
@@ -50,7 +50,7 @@ def load_prompt_config(path: str) -> PromptConfig:
 
 
 def fill_prompt(config: PromptConfig, row: dict[str, Any]) -> list[Message]:
-    """The messages that the template makes of a row."""
+    """The messages of the template, filled with the fields of a row."""
     return render(config, row)
 
 
@@ -60,13 +60,13 @@ def apply_prompt_to_row(row: dict[str, Any], config: PromptConfig) -> dict[str, 
 
 
 def validate_prompt_compatibility(rows: Sequence[dict[str, Any]], config: PromptConfig) -> None:  # noqa: ARG001
-    """Raise if rows have an input already, which the template would replace."""
+    """Raise an error if rows already have an input, which the template would replace."""
     if numbers := [number for number, row in enumerate(rows) if has_input(row)]:
         raise conflict(numbers)
 
 
 def materialize_prompts(input_jsonl_fpath: str, prompt_config: str, output_jsonl_fpath: str) -> None:
-    """Write the rows of a file with the template filled in. Nothing is written unless every row can be."""
+    """Write the rows of a file with the template filled in, all of them or none."""
     prompt = load_prompt_config(prompt_config)
     used = str(_readable(prompt_config, what="prompt config").absolute())
     rows = [task.fields for task in read_tasks(_readable(input_jsonl_fpath, what="input file"))]
@@ -89,7 +89,7 @@ def _readable(path: str, *, what: str) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """The command was a function of this module once, and old console scripts still look for it here."""
+    """The command used to be a function of this module, and old console scripts still look for it here."""
     if name != "materialize_prompts_cli":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{__name__}.{name} is the command ng_materialize_prompts now", DeprecationWarning, stacklevel=2)

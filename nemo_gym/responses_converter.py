@@ -1,7 +1,7 @@
-"""Front door: between the Responses API, which everything here speaks, and Chat Completions, which many servers speak.
+"""Front door: converts between the Responses API, which everything here uses, and Chat Completions.
 
-The work is done in ``nemo_gym.conversion``, on dictionaries; this module names new items, says what got lost, and has
-typed forms of everything for authors.
+The work is done in ``nemo_gym.conversion``, on dictionaries; this module assigns ids, logs what has no equivalent, and
+offers typed versions for authors.
 """
 
 import logging
@@ -47,14 +47,14 @@ _ITEMS: Final[TypeAdapter[list[NeMoGymResponseOutputItem]]] = TypeAdapter(list[N
 
 
 class ReasoningParserError(AssertionError):
-    """The endpoint parses reasoning, and the configuration says that it does not."""
+    """The endpoint parses reasoning, but the configuration says that it does not."""
 
 
 class ResponsesConverter(BaseModel):
     """Converts requests to Chat Completions and answers back."""
 
     return_token_id_information: bool
-    # The endpoint returns reasoning beside the content. If not, <think> blocks stay inside it, unread.
+    # Whether the endpoint returns reasoning beside the content. If not, <think> blocks stay in the content.
     uses_reasoning_parser: bool = True
     past_reasoning: PastReasoning = "think"
     keep_strict: bool = False
@@ -66,16 +66,16 @@ class ResponsesConverter(BaseModel):
     def responses_to_chat_completion_create_params(
         self, responses_create_params: NeMoGymResponseCreateParamsNonStreaming
     ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
-        """The same request for Chat Completions; what that can't express is logged once."""
+        """The same request for Chat Completions. What has no equivalent is logged once."""
         chat = self.request_to_chat(request_as_sent(responses_create_params))
         messages = chat.pop("messages")
         params = NeMoGymChatCompletionCreateParamsNonStreaming(messages=[], **chat)
-        # Built from validated items just now: looking at each of them again would double the cost.
+        # These were just built from validated items; validating them again would double the cost.
         params.messages = messages
         return params
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
-        """The items of one answer; the last one carries the tokens, if they are wanted and there."""
+        """The items of one answer; the last one holds the tokens, if they are wanted and available."""
         return self.postprocess_assistant_message_dict(message_as_received(choice.message))
 
     def postprocess_assistant_message_dict(self, message_dict: Mapping[str, Any]) -> list[NeMoGymResponseOutputItem]:
@@ -102,7 +102,7 @@ class ResponsesConverter(BaseModel):
     # As on the wire
 
     def request_to_chat(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The same request for Chat Completions; what that can't express is logged once."""
+        """The same request for Chat Completions. What has no equivalent is logged once."""
         options, lost = options_to_chat(asked, keep_strict=self.keep_strict)
         state = ResponsesConverterState(self.return_token_id_information, self.past_reasoning)
         if asked.get("instructions") is not None:
@@ -117,7 +117,7 @@ class ResponsesConverter(BaseModel):
         return {"messages": messages, **options}
 
     def message_to_items(self, message: Mapping[str, Any]) -> list[Item]:
-        """The items of one assistant message; the last one carries the tokens, if they are wanted and there."""
+        """The items of one assistant message; the last one holds the tokens, if they are wanted and available."""
         if not self.uses_reasoning_parser and separate_reasoning(message):
             raise ReasoningParserError("the endpoint returns reasoning separately: set uses_reasoning_parser: true")
         items = assistant_to_items(message, _new_id, parses_reasoning=self.uses_reasoning_parser)
@@ -149,7 +149,7 @@ class ResponsesConverter(BaseModel):
 
 
 def request_as_sent(params: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
-    """A request as a dictionary: what it sets, and its items whole, since a type may be left to its default."""
+    """A request as a dictionary: only set fields, but items with all their fields, since ``type`` may be a default."""
     asked = {name: getattr(params, name) for name in params.model_fields_set}
     if not isinstance(params.input, str):
         asked["input"] = params.__pydantic_serializer__.to_python(params, include={"input"})["input"]
@@ -163,7 +163,7 @@ def _new_id() -> str:
 def split_responses_input_output_items(
     items: list[NeMoGymResponseInputItem],
 ) -> tuple[list[NeMoGymResponseInputItem], list[NeMoGymResponseOutputItem]]:
-    """What was there before the model first spoke, and everything since."""
+    """The items before the model's first output, and all items from there on."""
     for position, item in enumerate(items):
         if item.type in ("reasoning", "function_call") or (item.type == "message" and item.role == "assistant"):
             return items[:position], items[position:]

@@ -1,7 +1,7 @@
 """Front door: aggregate metrics, pass@k and reward profiles, under the names that environments import.
 
-Where the interface speaks of a data frame, a mapping from field to values or a list of records is meant; an actual data
-frame is such a mapping, but none is needed.
+Where the interface says data frame, a mapping from fields to values or a list of records will do; a real data frame is
+such a mapping, but is not needed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ class RewardProfiler:
         results: Sequence[Record],
         allow_partial_rollouts: bool = False,  # noqa: FBT001, FBT002  # the interface's signature
     ) -> Profile:
-        """Entries per task and per agent."""
+        """The entries for each task and for each agent."""
         return profile(align(rows, results, allow_partial=allow_partial_rollouts), rows)
 
     def profile_completion_summary(self, rows: Sequence[Record], results: Sequence[Record]) -> dict[str, int | float]:
@@ -63,13 +63,13 @@ class RewardProfiler:
         return completion_summary(keys_of(rows, "materialized input"), keys_of(results, "result"))
 
     def rollout_info_from_result(self, result: Record) -> Entry:
-        """What ``rollout_infos`` says of one result."""
+        """The entry of ``rollout_infos`` for one result."""
         builder = MetricsBuilder()
         builder.add(result)
         return rollout_infos(builder.table(), 0, 1)[0]
 
     def histogram(self, data: Iterable[Any], bins: int = 10) -> tuple[list[int], list[float]]:
-        """Counts and the edges between them; values that are not finite numbers are left out."""
+        """Counts and bin edges; values that are not finite numbers are left out."""
         values = np.array([value for value in data if value is not None], dtype=np.float64)
         counts, edges = np.histogram(values[np.isfinite(values)], bins=bins)
         return counts.tolist(), edges.tolist()
@@ -96,7 +96,7 @@ class RewardProfiler:
         ]
 
     def write_to_disk(self, groups: Sequence[Record], agents: Sequence[Record], base: Path) -> ProfileFiles:
-        """Write both next to the rollouts; returns the two paths."""
+        """Write both beside the rollouts; returns the two paths."""
         return write_profile(self.prepare_for_serialization(groups), self.prepare_for_serialization(agents), Path(base))
 
 
@@ -126,13 +126,13 @@ class TaskRewardProfileConfig(BaseNeMoGymCLIConfig):
 
     input_jsonl_fpath: str = Field(description="The tasks")
     rollouts_jsonl_fpath: str = Field(description="The rollouts that were collected")
-    output_jsonl_fpath: str = Field(description="File to write: the tasks, each with what is known of its rewards")
-    pass_threshold: float | None = Field(default=None, description="Reward from which on a rollout passes")
+    output_jsonl_fpath: str = Field(description="File to write: the tasks, each with its reward statistics")
+    pass_threshold: float | None = Field(default=None, description="Lowest reward with which a rollout passes")
 
 
 class RewardProfileConfig(BaseNeMoGymCLIConfig):
-    """Profile the rewards of a run per task and per agent, beside what was planned."""
+    """Profile the rewards of a run for each task and each agent, compared with the plan."""
 
     materialized_inputs_jsonl_fpath: str = Field(description="The plan of the run: *_materialized_inputs.jsonl")
     rollouts_jsonl_fpath: str = Field(description="The rollouts that were collected")
-    allow_partial_rollouts: bool = Field(default=False, description="Profile what there is, although rollouts miss")
+    allow_partial_rollouts: bool = Field(default=False, description="Profile even if rollouts are missing")

@@ -28,19 +28,19 @@ class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
 
     input_glob: str = Field(description="Rollout files: paths or patterns, separated by commas.")
     output_jsonl_fpath: str = Field(description="File for all rollouts together; the metrics go beside it.")
-    merge_shards: bool = Field(True, description="Write that file; otherwise only the metrics.")
+    merge_shards: bool = Field(True, description="Write that file; false: write only the metrics.")
     on_conflict: OnConflict = Field(
         OnConflict.ERROR,
         exclude=True,
-        description="If a rollout is there twice and differs: refuse (error), take the first or the last, or count "
-        "those of later files as further repeats of the task (repeat).",
+        description="If two files have the same rollout with different content: refuse (error), take the first or the "
+        "last, or count those of later files as further repeats of the task (repeat).",
     )
-    strict: bool = Field(True, exclude=True, description="Refuse lines that can't be read instead of leaving them out.")
+    strict: bool = Field(True, exclude=True, description="Fail on unreadable lines instead of skipping them.")
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """The metrics, and of how many rollouts they are."""
+    """The metrics, and the number of rollouts that they cover."""
 
     files: RunFiles
     metrics: Sequence["RunMetrics"]
@@ -54,7 +54,7 @@ class RolloutAggregationHelper(BaseModel):
     async def run_from_config(
         self, config: RolloutAggregationConfig, *, client: AgentClient | None = None
     ) -> Path | None:
-        """Merge the shards, have the agents compute the metrics; return the path of the metrics, if there are any."""
+        """Merge the shards and have the agents compute the metrics; returns the path of the metrics, if any."""
         try:
             done = await self.aggregate(config, client=client, find_client=client is None)
         finally:
@@ -65,7 +65,7 @@ class RolloutAggregationHelper(BaseModel):
     async def aggregate(
         self, config: RolloutAggregationConfig, *, client: AgentClient | None = None, find_client: bool = False
     ) -> Aggregation:
-        """Merge and compute. Without a client the metrics are the default ones, unless one is to be found."""
+        """Merge and compute. Without a client the default metrics are computed, unless ``find_client`` finds a Gym."""
         from nemo_gym.rollouts.run_metrics import find_shards, merge_shards
         from nemo_gym.rollouts.store.shards import Shards
 
@@ -80,7 +80,7 @@ class RolloutAggregationHelper(BaseModel):
 
 def connect(head: BaseServerConfig | None = None) -> "ServerClient":
     """A client for the servers that run elsewhere, found through their head server."""
-    from nemo_gym.server_utils import ServerClient  # brings FastAPI along, which nothing else here needs
+    from nemo_gym.server_utils import ServerClient  # imports FastAPI, which nothing else here needs
 
     return ServerClient.load_from_global_config(head)
 
@@ -91,7 +91,7 @@ def find_gym() -> "ServerClient | None":
         return connect()
     except HeadServerUnreachableError:
         logger.warning(
-            "No Gym is running and no configuration is given, so these are the default metrics: what an environment "
-            "would add is missing. For that, start it with ng_run or give +config_paths=[…]"
+            "No Gym is running and no configuration is given, so these are the default metrics, without those of the "
+            "environment. To get these too, start it with ng_run or give +config_paths=[…]"
         )
         return None

@@ -1,9 +1,9 @@
-"""Front door: collecting rollouts. Configuration comes in here; the work is done in ``nemo_gym.rollouts``.
+"""Front door: collects rollouts. It turns the configuration into values; the work is done in ``nemo_gym.rollouts``.
 
-``RolloutCollectionHelper`` may be subclassed. A method that a subclass replaces is called as documented; as long as it
-is not replaced, rows and results are streamed instead of being held in lists.
+``RolloutCollectionHelper`` may be subclassed. A method that a subclass overrides is called as documented; otherwise
+rows and results are streamed instead of being held in lists.
 
-What computes metrics is imported when there are some to compute: it needs numpy, which takes longer than all the rest.
+The code that computes metrics is imported only when needed, because importing numpy takes longer than all the rest.
 """
 
 import asyncio
@@ -83,13 +83,13 @@ __all__ = [
 
 
 class UnsavedResults:
-    """Listens for how every rollout ended that did not complete: those are in no file, or only among the failures."""
+    """Collects the outcomes of rollouts that did not complete, which are not in the rollout file."""
 
     def __init__(self) -> None:
         self._lines: dict[RolloutKey, bytes] = {}
 
     def __call__(self, outcomes: Iterable[Outcome]) -> None:
-        """Hear of outcomes."""
+        """Record outcomes."""
         for outcome in outcomes:
             if isinstance(outcome, Completed):
                 self._lines.pop(outcome.planned.key, None)
@@ -97,19 +97,19 @@ class UnsavedResults:
                 self._lines[outcome.planned.key] = outcome.line
 
     def records(self) -> list[dict[str, Any]]:
-        """Their last results, without the number of the attempt, which is ours alone."""
+        """The last result of each, without the number of the attempt, which is internal."""
         records = [decode(line) for line in self._lines.values()]
         return [{name: value for name, value in record.items() if name != ATTEMPT_KEY} for record in records]
 
 
 # ---- collecting ------------------------------------------------------------------------------------------------------
 class RolloutCollectionHelper(BaseModel):
-    """Collects rollouts as a configuration asks for."""
+    """Collects the rollouts that a configuration asks for."""
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Record]:
-        """Collect, and return all results sorted by key: also those of earlier runs, failed and unsaved ones.
+        """Collect, and return all results sorted by key, including earlier, failed and unsaved ones.
 
-        Unlike the command, this starts afresh without being told to, and moves aside what the output holds.
+        Unlike the command, this starts afresh without ``overwrite``, and moves an existing output aside.
         """
         unsaved = UnsavedResults()
         with tracking(get_wandb_run) as trackers:
@@ -131,10 +131,10 @@ class RolloutCollectionHelper(BaseModel):
         listener: Listener | None = None,
         lenient: bool = False,
     ) -> Summary:
-        """Collect, and return only how it went: the way for collections of any size.
+        """Collect, and return only a summary; this works for collections of any size.
 
         Without a client the servers are found through the head server; without ``attempt`` rollouts run through the
-        client. ``lenient`` accepts an output that holds rollouts, which are moved aside, and an input without tasks.
+        client. ``lenient`` accepts an input without tasks, and an existing output, which is moved aside.
         """
         gym = client or self.setup_server_client()
         agents = agents_of(gym)
@@ -166,7 +166,7 @@ class RolloutCollectionHelper(BaseModel):
         head_server_config: BaseServerConfig | None = None,
         semaphore: asyncio.Semaphore | None = None,
     ) -> Iterator[Awaitable[tuple[Row, Record]]]:
-        """Run rows and yield an awaitable for each, in the order in which they end. Errors of a request are raised."""
+        """Run rows and yield an awaitable for each, in order of completion. Errors of a request are raised."""
         client = self.setup_server_client(head_server_config)
 
         async def run(row: Row) -> Record:
@@ -180,20 +180,20 @@ class RolloutCollectionHelper(BaseModel):
         return as_completed(examples, run, semaphore)
 
     def _preprocess_rows_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
-        """The whole plan, no two rows of which share anything."""
+        """The whole plan, in which no two rows share an object."""
         return [copy.deepcopy(row) for row in _source(config).rows()]
 
     def _load_from_cache(
         self, config: RolloutCollectionConfig
     ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
-        """What is still to run; then for each result on disk its row, the result itself, and its text."""
+        """The rows still to run; then, for each result on disk, its row, the result itself, and its text."""
         saved = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
         return saved.owed, saved.rows, saved.results, [[text] for text in saved.texts]
 
     async def _call_aggregate_metrics(
         self, results: Sequence[Record], rows: Sequence[Row], output_fpath: Path
     ) -> Path | None:
-        """Have each agent compute the metrics of its results; a result belongs to the agent of the row beside it."""
+        """Have each agent compute the metrics of its results; a result belongs to the agent of its row."""
         from nemo_gym.rollouts.run_metrics import ask_for_metrics, by_agent, write_metrics
 
         ref = AGENT_REF_KEY_NAME
@@ -204,7 +204,7 @@ class RolloutCollectionHelper(BaseModel):
         write_metrics(path := RunFiles.of(Path(output_fpath)).metrics, metrics)
         return path
 
-    # ---- replaced methods and what stands in for them ----------------------------------------------------------------
+    # ---- overridden methods and their defaults -----------------------------------------------------------------------
     def _replaces(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(RolloutCollectionHelper, method)
 
@@ -258,7 +258,7 @@ def _control(
 
 
 def _the_only(agents: Agents) -> str | None:
-    """The agent of a Gym that has just one: nobody needs to name it."""
+    """The agent of a Gym that has just one, so that it need not be named."""
     return next(iter(agents.names)) if agents.names is not None and len(agents.names) == 1 else None
 
 
@@ -266,7 +266,7 @@ def _budget(config: RolloutCollectionConfig, agents: Agents) -> Budget:
     if config.budget_usd is not None and not agents.prices:
         raise ConfigError(
             "budget_usd is set, but no agent's model has prices",
-            hint="add prices: {input: 0.15, output: 0.60} (USD for a million tokens) to the model server's settings",
+            hint="add prices: {input: 0.15, output: 0.60} (USD per million tokens) to the model server's settings",
         )
     seconds = config.budget_minutes * 60 if config.budget_minutes is not None else None
     return Budget(config.budget_tokens, config.budget_usd, seconds)
@@ -294,7 +294,7 @@ def _failures_path_for(output_fpath: Path) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """The commands were functions of this module once, and older programs still look for them here."""
+    """The commands used to be functions of this module, and older programs still look for them here."""
     if name not in {"collect_rollouts", "aggregate_rollouts"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{__name__}.{name} is the command ng_{name} now", DeprecationWarning, stacklevel=2)

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def maybe_rollout_id_from_run_body(body: Any) -> str | None:
-    """The id that a body of ``/run`` gives its rollout, or the one that follows from its indices; None without them."""
+    """The id in a body of ``/run``, or the one that follows from its indices; None if it has neither."""
     given = _fields(body)
     explicit = given.get(ROLLOUT_ID_KEY_NAME)
     if explicit is not None:
@@ -48,14 +48,14 @@ def maybe_rollout_id_from_run_body(body: Any) -> str | None:
 def _fields(body: Any) -> Mapping[str, Any]:
     if isinstance(body, Mapping):
         return body
-    # Fields that a model does not declare are there only if it allows extra ones.
+    # Undeclared fields exist only if the model allows extra ones.
     return {**(getattr(body, "__dict__", None) or {}), **(getattr(body, "model_extra", None) or {})}
 
 
 class RolloutContextMiddleware:
-    """Takes the prefix ``/ng-rollout/<id>`` off the path and makes the request belong to that rollout.
+    """Removes the prefix ``/ng-rollout/<id>`` from the path and makes the request belong to that rollout.
 
-    Servers that this package hosts understand the prefix without it.
+    Servers hosted by this package handle the prefix without this middleware.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -64,7 +64,7 @@ class RolloutContextMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "http":
-            with rollout_context(current_rollout_id()):  # whatever the path says ends with this request
+            with rollout_context(current_rollout_id()):  # restores the previous id after this request
                 await self.app(adopt_path_prefix(scope), receive, send)
         else:
             await self.app(scope, receive, send)

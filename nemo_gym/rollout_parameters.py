@@ -17,24 +17,27 @@ DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = 3
 
 
 def max_rollout_attempts() -> int:
-    """How often a rollout is tried, over all runs, before it is given up."""
+    """How often a rollout is tried, over all runs, before it is abandoned."""
     return parse_max_attempts(os.environ.get(MAX_ATTEMPTS_VARIABLE, ""), DEFAULT_MAX_ROLLOUT_ATTEMPTS)
 
 
 class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
-    """What every way of collecting rollouts can be told."""
+    """The options that all ways of collecting rollouts share."""
 
     output_jsonl_fpath: str = Field(description="File for the rollouts; the other files of the run go beside it.")
     num_samples_in_parallel: int | Literal["auto"] | None = Field(
-        None, description="Most rollouts at once; auto: find out; none or 0: no wish, so at most max_in_flight."
+        None,
+        description="Maximum rollouts at once; auto: adapt to the endpoint; null or 0: at most max_in_flight.",
     )
     responses_create_params: dict[str, Any] = Field(
-        default_factory=dict, description="Parameters of the model request that win over those of the rows."
+        default_factory=dict, description="Parameters of the model request that override those of the rows."
     )
     upload_rollouts_to_wandb: bool = Field(True, description="Upload the rollouts if a W&B run is configured.")
-    disable_aggregation: bool = Field(False, description="Compute no metrics; for shards that are aggregated later.")
+    disable_aggregation: bool = Field(
+        False, description="Do not compute metrics; for shards that are aggregated later."
+    )
     rollout_collection_driver: str | None = Field(
-        None, description="module.path:function that collects in place of the built-in collection (end-to-end only)."
+        None, description="module.path:function that replaces the built-in collection (end-to-end only)."
     )
 
 
@@ -44,21 +47,21 @@ class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
     split: Literal["train", "validation", "benchmark", "example"] = Field(
         description="Which of the prepared files to run."
     )
-    reuse_existing_data_preparation: bool = Field(False, description="Keep a prepared file that is already there.")
+    reuse_existing_data_preparation: bool = Field(False, description="Reuse a prepared file that already exists.")
 
 
 class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     """Run every task of a file through an agent and save the scored rollouts."""
 
-    agent_name: str | None = Field(None, description="Agent for rows that name none in agent_ref.")
+    agent_name: str | None = Field(None, description="Agent for rows without an agent_ref.")
     input_jsonl_fpath: str = Field(description="File with one task per line.")
-    limit: int | None = Field(None, description="Only the first so many tasks; none or 0: all.")
+    limit: int | None = Field(None, description="Use only the first tasks, this many; null or 0: all.")
     num_repeats: int | dict[str, int] = Field(
-        1, description="Rollouts of each task; or a number for each agent: {agent: 4, _default: 1}."
+        1, description="Rollouts per task, or a number for each agent: {agent: 4, _default: 1}."
     )
-    num_repeats_add_seed: bool = Field(False, description="Give each rollout of a task a seed of its own.")
-    resume_from_cache: bool = Field(False, description="Go on where an earlier run to the same output stopped.")
-    prompt_config: str | None = Field(None, description="YAML file with a prompt template that makes the input.")
+    num_repeats_add_seed: bool = Field(False, description="Give each rollout of a task a different seed.")
+    resume_from_cache: bool = Field(False, description="Continue an earlier run with the same output.")
+    prompt_config: str | None = Field(None, description="YAML file with a prompt template for the input.")
     skills: SkillsConfig | None = Field(None, description="Folder of skills for the agents: {path: …}.")
 
     @field_validator("num_repeats", mode="before")

@@ -1,4 +1,4 @@
-"""Front door: what a server is, and how servers reach each other. The work is done in ``nemo_gym.servers``."""
+"""Front door: the base class of servers, and how servers call each other. The work is done in ``nemo_gym.servers``."""
 
 import os
 from abc import abstractmethod
@@ -62,7 +62,7 @@ class ServerClient(GymClient):
 
 
 class BaseServer(BaseModel):
-    """A server instance: its configuration and its way to the other servers."""
+    """A server instance: its configuration and a client for the other servers."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -96,11 +96,11 @@ class SimpleServer(BaseServer):
         app.add_middleware(SessionMiddleware, cookies=cookies)
 
     def setup_exception_middleware(self, app: FastAPI) -> None:
-        """Answer 500 with the exception's text; innermost, so that the answer still gets its session cookie."""
+        """Answer exceptions with status 500; innermost, so that the answer still gets its session cookie."""
         app.user_middleware.append(Middleware(FaultMiddleware, server=self.get_session_middleware_key()))
 
     def setup_liveness(self, app: FastAPI) -> None:
-        """Answer ``GET /``, which is how readiness is polled."""
+        """Answer ``GET /``, which others poll to see whether the server is ready."""
 
         @app.get("/")
         async def alive() -> dict[str, str]:
@@ -108,7 +108,7 @@ class SimpleServer(BaseServer):
 
     @classmethod
     def run_webserver(cls) -> FastAPI | None:
-        """Serve one instance in this process; the end of every server's ``app.py``."""
+        """Serve one instance in this process; called at the end of every server's ``app.py``."""
         name = os.environ.get(CONFIG_PATH_ENV_VAR, "")
         return serve_standalone(cls, get_global_config_dict(), name)
 
@@ -119,23 +119,23 @@ def get_server_url(server_name: str) -> str:
 
 
 def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
-    """What to put before a path so that the call belongs to a rollout; nothing if there is no id.
+    """The prefix that makes a call of a path belong to a rollout; empty if there is no id.
 
-    ``token_capture`` is accepted for callers that ask for it; model servers here record tokens without being told.
+    ``token_capture`` has no effect, because model servers here always record tokens.
     """
     del token_capture
     return f"{PATH_PREFIX}{rollout_id}" if rollout_id else ""
 
 
 def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture: bool = False) -> str:
-    """A server's address under which every call belongs to a rollout; for programs that are only given a base URL."""
+    """A server's address under which every call belongs to a rollout, for programs that only take a base URL."""
     prefix = rollout_path_prefix(rollout_id, token_capture=token_capture)
     parts = urlsplit(base_url)
     return urlunsplit(parts._replace(path=f"{prefix}{parts.path}"))
 
 
 def is_nemo_gym_fastapi_entrypoint(file: str) -> bool:
-    """True in a uvicorn worker that imports this file. Workers of our own run the file itself, as a program."""
+    """True in a uvicorn worker that imports this file. Our own workers run the file as a program instead."""
     entrypoint = os.environ.get("IS_NEMO_GYM_FASTAPI_ENTRYPOINT")
     is_worker = os.environ.get("IS_NEMO_GYM_FASTAPI_WORKER") == "1"
     return is_worker and entrypoint is not None and Path(file).as_posix().endswith(entrypoint)

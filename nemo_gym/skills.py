@@ -1,8 +1,6 @@
-"""Skill folders: what they hold, and the reference that rows carry so that a rollout says which skills it had.
+"""Skills that a run gives to its agents, and the reference in each row that records which skills a rollout had.
 
-A skills folder has one sub-folder for each skill, with a ``SKILL.md`` that opens with YAML front matter.
-
-Skills that a run hands to its agents. See ``nemo_gym.skills``.
+A skills folder has one subfolder for each skill, with a ``SKILL.md`` that begins with YAML front matter.
 """
 
 import shutil
@@ -20,13 +18,13 @@ FENCE = "---"
 
 
 class SkillsConfig(BaseModel):
-    """Which skills a run uses."""
+    """The skills folder of a run."""
 
     path: str
 
 
 class SkillMetadata(BaseModel):
-    """What the front matter of a skill says."""
+    """The front matter of a skill."""
 
     name: str
     description: str | None = None
@@ -34,7 +32,7 @@ class SkillMetadata(BaseModel):
 
 
 class SkillsRef(BaseModel):
-    """The skills of a run: where they were, a digest of all their files, and their names."""
+    """The skills of a run: their folder, a digest of all their files, and their metadata."""
 
     path: str
     hash: str
@@ -42,7 +40,7 @@ class SkillsRef(BaseModel):
 
 
 class SkillError(ConfigError, ValueError):
-    """A skills folder that can't be used."""
+    """A skills folder can't be used."""
 
 
 def load_skill_directory(path: str | Path) -> SkillsRef:
@@ -52,7 +50,9 @@ def load_skill_directory(path: str | Path) -> SkillsRef:
         raise SkillError(f"skills path {str(path)!r} is not a directory", hint="give the folder that holds the skills")
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not folders:
-        raise SkillError(f"skills path {str(path)!r} holds no skill", hint=f"a skill is a folder with a {SKILL_FILE}")
+        raise SkillError(
+            f"skills path {str(path)!r} contains no skills", hint=f"a skill is a folder with a {SKILL_FILE}"
+        )
     skills = [parse_skill_md(folder / SKILL_FILE) for folder in folders]
     return SkillsRef(path=str(path), hash=hash_skill_dir(root), skills=skills)
 
@@ -80,7 +80,7 @@ def hash_skill_dir(path: Path) -> str:
 
 
 def stage_skills(path: str | Path, dest: str | Path) -> Path:
-    """Copy the skills to where an agent looks for them; what was there under the same names is replaced."""
+    """Copy the skills to the folder where an agent looks for them; files with the same names are replaced."""
     load_skill_directory(path)
     return Path(shutil.copytree(path, dest, dirs_exist_ok=True))
 

@@ -1,4 +1,4 @@
-"""Front door: prepare the datasets of the configured agents for collection and training."""
+"""Front door: prepares the datasets of the configured agents for collection and training."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -17,16 +17,16 @@ __all__ = ["TrainDataProcessor", "TrainDataProcessorConfig"]
 class TrainDataProcessorConfig(BaseNeMoGymCLIConfig):
     """Collate the datasets of the configured agents into one task file per type, with their metrics."""
 
-    output_dirpath: str = Field(description="Folder for the collated files; it is made if need be")
+    output_dirpath: str = Field(description="Folder for the collated files; it is created if necessary")
     mode: Literal["train_preparation", "example_validation"] = Field(
         description="train_preparation: train, validation and benchmark datasets; example_validation: example datasets"
     )
-    should_download: bool = Field(default=False, description="Download datasets that are not here")
+    should_download: bool = Field(default=False, description="Download missing datasets")
     data_source: Literal["gitlab", "huggingface"] = Field(
-        default="huggingface", description="Where to download from if a dataset names both"
+        default="huggingface", description="Where to download from if a dataset names both sources"
     )
     overwrite_metrics_conflicts: bool = Field(
-        default=False, description="Replace metrics of an earlier preparation that no longer fit the data"
+        default=False, description="Replace metrics of an earlier preparation that no longer match the data"
     )
     skip_invalid: bool = Field(default=False, description="Leave out invalid samples instead of refusing the data")
 
@@ -35,7 +35,7 @@ class TrainDataProcessor:
     """Runs a preparation from the merged configuration."""
 
     def run(self, global_config_dict: DictConfig | dict[str, Any]) -> Preparation:
-        """Prepare what the configuration asks for. Messages go to the log; files are in the result."""
+        """Prepare what the configuration asks for. Messages are logged; the result lists the files."""
         config = (
             global_config_dict if isinstance(global_config_dict, DictConfig) else OmegaConf.create(global_config_dict)
         )

@@ -324,7 +324,7 @@ async def test_verifiers_with_questions_of_their_own_get_typed_answers_or_judge_
     assert answer.output_text == "yes"
     with pytest.raises(JudgeError, match="status 404"):
         await call_judge(client, json=QUESTION, **{**ask, "url_path": "/v1/verdicts"})
-    with pytest.raises(JudgeError, match="mistakes in Verdicts"):
+    with pytest.raises(JudgeError, match="errors in Verdicts"):
         await call_judge(client, json=QUESTION, **{**ask, "response_model": Verdicts})
     with pytest.raises(JudgeError, match="no server named"):
         await call_judge(client, json=QUESTION, **{**ask, "server_name": "nobody"})

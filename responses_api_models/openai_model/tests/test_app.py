@@ -197,7 +197,7 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "a page": (reply(b"<html>gateway</html>"), 502, "invalid_response", "gateway"),
     "another shape": (reply({"hello": ["world"]}), 502, "invalid_response", "hello"),
     "unknown item": (reply(HOSTED), 502, "invalid_response", "oracle_call"),
-    "half the JSON": (reply(json.dumps(RESPONSE).encode()[:-7]), 502, "invalid_response", "no response"),
+    "half the JSON": (reply(json.dumps(RESPONSE).encode()[:-7]), 502, "invalid_response", "not a response"),
     "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
     "an error as 200": (reply(error("overloaded", type="server_error")), 502, "model_error", "overloaded"),
     "a failed response": (reply(FAILED), 502, "model_error", "went wrong"),
@@ -223,7 +223,7 @@ async def test_what_goes_wrong_upstream_is_told_clearly_and_without_the_key(
 
 
 @pytest.mark.parametrize(
-    ("body", "words"), [(COMPLETION | {"choices": []}, "without choices"), ({"hello": 1}, "no chat completion")]
+    ("body", "words"), [(COMPLETION | {"choices": []}, "without choices"), ({"hello": 1}, "not a chat completion")]
 )
 async def test_what_is_no_completion_is_told_clearly(body: Any, words: str) -> None:
     async with serving(reply(body)) as endpoint:
@@ -394,7 +394,7 @@ async def test_a_streamed_chat_is_read_as_a_whole_one() -> None:
         (reply({"object": "error", "message": "no room", "code": 500}), "model_error", "no room"),
         (reply(COMPLETION | {"choices": []}), "invalid_response", "without choices"),
         (reply(b"<html>gateway</html>"), "invalid_response", "gateway"),
-        (reply(json.dumps(COMPLETION).encode()[:-9]), "invalid_response", "no chat completion"),
+        (reply(json.dumps(COMPLETION).encode()[:-9]), "invalid_response", "not a chat completion"),
         (
             reply(COMPLETION | {"choices": [COMPLETION["choices"][0] | {"finish_reason": "error", "error": "oom"}]}),
             "model_error",

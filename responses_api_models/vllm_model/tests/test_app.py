@@ -576,7 +576,7 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "busy": (reply(error("slow"), 429, "Retry-After: 0\r\n"), 429, "rate_limited", "status 429 (2 attempts): slow"),
     "broken": (reply(error("boom"), 500), 502, "model_error", "status 500 (2 attempts): boom"),
     "a page": (reply(b"<html>gateway</html>"), 502, "invalid_response", "gateway"),
-    "half the JSON": (reply(json.dumps(completion()).encode()[:-7]), 502, "invalid_response", "no chat completion"),
+    "half the JSON": (reply(json.dumps(completion()).encode()[:-7]), 502, "invalid_response", "not a chat completion"),
     "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
     "an error as 200": (reply({"object": "error", "message": "overloaded"}), 502, "model_error", "overloaded"),
     "half the body": (reply(completion())[:-40] + CUT, 502, "connection", "the answer broke off (2 attempts)"),

@@ -313,7 +313,7 @@ async def test_an_answer_that_is_no_response_is_a_failure() -> None:
 
     config = BaseResponsesAPIModelConfig(host="", port=0, entrypoint="", name="judge")
     attach(client, "judge", Odd(config=config, server_client=client, script=lambda _: ""))
-    with pytest.raises(JudgeError, match="no response"):
+    with pytest.raises(JudgeError, match="not a response"):
         await Judge(settings(**SAME), client).ask(expected=1, answer=1)
 
 

@@ -1,8 +1,8 @@
-"""The datasets that a server lists: where the rows are, where they come from, and under which licence.
+"""The datasets that a server lists: the path of their rows, where to download them, and their licence.
 
-Two generations of the same fact are accepted: ``source``, and the older pair ``gitlab_identifier`` /
-``huggingface_identifier``. Whichever is given, the other is filled in, so readers may use either. When both old ones
-are given, ``source`` stays empty and the reader chooses.
+The place to download from is given by ``source``, or by one of the older fields ``gitlab_identifier`` and
+``huggingface_identifier``. Whichever is given, the other is filled in, so either can be read. If both older fields are
+given, ``source`` stays empty, and whoever downloads chooses.
 """
 
 import warnings
@@ -55,9 +55,10 @@ class HuggingFaceDatasetSource(HuggingFaceIdentifier):
     type: Literal["huggingface"]
 
 
-_IDENTIFIERS: Final[dict[str, type[BaseModel]]] = {"gitlab": GitlabIdentifier, "huggingface": HuggingFaceIdentifier}
-
 DatasetSource = Annotated[GitlabDatasetSource | HuggingFaceDatasetSource, Field(discriminator="type")]
+
+
+_LEGACY_FIELDS: Final = ("gitlab_identifier", "huggingface_identifier")
 
 
 class DatasetConfig(BaseModel):
@@ -75,38 +76,50 @@ class DatasetConfig(BaseModel):
     license: License | None = None
 
     @model_validator(mode="after")
-    def _check_license(self) -> Self:
-        if self.type != "example" and self.license is None:
+    def _requires_license(self) -> Self:
+        # Examples illustrate an environment and are written for it; other data comes from somewhere.
+        if self.license is None and self.type != "example":
             raise ValueError(f"a {self.type} dataset needs a 'license'")
         return self
 
     @model_validator(mode="after")
-    def _mirror_source(self) -> Self:
-        legacy = [name for name in ("gitlab_identifier", "huggingface_identifier") if getattr(self, name) is not None]
-        if self.source is None:
-            self._adopt(legacy)
+    def _completes_source(self) -> Self:
+        given = {name: identifier for name in _LEGACY_FIELDS if (identifier := getattr(self, name)) is not None}
+        if self.source is not None:
+            self._fill_identifier(self.source, given)
             return self
-        name = f"{self.source.type}_identifier"
-        mirrored = _IDENTIFIERS[self.source.type].model_validate(self.source.model_dump())
-        # A dump of this very model holds both and must be readable again.
-        if legacy and (legacy != [name] or getattr(self, name) != mirrored):
-            raise ValueError(f"give either 'source' or '{legacy[0]}', not both")
-        setattr(self, name, mirrored)
+        for name in given:
+            warnings.warn(f"dataset field '{name}' is deprecated, use 'source'", DeprecationWarning, stacklevel=2)
+        # With two identifiers there is no single source, and the preference of whoever downloads decides.
+        if len(given) == 1:
+            self.source = _as_source(*given.values())
         return self
 
-    def _adopt(self, legacy: list[str]) -> None:
-        for name in legacy:
-            warnings.warn(f"dataset field '{name}' is deprecated, use 'source'", DeprecationWarning, stacklevel=2)
-        if len(legacy) > 1:
-            return
-        if self.gitlab_identifier is not None:
-            self.source = GitlabDatasetSource(type="gitlab", **self.gitlab_identifier.model_dump())
-        if self.huggingface_identifier is not None:
-            self.source = HuggingFaceDatasetSource(type="huggingface", **self.huggingface_identifier.model_dump())
+    def _fill_identifier(
+        self,
+        source: GitlabDatasetSource | HuggingFaceDatasetSource,
+        given: dict[str, GitlabIdentifier | HuggingFaceIdentifier],
+    ) -> None:
+        name, identifier = f"{source.type}_identifier", _as_identifier(source)
+        # A dump of this model holds both fields and must be readable again, so equal ones are accepted.
+        if given and given != {name: identifier}:
+            raise ValueError(f"give either 'source' or '{next(iter(given))}', not both")
+        setattr(self, name, identifier)
+
+
+def _as_source(identifier: GitlabIdentifier | HuggingFaceIdentifier) -> GitlabDatasetSource | HuggingFaceDatasetSource:
+    if isinstance(identifier, GitlabIdentifier):
+        return GitlabDatasetSource(type="gitlab", **identifier.model_dump())
+    return HuggingFaceDatasetSource(type="huggingface", **identifier.model_dump())
+
+
+def _as_identifier(source: GitlabDatasetSource | HuggingFaceDatasetSource) -> GitlabIdentifier | HuggingFaceIdentifier:
+    fields = source.model_dump(exclude={"type"})
+    return GitlabIdentifier(**fields) if source.type == "gitlab" else HuggingFaceIdentifier(**fields)
 
 
 class BenchmarkDatasetConfig(BaseModel):
-    """A benchmark: its rows are written by a script, its prompt (if any) is applied later."""
+    """A benchmark: a script writes its rows, and its prompt template, if any, is applied later."""
 
     model_config = ConfigDict(defer_build=True)
 

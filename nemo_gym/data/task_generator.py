@@ -47,19 +47,11 @@ class TaskGenerator:
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Entry point of the command."""
-        parser = self._parser()
-        options = parser.parse_args(arguments)
-        try:
-            exclude = frozenset(itertools.chain.from_iterable(map(self._keys, options.exclude)))
-            rows = self.generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
-        except (ConfigError, OSError) as error:
-            parser.error(str(error))
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        if options.output:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(text, "utf-8")
-        else:
-            sys.stdout.write(text)
+        command = GeneratorCommand(self.name, self._rows, key=self.key, levels=self.levels)
+        command.run(arguments)
+
+    def _rows(self, options: argparse.Namespace, exclude: frozenset[str]) -> list[Row]:
+        return self.generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
 
     def _fresh(self, rng: Random, difficulty: int, seen: set[str]) -> Iterator[Row]:
         tries = 0
@@ -76,6 +68,36 @@ class TaskGenerator:
                     hint="ask for fewer tasks or another difficulty",
                 )
 
+
+@dataclass(frozen=True, slots=True)
+class GeneratorCommand:
+    """The command line around ``rows(options, exclude)``; ``key`` tells which rows are the same task.
+
+    ``add_options`` adds options that only one environment has.
+    """
+
+    name: str
+    rows: Callable[[argparse.Namespace, frozenset[str]], list[Row]]
+    key: Callable[[Row], str]
+    levels: Sequence[int]
+    add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None
+
+    def run(self, arguments: Sequence[str] | None = None) -> None:
+        """Read the arguments (by default those of this process) and write the task file."""
+        parser = self._parser()
+        options = parser.parse_args(arguments)
+        try:
+            exclude = frozenset(itertools.chain.from_iterable(map(self._keys, options.exclude)))
+            rows = self.rows(options, exclude)
+        except (ConfigError, OSError) as error:
+            parser.error(str(error))
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if options.output:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(text, "utf-8")
+        else:
+            sys.stdout.write(text)
+
     def _keys(self, path: Path) -> Iterator[str]:
         for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
             try:
@@ -91,4 +113,5 @@ class TaskGenerator:
         parser.add_argument("--difficulty", type=int, default=self.levels[0], choices=self.levels)
         parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose tasks to avoid")
         parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
+        self.add_options(parser)
         return parser

@@ -92,28 +92,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# ---- headers of a call -----------------------------------------------------------------------------------------------
-def cookie_values(cookies: Mapping[str, Any] | None) -> dict[str, str]:
-    """Names and values, whether the caller holds strings or the morsels of an earlier answer."""
-    if not cookies:
-        return {}
-    return {name: getattr(value, "value", value) for name, value in cookies.items()}
-
-
-def request_headers(
-    host: bytes, body: bytes, cookies: Mapping[str, str], extra: Mapping[str, str] | None
-) -> list[tuple[bytes, bytes]]:
-    """The headers that an HTTP client would send."""
-    headers = [(b"host", host)]
-    if body:
-        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if cookies:
-        text = "; ".join(f"{name}={value}" for name, value in cookies.items())
-        headers.append((b"cookie", text.encode("latin-1")))
-    if not extra:
-        return headers
-    given = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in extra.items()]
-    names = {name for name, _ in given}
-    return [pair for pair in headers if pair[0] not in names] + given

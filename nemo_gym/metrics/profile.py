@@ -117,10 +117,10 @@ def completion_summary(planned: Iterable[RolloutKey], done: Iterable[RolloutKey]
 
 def key_of(record: Record, kind: str) -> RolloutKey:
     """The key of a planned row or result; an error if it has none."""
-    task, rollout = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
-    if isinstance(task, int) and isinstance(rollout, int):
-        return RolloutKey(task, rollout)
-    raise ProfileError(f"a {kind} has no {TASK_INDEX_KEY_NAME} and {ROLLOUT_INDEX_KEY_NAME}: {(task, rollout)}")
+    if key := RolloutKey.of(record):
+        return key
+    found = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
+    raise ProfileError(f"a {kind} has no {TASK_INDEX_KEY_NAME} and {ROLLOUT_INDEX_KEY_NAME}: {found}")
 
 
 def keys_of(records: Iterable[Record], kind: str) -> Iterator[RolloutKey]:

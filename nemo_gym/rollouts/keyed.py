@@ -16,7 +16,6 @@ from typing import Any
 from nemo_gym.io.json import decode, encode
 from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, RolloutKey
 
-MAX_ROLLOUTS = 1 << 32  # of one task
 _HEAD = f'{{"{TASK_INDEX_KEY_NAME}":'.encode()
 _TAIL = f',"{ROLLOUT_INDEX_KEY_NAME}":'.encode()
 _FIRST = re.compile(re.escape(_HEAD) + rb"(\d{1,18}),")
@@ -39,21 +38,11 @@ def key_of(line: bytes) -> RolloutKey | None:
     if first and last and line.rfind(_HEAD) == 0 and b"\0" not in line:
         return RolloutKey(int(first[1]), int(last[1]))
     try:
-        return key_in(decode(line))
+        return RolloutKey.of(decode(line))
     except ValueError:
         return None
 
 
 def sort_key(record: Any) -> tuple[int, int]:
     """For sorting records by key; those without one come first."""
-    return key_in(record) or (-1, -1)
-
-
-def key_in(record: Any) -> RolloutKey | None:
-    """The key that a parsed record carries, or None."""
-    if not isinstance(record, dict):
-        return None
-    task, rollout = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
-    if type(task) is not int or type(rollout) is not int or not 0 <= rollout < MAX_ROLLOUTS:
-        return None
-    return RolloutKey(task, rollout)
+    return RolloutKey.of(record) or (-1, -1)

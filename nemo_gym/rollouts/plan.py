@@ -17,7 +17,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_gym.config.paths import find_readable, readable_candidates
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.keyed import key_in
 from nemo_gym.rollouts.store.manifest import Request
 from nemo_gym.rollouts.tasks import (
     MissingFieldError,
@@ -229,7 +228,7 @@ class PlannedRollout:
     @classmethod
     def of(cls, row: Row, *, attempt: int = 1, last_attempt: int = 1) -> Self:
         """The rollout that a row of the plan describes."""
-        key, agent = key_in(row), agent_name(row)
+        key, agent = RolloutKey.of(row), agent_name(row)
         if key is None or not agent:
             raise ValueError(f"not a row of a plan: {summary_of(row)}")
         return cls(key, agent, row, attempt, last_attempt)

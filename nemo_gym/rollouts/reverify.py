@@ -23,7 +23,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.classify import expected_errors, failed, failure_of_status, outcome_of_answer, outcome_of_error
-from nemo_gym.rollouts.keyed import key_in, key_of
+from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name
 from nemo_gym.rollouts.run import Aggregate, CollectionRun, RunControl, run_collection
@@ -82,7 +82,7 @@ class SavedRollouts:
 
     def agents(self) -> list[str]:
         """Who made them."""
-        names = {agent_name(row) for row in self.rows() if key_in(row) is not None}
+        names = {agent_name(row) for row in self.rows() if RolloutKey.of(row) is not None}
         return sorted(name for name in names if name)
 
     def close(self) -> None:

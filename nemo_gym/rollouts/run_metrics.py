@@ -27,7 +27,7 @@ from nemo_gym.metrics.report import Report, write_details
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Ints, Keys, RolloutTable
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
-from nemo_gym.rollouts.keyed import key_in, key_of, sort_key
+from nemo_gym.rollouts.keyed import key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
 from nemo_gym.rollouts.plan import agent_name
 from nemo_gym.rollouts.store.history import read_spending
@@ -88,7 +88,7 @@ def _failures(path: Path) -> list[tuple[RolloutKey, str]]:
             record = decode(line.text)
         except ValueError:  # torn; the next run sets it aside
             continue
-        if key := key_in(record):
+        if key := RolloutKey.of(record):
             found.append((key, str(record.get(NG_FAILURE_CLASS_KEY))))
     return found
 

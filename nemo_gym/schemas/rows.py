@@ -4,8 +4,9 @@ A row is a JSON object of which the program reads only the keys named here; ever
 The names are part of the file format: changing one makes older files unreadable.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,12 +28,25 @@ NG_OWED_KEY: Final = "_ng_owed"
 # The failure class as a header of an error answer, so that it survives servers that only pass the error on.
 FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
 
+MAX_ROLLOUTS: Final = 1 << 32  # of one task
+
 
 class RolloutKey(NamedTuple):
     """The identity of a rollout: its task and which of the task's repeats it is. Sorts in the order of the plan."""
 
     task: int
     rollout: int
+
+    @classmethod
+    def of(cls, record: Any) -> Self | None:
+        """The key of a parsed row or result; None if it has none."""
+        if not isinstance(record, Mapping):
+            return None
+        task, rollout = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
+        # Not isinstance, because True is an int too.
+        if type(task) is not int or type(rollout) is not int or not 0 <= rollout < MAX_ROLLOUTS:
+            return None
+        return cls(task, rollout)
 
 
 class FailureClass(StrEnum):

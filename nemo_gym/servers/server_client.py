@@ -18,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from nemo_gym.config.addresses import base_url, server_settings
 from nemo_gym.config.keys import HEAD_SERVER
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.json import cookie_values, encode_json
+from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.http.client import as_aiohttp, total_seconds
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import request_errors
+from nemo_gym.servers.http.reply import cookie_values
 from nemo_gym.servers.http.session import settings_of, use_http_settings
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER

@@ -20,7 +20,7 @@ from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.errors import ConfigError
 from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import output_of
-from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, RolloutKey
+from nemo_gym.schemas.rows import RolloutKey
 
 # Rewards closer than this are the same: there is nothing to prefer.
 SAME: Final = 1e-6
@@ -126,8 +126,11 @@ def sequence_of(record: Mapping[str, Any], key: RolloutKey | None = None) -> Tok
         mask[start:end], log_probs[start:end] = [True] * (end - start), call["generation_log_probs"]
     if True not in mask:
         raise UnusableRolloutError("nothing was sampled")
+    key = key or RolloutKey.of(record)
+    if key is None:
+        raise UnusableRolloutError("no task and rollout index")
     return TokenSequence(
-        key=key or RolloutKey(record[TASK_INDEX_KEY_NAME], record[ROLLOUT_INDEX_KEY_NAME]),
+        key=key,
         ids=ids,
         mask=mask,
         log_probs=log_probs,

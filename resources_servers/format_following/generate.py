@@ -6,14 +6,13 @@ that training and validation data stay apart. The difficulty is the number of de
 
 import argparse
 import itertools
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
+from nemo_gym.data.task_generator import GeneratorCommand, Row
 from nemo_gym.errors import ConfigError
 from resources_servers.format_following.checks import parse_checks
 from resources_servers.format_following.tasks import DEMONSTRATIONS, GOALS, Demand, Goal, Option
@@ -123,35 +122,19 @@ def _demonstration(example: tuple[str, str]) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
 
-def _prompts(path: Path) -> Iterator[str]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        try:
-            yield json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}:{number}: not a format_following task ({error})") from error
+def _rows(options: argparse.Namespace, exclude: frozenset[str]) -> list[Row]:
+    tasks = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
+    return [task_row(task, shots=options.shots) for task in tasks]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m resources_servers.format_following.generate", description=__doc__)
-    parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")
-    parser.add_argument("--difficulty", type=int, default=1, choices=LEVELS, help="demands (default: %(default)s)")
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shots", type=int, default=DEFAULT_SHOTS, help="worked examples (default: %(default)s)")
-    parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose prompts to avoid")
-    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
-    options = parser.parse_args(arguments)
-    try:
-        exclude = frozenset(itertools.chain.from_iterable(map(_prompts, options.exclude)))
-        tasks = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
-    except (ConfigError, OSError) as error:
-        parser.error(str(error))
-    text = "".join(json.dumps(task_row(task, shots=options.shots)) + "\n" for task in tasks)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, "utf-8")
-    else:
-        sys.stdout.write(text)
+
+
+COMMAND: Final = GeneratorCommand(
+    "format_following", _rows, key=itemgetter("prompt"), levels=LEVELS, add_options=_add_options
+)
+main: Final = COMMAND.run
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ The same arguments always give the same bytes. No question occurs twice, nor any
 
 import argparse
 import itertools
-import json
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from pathlib import Path
+from operator import itemgetter
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from nemo_gym.data.task_generator import GeneratorCommand, Row
 from nemo_gym.errors import ConfigError
 
 MAX_TRIES: Final = 10_000
@@ -144,34 +143,13 @@ def _term(factor: int, symbol: str) -> str:
     return f" {'-' if math.copysign(1, factor) < 0 else '+'} {number}{symbol}"
 
 
-def _questions(path: Path) -> Iterator[str]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        try:
-            yield json.loads(line)["question"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}:{number}: not a task ({error})") from error
+def _rows(options: argparse.Namespace, exclude: frozenset[str]) -> list[Row]:
+    problems = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
+    return [task_row(problem, difficulty=options.difficulty) for problem in problems]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command."""
-    parser = argparse.ArgumentParser(prog="python -m resources_servers.math_answers.generate", description=__doc__)
-    parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")
-    parser.add_argument("--difficulty", type=int, default=1, choices=list(LEVELS), help="size of the numbers")
-    parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose questions to avoid")
-    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
-    options = parser.parse_args(arguments)
-    try:
-        exclude = frozenset(itertools.chain.from_iterable(map(_questions, options.exclude)))
-        problems = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
-    except (ConfigError, OSError) as error:
-        parser.error(str(error))
-    text = "".join(json.dumps(task_row(problem, difficulty=options.difficulty)) + "\n" for problem in problems)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, "utf-8")
-    else:
-        sys.stdout.write(text)
+COMMAND: Final = GeneratorCommand("math_answers", _rows, key=itemgetter("question"), levels=tuple(LEVELS))
+main: Final = COMMAND.run
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
+from nemo_gym.data.task_generator import GeneratorCommand, Row
 from nemo_gym.errors import ConfigError
 from resources_servers.python_code.templates import FUNCTIONS, LEVELS, PROGRAMS, Template
 
@@ -133,32 +134,19 @@ def _output(solution: str, text: str) -> str:
     return printed.getvalue()
 
 
-def _questions(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        yield from (json.loads(line)["question"] for line in file if line.strip())
+def _rows(options: argparse.Namespace, exclude: frozenset[str]) -> list[Row]:
+    problems = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
+    return [task_row(problem, shots=options.shots) for problem in problems]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command."""
-    parser = argparse.ArgumentParser(prog="python -m resources_servers.python_code.generate", description=__doc__)
-    parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")
-    parser.add_argument("--difficulty", type=int, default=1, choices=LEVELS, help="how hard (default: %(default)s)")
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shots", type=int, default=DEFAULT_SHOTS, choices=(0, 1), help="a worked example or none")
-    parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose questions to avoid")
-    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
-    options = parser.parse_args(arguments)
-    try:
-        exclude = frozenset(itertools.chain.from_iterable(map(_questions, options.exclude)))
-        problems = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
-    except (ConfigError, OSError) as error:
-        parser.error(str(error))
-    text = "".join(json.dumps(task_row(problem, shots=options.shots)) + "\n" for problem in problems)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, "utf-8")
-    else:
-        sys.stdout.write(text)
+
+
+COMMAND: Final = GeneratorCommand(
+    "python_code", _rows, key=itemgetter("question"), levels=LEVELS, add_options=_add_options
+)
+main: Final = COMMAND.run
 
 
 if __name__ == "__main__":

@@ -141,7 +141,9 @@ def test_an_unknown_key_to_delete_is_named(write: Write, failure: Failure) -> No
     error = failure("+config_paths=[a.yaml]")
     assert isinstance(error, DeleteKeyNotFoundError)
     assert isinstance(error, KeyError)
-    assert str(error).startswith("a.yaml:3: 'a._delete_key' names 'frist', which is neither defined here nor inherited.")
+    assert str(error).startswith(
+        "a.yaml:3: 'a._delete_key' names 'frist', which is neither defined here nor inherited."
+    )
     assert "Did you mean: 'first'?" in str(error)
 
 

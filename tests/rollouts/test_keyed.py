@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.keyed import encode_keyed, key_in, key_of
+from nemo_gym.rollouts.keyed import encode_keyed, key_of
 from nemo_gym.schemas.rows import RolloutKey
 
 keys = st.builds(RolloutKey, st.integers(-(2**40), 2**40), st.integers(0, 2**31))
@@ -22,7 +22,7 @@ records = st.dictionaries(texts, values, max_size=4)
 def truth(line: bytes) -> RolloutKey | None:
     """What a parser says about the line."""
     try:
-        return key_in(json.loads(line))
+        return RolloutKey.of(json.loads(line))
     except ValueError:
         return None
 
@@ -65,4 +65,4 @@ def test_lines_of_other_writers_are_read_too() -> None:
     for line in (b"", b"\n", b"[1]", b'{"_ng_task_index": 1}', b'{"_ng_task_index": true, "_ng_rollout_index": 0}'):
         assert key_of(line) is None
     for odd in (-1, 2**32, "0", 1.0):
-        assert key_in({"_ng_task_index": 1, "_ng_rollout_index": odd}) is None
+        assert RolloutKey.of({"_ng_task_index": 1, "_ng_rollout_index": odd}) is None

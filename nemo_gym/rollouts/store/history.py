@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.keyed import MAX_ROLLOUTS, key_in, key_of
+from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.plan import Row, agent_name
 from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
 from nemo_gym.rollouts.tally import Spending, usage_in
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
+from nemo_gym.schemas.rows import MAX_ROLLOUTS, NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
         except ValueError:
             strays.append(_stray(line, _unreadable(line)))
             continue
-        if (key := key_in(record)) and not record.get(NG_OWED_KEY):
+        if (key := RolloutKey.of(record)) and not record.get(NG_OWED_KEY):
             past = history.failures.setdefault(packed(key), PastFailures())
             past.count += 1
             past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import BUFFER_BYTES
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.keyed import encode_keyed, key_in, key_of
+from nemo_gym.rollouts.keyed import encode_keyed, key_of
 from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name, summary_of
 from nemo_gym.rollouts.store.history import AttemptPolicy, History, PastFailures, packed
 from nemo_gym.rollouts.store.manifest import PlanFacts
@@ -63,7 +63,7 @@ class PlanOnDisk:
         return (planned for row in rows if (planned := self._planned(row)))
 
     def _planned(self, row: Row, text: bytes | None = None) -> PlannedRollout | None:
-        key, agent = key_in(row), agent_name(row)
+        key, agent = RolloutKey.of(row), agent_name(row)
         attempts = self.policy.attempts(self.failures.get(packed(key))) if key else None
         if not (key and agent and attempts):
             return None
@@ -107,7 +107,7 @@ def write_plan(path: Path, writer: PlanWriter, rows: Iterable[Row], policy: Atte
     """Write a plan of which nothing is done yet."""
     plan = PlanOnDisk(path, policy)
     for row in rows:
-        key, agent = key_in(row), agent_name(row)
+        key, agent = RolloutKey.of(row), agent_name(row)
         if key is None or not agent:
             raise ConfigError(f"a planned row lacks its index or its agent: {summary_of(row)}")
         plan.owe(writer.write(key, row), agent)
@@ -151,7 +151,7 @@ def write_extended(old: Path, writer: PlanWriter, rows: Iterable[Row], history: 
     before = _digests(old, history)
     changed: list[RolloutKey] = []
     for row in rows:
-        key = key_in(row)
+        key = RolloutKey.of(row)
         if key is None:
             continue
         line = encode_keyed(key, row) + b"\n"
@@ -176,7 +176,7 @@ def _rows_of(path: Path) -> Iterable[tuple[RolloutKey, bytes]]:
             row = decode(line.text)
         except ValueError:
             continue
-        if key := key_in(row):
+        if key := RolloutKey.of(row):
             yield key, encode_keyed(key, row) + b"\n"
 
 

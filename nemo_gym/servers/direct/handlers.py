@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.io.json import cookie_values, encode_json, request_headers
+from nemo_gym.io.json import encode_json
 from nemo_gym.servers.direct.replies import (
     JSON_HEADERS,
     Call,
@@ -37,6 +37,7 @@ from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, 
 from nemo_gym.servers.http.client import MAX_REDIRECTS
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.reply import cookie_values
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
@@ -269,6 +270,23 @@ def _read_body(route: DirectRoute, body: bytes) -> Any:
         return route.read_body(body)
     except ValueError:  # pydantic's errors are ValueErrors
         return REFUSED
+
+
+def request_headers(
+    host: bytes, body: bytes, cookies: Mapping[str, str], extra: Mapping[str, str] | None
+) -> list[tuple[bytes, bytes]]:
+    """The headers that an HTTP client would send."""
+    headers = [(b"host", host)]
+    if body:
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if cookies:
+        text = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        headers.append((b"cookie", text.encode("latin-1")))
+    if not extra:
+        return headers
+    given = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in extra.items()]
+    names = {name for name, _ in given}
+    return [pair for pair in headers if pair[0] not in names] + given
 
 
 class DirectRequest(Request):

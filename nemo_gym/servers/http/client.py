@@ -26,9 +26,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 from yarl import URL
 
-from nemo_gym.io.json import cookie_values, encode_json
+from nemo_gym.io.json import encode_json
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
-from nemo_gym.servers.http.reply import Body
+from nemo_gym.servers.http.reply import Body, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, has_control_characters, proxy_for, redirect_target, shown

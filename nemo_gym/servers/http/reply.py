@@ -47,6 +47,13 @@ def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
     return cookies
 
 
+def cookie_values(cookies: Mapping[str, Any] | None) -> dict[str, str]:
+    """Names and values, whether the caller holds strings or the morsels of an earlier answer."""
+    if not cookies:
+        return {}
+    return {name: getattr(value, "value", value) for name, value in cookies.items()}
+
+
 def read_json(content: bytes | str) -> Any:
     """Parse JSON, including numbers that only Python's parser accepts (``NaN``, integers beyond 64 bits)."""
     try:

@@ -1,7 +1,5 @@
 """Questions about a database: the model writes a query, which must return what a reference query returns."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Request
@@ -15,12 +13,13 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.process_pool import CallLimitError, ProcessPool, WorkerError
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.sql_queries.extract import MAX_QUERY, extract_query
-from resources_servers.sql_queries.process_pool import NoAnswer, ProcessPool
 
-# A process counts the time that it computes; how long it may wait for a busy machine is another matter.
-PATIENCE: Final = 20
+# A query has its own limit; this one is for everything around it, and for reference queries.
+CPU_LIMIT_S: Final = 60.0
+MEMORY_MB: Final = 4096
 
 
 class SqlQueriesConfig(BaseResourcesServerConfig):
@@ -73,13 +72,16 @@ class SqlQueriesServer(SimpleResourcesServer):
     config: SqlQueriesConfig
     sessions: dict[str, SqlQueriesTask] = Field(default_factory=dict)
     _pool: ProcessPool = PrivateAttr()
-    _threads: ThreadPoolExecutor = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare for processes; they are started by the first queries."""
         super().model_post_init(context)
-        self._pool = ProcessPool(self.config.processes)
-        self._threads = ThreadPoolExecutor(self.config.processes, thread_name_prefix="sql")
+        self._pool = ProcessPool(
+            "resources_servers.sql_queries.database_process:answer_request",
+            size=self.config.processes,
+            time_limit_s=CPU_LIMIT_S,
+            memory_mb=MEMORY_MB,
+        )
 
     def setup_webserver(self) -> FastAPI:
         """Add the tool to the standard routes."""
@@ -87,10 +89,9 @@ class SqlQueriesServer(SimpleResourcesServer):
         app.post("/run_query")(self.run_query)
         return app
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the processes now; otherwise they end with the program."""
-        self._threads.shutdown()
-        self._pool.close()
+        await self._pool.close()
 
     async def seed_session(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, body: SqlQueriesTask
@@ -141,20 +142,21 @@ class SqlQueriesServer(SimpleResourcesServer):
             "max_rows": self.config.max_rows,
             "seconds": self.config.max_seconds,
         }
-        answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request)
+        answer = await self._answer(request)
         if "broken" in answer:
             raise RowError(answer["broken"])
         return answer
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask, and ask once more if a process died: it may have been somebody else's query that hurt it."""
-        seconds = PATIENCE * (1 + len(request["databases"]) * self.config.max_seconds)
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask, and ask once more if a process died: an earlier query may have damaged it."""
         try:
-            return self._pool.ask(request, seconds=seconds)
-        except NoAnswer as error:
-            if error.late and request["do"] != "check":
-                return {"equal": False, "error": str(error)}
-        return self._pool.ask(request, seconds=seconds)
+            return dict(await self._pool.call(request))
+        except CallLimitError:
+            if request["do"] != "check":
+                return {"equal": False, "error": "the query computes for too long"}
+        except WorkerError:
+            pass
+        return dict(await self._pool.call(request))
 
 
 def final_text(response: NeMoGymResponse) -> str:

@@ -1,24 +1,22 @@
-"""A program of its own that runs untrusted queries: one JSON request a line in, one JSON answer a line out.
+"""Runs untrusted queries; called in the processes of a ``ProcessPool``, which can't write files.
 
-It is started with nothing but the standard library. SQLite may read the tables of one database in memory and nothing
-else: an authorizer refuses every write, attachment, pragma and random function, a progress handler ends what takes too
-long, and limits bound text, results and memory. The operating system refuses to write files, and ends the program
-when a query computes for too long; time spent waiting for a busy machine does not count.
+SQLite may read the tables of one database in memory and nothing else: an authorizer refuses every write, attachment,
+pragma and random function, a progress handler ends what takes too long, and limits bound text, results and memory. The
+operating system ends the process if a query computes for too long; waiting for a busy machine does not count.
 """
 
 import json
-import resource
 import signal
 import sqlite3
-import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 MAX_MEMORY = 128 * 2**20
-MAX_ADDRESS_SPACE = 4 * 2**30
+MAX_ANSWER = 4 * 2**20
 MAX_TEXT = 100_000
 MAX_CELLS = 100_000
 MAX_DATABASES = 64
@@ -142,11 +140,11 @@ class DuckDBDatabase:
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """End this program if it computes for longer: some functions of a database do not listen to anything else."""
-    signal.setitimer(signal.ITIMER_PROF, seconds + GRACE_S)
+    outer = signal.setitimer(signal.ITIMER_PROF, seconds + GRACE_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_PROF, *outer)
 
 
 DIALECTS: dict[str, Any] = {"sqlite": SQLiteDatabase, "duckdb": DuckDBDatabase}
@@ -245,16 +243,14 @@ def answer(request: dict[str, Any], databases: Databases) -> dict[str, Any]:
     return {"equal": True}
 
 
-def main() -> None:
-    """Answer until the input ends."""
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    databases = Databases()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line), databases)) + "\n")
-        sys.stdout.flush()
+@cache
+def _databases() -> Databases:
+    return Databases()
 
 
-if __name__ == "__main__":
-    main()
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one request with the databases of this process."""
+    reply = answer(request, _databases())
+    if len(json.dumps(reply)) > MAX_ANSWER:
+        return {"equal": False, "error": "the result is too large"}
+    return reply

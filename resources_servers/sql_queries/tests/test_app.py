@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from nemo_gym.server_utils import ServerClient
 from resources_servers.sql_queries.app import RowError, SqlQueriesConfig, SqlQueriesServer
 from resources_servers.sql_queries.extract import extract_query
 from resources_servers.sql_queries.generate import GENERATOR
-from resources_servers.sql_queries.process_pool import NoAnswer, ProcessPool
 
 DATA = Path(__file__).parents[1] / "data"
 FIRST = """
@@ -34,7 +34,7 @@ def server() -> Iterator[SqlQueriesServer]:
     config = SqlQueriesConfig(host="127.0.0.1", port=8080, entrypoint="", name="sql", max_seconds=0.2, max_rows=1_000)
     server = SqlQueriesServer(config=config, server_client=MagicMock(spec=ServerClient))
     yield server
-    server.close()
+    asyncio.run(server.close())
 
 
 @pytest.fixture(scope="module")
@@ -221,37 +221,19 @@ def test_the_tool_shows_the_first_rows(client: TestClient) -> None:
     assert other.post("/run_query", json={"query": "SELECT 1"}).json() == {"error": "the rollout has not begun"}
 
 
-def request(**fields: Any) -> dict[str, Any]:
-    fixed = {"do": "compare", "dialect": "sqlite", "databases": [FIRST], "reference": "SELECT 1", "ordered": False}
-    return {**fixed, "query": "SELECT 1", "max_rows": 10, "seconds": 30.0, **fields}
+def test_a_process_that_dies_is_replaced(client: TestClient, server: SqlQueriesServer) -> None:
+    assert score(client, "SELECT 1")["reward"] == 1.0
+    for worker in server._pool._idle:
+        os.kill(worker.pid, 9)
+
+    assert score(client, "SELECT 1")["reward"] == 1.0
 
 
-def test_a_process_that_does_not_answer_is_ended_and_replaced() -> None:
-    pool = ProcessPool(1)
-    try:
-        assert pool.ask(request(), seconds=30) == {"equal": True}
-        (before,) = pool._alive
-        with pytest.raises(NoAnswer) as caught:
-            pool.ask(request(query=HOSTILE["endless"]), seconds=0.3)
-        assert caught.value.late
-        assert before._process.poll() is not None
-        assert pool.ask(request(), seconds=30) == {"equal": True}
-    finally:
-        pool.close()
-
-
-def test_a_process_that_dies_is_noticed() -> None:
-    pool = ProcessPool(1)
-    try:
-        pool.ask(request(), seconds=30)
-        (process,) = pool._alive
-        os.kill(process._process.pid, 9)
-        with pytest.raises(NoAnswer) as caught:
-            pool.ask(request(), seconds=30)
-        assert not caught.value.late
-    finally:
-        pool.close()
-    assert not pool._alive
+def test_a_result_that_is_too_large_is_refused(client: TestClient) -> None:
+    assert client.post("/seed_session", json=row("SELECT 1")).status_code == 200
+    wide = ", ".join(["printf('%090000d', 1)"] * 60)
+    shown = client.post("/run_query", json={"query": f"SELECT {wide}"}).json()
+    assert shown == {"error": "the result is too large"}
 
 
 def test_duckdb_reads_and_nothing_else(client: TestClient) -> None:

@@ -210,6 +210,7 @@ def get_wandb_run() -> Any:
     wandb = _import_wandb()
     if wandb.run is not None:
         return wandb.run
+    # wandb.init has no parameter for the key.
     os.environ["WANDB_API_KEY"] = str(wanted.wandb_api_key)
     folder = RESULTS_DIR / "wandb"
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from nemo_gym.errors import RolloutError
 from nemo_gym.schemas.refs import ModelServerRef
 from nemo_gym.schemas.responses import NeMoGymResponse
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY, FailureClass
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.http.lazy import request_errors
 from nemo_gym.servers.server_client import GymClient
@@ -115,6 +115,7 @@ class JudgeConfig(BaseModel):
         """The label that was found last, ignoring case."""
         if not found:
             return None
+        # Judges often weigh several labels before they decide, so the last one counts.
         last = found[-1].strip()
         if last in self.labels:
             return last
@@ -162,7 +163,7 @@ def _edge(character: str) -> str:
     return r"\b" if character.isalnum() or character == "_" else ""
 
 
-JUDGE_FAILED: Final = "judge_failed"
+JUDGE_FAILED: Final = FailureClass.JUDGE_FAILED.value
 JUDGE_ERROR_KEY: Final = "_ng_failure_judge_error"
 RESPONSES_PATH: Final = "/v1/responses"
 SHOWN: Final = 300

@@ -73,6 +73,7 @@ class ProcessPool:
         self._threads = ThreadPoolExecutor(max_workers=size, thread_name_prefix="process-pool")
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
+        # Also runs when the program ends without close; it must not refer to self, which it would keep alive.
         self._end = weakref.finalize(self, _end_all, self._forks, self._idle)
 
     async def call(self, *arguments: Any) -> Any:
@@ -227,6 +228,7 @@ def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: s
     except Exception as error:  # noqa: BLE001 - a boundary: the error is sent to the caller
         control.sendall(f"broken {type(error).__name__}: {error}"[:4000].encode())
         return
+    # Workers share the memory of what was imported as long as the collector does not touch it.
     gc.freeze()
     control.sendall(b"ready")
     while True:

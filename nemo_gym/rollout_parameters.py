@@ -9,11 +9,12 @@ from pydantic import Field, field_validator
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.options import CollectionOptions
+from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS
 from nemo_gym.rollouts.store.history import parse_max_attempts
 from nemo_gym.skills import SkillsConfig
 
 MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
-DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = 3
+DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = DEFAULT_MAX_ATTEMPTS
 
 
 def max_rollout_attempts() -> int:

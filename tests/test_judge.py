@@ -205,10 +205,10 @@ async def test_what_the_prompt_needs_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({**SAME, "prompt": "{0}"}, "is no field"),
-        ({**SAME, "prompt": "{a.b}"}, "is no field"),
+        ({**SAME, "prompt": "{0}"}, "is not a field"),
+        ({**SAME, "prompt": "{a.b}"}, "is not a field"),
         ({**SAME, "prompt": "{"}, "Single '{'"),
-        ({**SAME, "prompt": "{a:{b}}"}, "is no field"),
+        ({**SAME, "prompt": "{a:{b}}"}, "is not a field"),
         ({**SAME, "labels": {}}, "at least 1"),
         ({**SAME, "pattern": "("}, "not a regular expression"),
         ({**SAME, "swap": {"fields": ["expected", "b"]}}, r"\['b'\] are not in the prompt"),

@@ -49,6 +49,7 @@ def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Itera
         nonlocal received
         received += 1
         if received > 1:
+            # Not sys.exit, which would wait for threads and for cleaning up that hangs.
             os._exit(Exit.INTERRUPTED)
         with contextlib.suppress(RuntimeError):  # the signal interrupted another message
             console.note(f"\n{announcement}")

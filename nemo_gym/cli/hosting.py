@@ -35,6 +35,7 @@ from nemo_gym.cli.parameters import (
     read_configuration,
     read_parameters,
 )
+from nemo_gym.config.addresses import base_url
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.interpolation import plain
 from nemo_gym.config.keys import DUMMY_MODEL
@@ -45,6 +46,7 @@ from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_conf
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_servers
+from nemo_gym.servers.server_client import answers
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -168,25 +170,8 @@ def _listed(head: HeadServerAddress) -> list[dict[str, Any]] | None:
 def _examined(server: dict[str, Any]) -> dict[str, Any]:
     started = server.get("start_time")
     uptime = round(time.time() - started, 1) if isinstance(started, int | float) else None
-    return {**server, "status": _health(server["host"], server["port"]), "uptime_seconds": uptime}
-
-
-def _health(host: str, port: int) -> str:
-    """Whether a server answers at all, in the terms of ``ServerClient.poll_for_status``."""
-    connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)
-    try:
-        connection.request("GET", "/")
-        connection.getresponse().read()
-    except TimeoutError:
-        return "timeout"
-    except OSError:
-        return "connection_error"
-    except http.client.HTTPException:
-        return "unknown_error"
-    else:
-        return "success"
-    finally:
-        connection.close()
+    status = answers(base_url(server), timeout_s=HEALTH_TIMEOUT_S)
+    return {**server, "status": status, "uptime_seconds": uptime}
 
 
 def dump_config(overrides: Sequence[str]) -> int:
@@ -239,6 +224,7 @@ class RunHelper:
         config = get_global_config_dict(global_config_dict_parser_config)
         self._thread.start()
         self._hosting = asyncio.run_coroutine_threadsafe(self._host(config), self._loop)
+        # If hosting fails, nothing ever becomes ready.
         wait([self._ready, self._hosting], return_when=FIRST_COMPLETED)
         if self._hosting.done():
             self.shutdown()

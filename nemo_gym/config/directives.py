@@ -124,6 +124,7 @@ class _Expansion:
         path = self._path(value[given[0]], f"{key}.{given[0]}" if key else given[0])
         if given[0] == INHERIT_FROM and key not in self.moved.setdefault(path, []):
             self.moved[path].append(key)
+        # The sources that are being expanded form a stack; meeting one of them again would never end.
         if path in self.active:
             circle = " -> ".join([*self.active[self.active.index(path) :], path])
             raise ConfigError(f"{self.locator.at(key)}'{key}' inherits from itself: {circle}", hint="break the circle")
@@ -153,6 +154,7 @@ class _Expansion:
             else:
                 raise self._not_found(path, key, seen, node)
             seen.append(segment)
+        # Several blocks may inherit the same source, and each is changed on its own later.
         return copy.deepcopy(self.expand(node, path))
 
     def _not_found(self, path: str, key: str, seen: list[str], node: Any) -> InheritPathNotFoundError:

@@ -42,6 +42,7 @@ def check_missing(data: Any, *, locator: Locator) -> None:
     raise ConfigMissingValuesError("\n".join(lines), hint=f"set them in env.yaml or on the command line: {examples}")
 
 
+# OmegaConf's exceptions carry the reason only in their message.
 _UNSET_KEY: Final = re.compile(r"Interpolation key '([^']+)' not found")
 _UNSET_VARIABLE: Final = re.compile(r"Environment variable '([^']+)' not found")
 _UNKNOWN_RESOLVER: Final = re.compile(r"Unsupported interpolation type ([\w.]+)")

@@ -106,6 +106,7 @@ def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
     data[keys.HEAD_SERVER] = settings.head().model_dump(exclude_none=True)
     data[keys.DEFAULT_HOST] = settings.host()
     data[keys.DISALLOWED_PORTS] = taken
+    # Servers with their own environment are built with the same Python and the same versions of these packages.
     data.setdefault(keys.PYTHON_VERSION, ".".join(map(str, sys.version_info[:3])))
     data.setdefault(keys.HEAD_SERVER_DEPS, _pins({"ray": "ray[default]", "openai": "openai"}))
     return OmegaConf.create(data)

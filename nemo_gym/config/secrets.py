@@ -29,6 +29,7 @@ def is_secret_key(key: str) -> bool:
 
 def mask_secrets(data: Any) -> Any:
     """A copy of plain data (dicts, lists, scalars) in which every secret is replaced by asterisks."""
+    # The longest first, because a credential may be part of a longer one.
     found = sorted(set(_credentials(data)), key=len, reverse=True)
     return _mask(data, re.compile("|".join(map(re.escape, found))) if found else None)
 

@@ -196,6 +196,7 @@ def _load_files(rest: list[ConfigSource]) -> list[ConfigSource]:
 def _named_by(source: ConfigSource, rest: list[ConfigSource]) -> list[str]:
     if CONFIG_PATHS not in source.data:
         return []
+    # The other sources may define what the paths of this file refer to, but their own lists must not replace them.
     others = [ConfigSource(other.label, {k: v for k, v in other.data.items() if k != CONFIG_PATHS}) for other in rest]
     return config_paths(merge_sources([source, *others]), Locator([source]))
 

@@ -190,6 +190,7 @@ class ResponsesConverterState:
         if self.tool_calls_buffer:
             message["tool_calls"] = self.tool_calls_buffer
             self.tool_calls_buffer = []
+        # A turn without text, calls, reasoning or refusal gives no message.
         if len(message) > 2 or self.content_buffer is not None:
             if self.token_information is not None:
                 message |= self.token_information

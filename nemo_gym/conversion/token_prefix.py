@@ -35,8 +35,7 @@ def splice_prefix(
     of the template. Without true tokens it is ``template_ids``.
 
     Raises ``PrefixMismatchError`` if there is no ``eos_id`` in ``template_prefix_ids``, or another history in
-    ``template_ids`` (a template that leaves earlier reasoning out). What follows the ``eos_id`` in
-    ``template_prefix_ids`` is not compared: a line break may merge with what comes next.
+    ``template_ids``. What follows the ``eos_id`` is not compared: a line break may merge with what comes next.
     """
     if not true_prefix_ids:
         return list(template_ids)

@@ -144,6 +144,7 @@ def _transfer(file: HubFile, part: Path, environment: Mapping[str, str]) -> None
     have = part.stat().st_size if part.is_file() else 0
     try:
         first, reply = _open(file, environment, have)
+        # A server that ignores the range sends the whole file, which then replaces the part.
         with reply, part.open("ab" if reply.status == http.HTTPStatus.PARTIAL_CONTENT else "wb") as output:
             while chunk := reply.read(CHUNK):
                 output.write(chunk)

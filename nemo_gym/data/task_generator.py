@@ -38,6 +38,7 @@ class TaskGenerator:
         if difficulty not in self.levels:
             choices = ", ".join(map(str, self.levels))
             raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {choices}")
+        # A seed of text gives the same sequence on every platform and in every process.
         rng = Random(f"{self.name}/{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
         return list(itertools.islice(self._fresh(rng, difficulty, set(exclude)), n))
 

@@ -69,6 +69,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, frame: bytes) -> None:
         """Send together with the other frames of this iteration of the event loop."""
+        # Hundreds of rollouts may start in the same iteration, and one system call is enough for all of them.
         if not self._to_send:
             self._loop.call_soon(self._flush)
         self._to_send.append(frame)

@@ -160,6 +160,7 @@ class WorkerPool:
 
     async def _open(self) -> Worker | None:
         """A worker that is ready, or None if it died before that."""
+        # Our copy of the worker's end is closed at once; otherwise we would not notice that the worker is gone.
         ours, theirs = socket.socketpair()
         with theirs:
             worker = Worker(

@@ -105,6 +105,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with draft.open("wb", buffering=BUFFER_BYTES) as file:
             yield file
+            # Without this a power failure could leave the new name with none of the new content.
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)

@@ -30,6 +30,7 @@ def read_blocks(path: Path) -> Iterator[memoryview]:
                 buffer[: used - cut] = buffer[cut:used]
                 used -= cut
             elif used == len(buffer):  # the line is longer than the buffer
+                # A new object: the old one cannot grow while somebody holds a view of it.
                 buffer = buffer + bytes(len(buffer))
     if used:
         yield memoryview(buffer)[:used]

@@ -38,6 +38,7 @@ from nemo_gym.schemas.rows import (
 )
 
 DEFAULT_REPEATS_KEY = "_default"
+DEFAULT_MAX_ATTEMPTS = 3
 Row = dict[str, Any]
 
 

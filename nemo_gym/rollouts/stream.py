@@ -28,11 +28,9 @@ from nemo_gym.rollouts.freshness import Freshness
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Failed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout, PlanSpec, Row, plan_rollouts
+from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, PlannedRollout, PlanSpec, Row, plan_rollouts
 from nemo_gym.rollouts.tasks import Task
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME, RolloutKey
-
-MAX_ATTEMPTS = 3
 
 
 async def stream(
@@ -43,7 +41,7 @@ async def stream(
     repeats: int = 1,
     limit: int | Limit = DEFAULT_WINDOW,
     timeout_s: float | None = None,
-    max_attempts: int = MAX_ATTEMPTS,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     patience_s: float = DEFAULT_PATIENCE_S,
     token_continuity: TokenContinuity = TokenContinuity.OFF,
     freshness: Freshness | None = None,
@@ -64,7 +62,7 @@ async def stream_groups(
     repeats: int = 1,
     limit: int | Limit = DEFAULT_WINDOW,
     timeout_s: float | None = None,
-    max_attempts: int = MAX_ATTEMPTS,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     patience_s: float = DEFAULT_PATIENCE_S,
     token_continuity: TokenContinuity = TokenContinuity.OFF,
     freshness: Freshness | None = None,

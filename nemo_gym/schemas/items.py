@@ -211,6 +211,7 @@ def item_kind(item: Any) -> str | None:
     return kind
 
 
+# Three classes have the type "message": only outputs have an id, and only inputs listed by an endpoint have a status.
 def _message_kind(item: dict[str, Any]) -> str:
     if isinstance(item.get("content"), list):
         if item.get("role") == "assistant":

@@ -76,6 +76,7 @@ def first_cause(body: bytes) -> str:
 def _relayed_body(text: str) -> bytes | None:
     relayed = RELAYED.fullmatch(text)
     try:
+        # The relayed body is the repr of bytes, and literal_eval reads it without running anything.
         body = ast.literal_eval(relayed[1]) if relayed else None
     except (SyntaxError, ValueError):
         return None

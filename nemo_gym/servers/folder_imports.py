@@ -59,6 +59,7 @@ class _FolderImporter:
         assert spec.loader is not None
         fresh = importlib.util.module_from_spec(spec)
         vars(fresh)["__builtins__"] = self._builtins
+        # Registered before it runs, as Python does it, so that modules can import each other in a circle.
         sys.modules[name] = fresh
         try:
             spec.loader.exec_module(fresh)

@@ -107,6 +107,7 @@ def _inherited_socket() -> socket.socket | None:
 def _serve_with_workers(instance: ServerInstance) -> None:
     listener = bind(instance.host, instance.port, owner=instance.name)
     listener.listen(4096)
+    # All workers accept on the same socket, so the kernel spreads connections among them.
     listener.set_inheritable(True)
     reader, writer = os.pipe()
     shared = {
@@ -220,6 +221,7 @@ async def start_child(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=(parent_fd,),
+        # Ctrl-C goes to us alone, so that children are stopped in order and their own children with them.
         start_new_session=True,
     )
     return Child(instance, process, log_dir)

@@ -40,6 +40,7 @@ def bind(host: str, port: int, *, owner: str) -> socket.socket:
     """A bound socket. The error names the address and the server that wanted it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
+    # A port can be used again right after a run, while connections of that run are still in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

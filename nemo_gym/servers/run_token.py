@@ -33,6 +33,7 @@ def run_token(port: int) -> Iterator[str]:
     path = token_path(port)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = secrets.token_urlsafe(32)
+    # Private from the moment it exists, and complete when it gets its name.
     aside = path.with_suffix(f".{os.getpid()}")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(token)

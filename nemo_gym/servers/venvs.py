@@ -64,6 +64,7 @@ async def ensure_venv(server: str, folder: Path, requirements: list[str], cache:
 
 
 def _ensure(server: str, folder: Path, requirements: list[str], cache: Path) -> Path:
+    # Other requirements, another Python or another version of this package need another environment.
     digest = hashlib.sha256("\n".join([sys.version, __version__, *requirements]).encode()).hexdigest()[:12]
     home = cache / "venvs" / f"{folder.name}-{digest}"
     python = home / "bin" / "python"

@@ -21,7 +21,8 @@ from nemo_gym.rollouts.continuity_gate import TokenContinuity
 from nemo_gym.rollouts.freshness import Freshness
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.stream import MAX_ATTEMPTS, stream_groups
+from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS
+from nemo_gym.rollouts.stream import stream_groups
 from nemo_gym.servers.http.client import get_response_json
 from nemo_gym.servers.models.policy import PAUSE_PATH, RESUME_PATH, WEIGHTS_PATH, PolicyState
 from nemo_gym.servers.server_client import GymClient
@@ -44,7 +45,7 @@ async def token_groups(
     repeats: int = 1,
     limit: int | Limit = DEFAULT_WINDOW,
     timeout_s: float | None = None,
-    max_attempts: int = MAX_ATTEMPTS,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     freshness: Freshness | None = None,
 ) -> AsyncGenerator[LiveGroup, None]:
     """Run tasks and yield each group once its last rollout has ended."""

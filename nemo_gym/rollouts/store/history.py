@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import key_of
-from nemo_gym.rollouts.plan import Row, agent_name
+from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, Row, agent_name
 from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
 from nemo_gym.rollouts.tally import Spending, usage_in
 from nemo_gym.schemas.rows import MAX_ROLLOUTS, NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
@@ -44,7 +44,7 @@ class PastFailures:
 class AttemptPolicy:
     """When a rollout that failed before is tried again."""
 
-    max_attempts: int = 3
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
     reopened: frozenset[str] = frozenset()  # classes of failure that get a fresh set of attempts
 
     def attempts(self, past: PastFailures | None) -> Attempts | None:

@@ -314,5 +314,6 @@ def find_exception_handler(app: FastAPI, error: Exception) -> Callable[[Request,
     handlers = app.exception_handlers
     if isinstance(error, HTTPException) and error.status_code != 500 and error.status_code in handlers:
         return handlers[error.status_code]
+    # A handler for Exception itself belongs to Starlette's outermost layer, which is outside this one.
     classes = type(error).__mro__[: type(error).__mro__.index(Exception)]
     return next((handlers[kind] for kind in classes if kind in handlers), None)

@@ -99,7 +99,7 @@ class GenerationCache:
                 logger.warning("%s is damaged and was removed", path)
                 path.unlink()
             else:
-                os.utime(path)
+                os.utime(path)  # the modification time tells when an answer was last used
         return content
 
     def write(self, key: str, content: bytes) -> None:
@@ -108,6 +108,7 @@ class GenerationCache:
         if len(text) > self._max_bytes:
             return
         try:
+            # Written under another name and renamed, so that no reader sees half a file.
             draft = self._draft()
             draft.write_bytes(text)
             path.parent.mkdir(exist_ok=True)

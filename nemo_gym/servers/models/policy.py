@@ -89,6 +89,7 @@ class Policy:
 
     def guard(self, authorization: Annotated[str, Header()] = "") -> None:
         """Refuse callers without the token."""
+        # Takes equally long for every wrong token, so that it cannot be guessed piece by piece.
         if not secrets.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
             raise HTTPException(
                 401, "the weights_token of this server is required: send Authorization: Bearer <weights_token>"

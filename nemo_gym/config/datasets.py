@@ -2,7 +2,7 @@
 
 The place to download from is given by ``source``, or by one of the older fields ``gitlab_identifier`` and
 ``huggingface_identifier``. Whichever is given, the other is filled in, so either can be read. If both older fields are
-given, ``source`` stays empty, and whoever downloads chooses.
+given, ``source`` stays empty, and the choice is made at the download.
 """
 
 import warnings
@@ -90,7 +90,7 @@ class DatasetConfig(BaseModel):
             return self
         for name in given:
             warnings.warn(f"dataset field '{name}' is deprecated, use 'source'", DeprecationWarning, stacklevel=2)
-        # With two identifiers there is no single source, and the preference of whoever downloads decides.
+        # With two identifiers there is no single source; ``data_source`` decides at the download.
         if len(given) == 1:
             self.source = _as_source(*given.values())
         return self

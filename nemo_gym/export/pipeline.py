@@ -179,7 +179,7 @@ def _write_pairs(
 
 
 def _check(report: ExportReport) -> None:
-    """Refuse an export that nobody can want; raised while nothing is in place yet."""
+    """Refuse an export that makes no sense, before any file is in place."""
     if not report.rows.total():
         dropped = sorted(report.drops.counts.items(), key=lambda item: -item[1])
         told = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)

@@ -85,7 +85,7 @@ class Rollout:
 
     @property
     def written_tokens(self) -> int:
-        """How many tokens the model wrote; where nobody counted, a quarter of the characters."""
+        """How many tokens the model wrote; estimated as a quarter of the characters if they were not counted."""
         used = usage_of(self.record).get("output_tokens")
         return used if isinstance(used, int) else len(encode(self.output)) // 4
 

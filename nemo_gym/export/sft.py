@@ -56,7 +56,7 @@ def _messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages:
     if state.lost:
         raise UnfitError(f"has {state.lost[0]}")
     for message in messages:
-        if len(message) > 2 or type(message["content"]) is not str:  # most are a role and a text
+        if len(message) > 2 or type(message["content"]) is not str:  # most are a role and text
             _tidy(message, recipe)
     return messages
 

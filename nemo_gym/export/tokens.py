@@ -23,7 +23,7 @@ class TokenSpan:
 
     ids: list[int]
     mask: list[int]
-    log_probs: list[float]  # 0 where nothing was sampled, or nobody wrote it down
+    log_probs: list[float]  # 0 where nothing was sampled or recorded
 
     @property
     def prompt_length(self) -> int:

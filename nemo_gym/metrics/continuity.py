@@ -2,7 +2,7 @@
 
 Each call's prompt must begin with everything that was read and written before: the prompt of the previous call and
 what was generated in it. Only items with ``generation_token_ids`` count, one for each model call. After a break the
-rest is judged anew from that call on, so every break is reported once.
+check starts again from that call, so every break is reported once.
 
 That a call breaks, and at which token, is exact. Why it breaks is inferred, because ids carry no text: where the
 sequences meet again distinguishes history that was left out from a part that was written differently, and the items

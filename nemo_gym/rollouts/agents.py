@@ -1,7 +1,7 @@
 """The agents of a run: who they are, what they cost, and how to call them.
 
 ``agents_of`` is the one place that looks at the kind of client. A ``GymClient`` knows its servers, takes JSON as bytes,
-and can find servers again that were started anew; of any other client nothing is known but that it can POST.
+and can find restarted servers again; of any other client it is only known that it can POST.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class AgentClient(Protocol):
 class Agents:
     """Agents behind a client of which nothing is known."""
 
-    names: frozenset[str] | None = None  # None if nobody knows
+    names: frozenset[str] | None = None  # None if unknown
     prices: Mapping[str, Prices] = {}
     servers: Mapping[str, Any] = {}  # those of this process
 
@@ -84,7 +84,7 @@ class Agents:
         return answer
 
     async def find_again(self) -> None:
-        """Look for servers that may have been started anew."""
+        """Look for servers that may have been restarted."""
 
 
 class GymAgents(Agents):
@@ -135,7 +135,7 @@ class GymAgents(Agents):
 
 
 class _Streamed:
-    """A body that is read from its file anew for each attempt to send it."""
+    """A body that is read from its file again for each attempt to send it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -223,7 +223,7 @@ class AdaptiveLimit:
         else:
             kept = _pays(before, reading)
         if not kept:
-            if reading.limit < before.limit:  # so nobody was waiting, and this is what an idle endpoint takes
+            if reading.limit < before.limit:  # nothing was waiting, so this is the latency of an idle endpoint
                 self._idle_latency = max(self._idle_latency or 0.0, reading.latency)
             self._give_up_probing(before.limit, now)
             return
@@ -256,7 +256,7 @@ class AdaptiveLimit:
         return min(round(target), self._largest)
 
     def _lift_ceiling(self) -> None:
-        """What was too many once may not be now; the longer there is no trouble, the bolder."""
+        """A limit that was too high before may be right now, so the steps grow while there is no trouble."""
         self._ceiling = min(self._ceiling * self._lift, self._largest)
         self._lift = min(self._lift**2, 4.0)
 

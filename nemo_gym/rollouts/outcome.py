@@ -48,7 +48,7 @@ class _Ended:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The line as an object; parsed anew each time it is asked for."""
+        """The line as an object, parsed again at each call."""
         record: dict[str, Any] = decode(self.line)
         return record
 

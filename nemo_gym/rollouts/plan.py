@@ -58,7 +58,7 @@ class PlanSpec:
     seeded: bool = False  # give each rollout of a task a seed of its own
 
     def times(self, agent: str) -> int | None:
-        """How many rollouts a task of this agent gets; None if nobody said."""
+        """How many rollouts a task of this agent gets; None if that is not set."""
         if isinstance(self.repeats, int):
             return self.repeats
         return self.repeats.get(agent, self.repeats.get(DEFAULT_REPEATS_KEY))
@@ -257,7 +257,7 @@ def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PlanSource:
-    """A task file, read anew each time."""
+    """A task file, read again each time."""
 
     path: str  # as given
     limit: int | None

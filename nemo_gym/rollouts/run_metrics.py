@@ -2,7 +2,7 @@
 
 An agent's metrics are its own affair: its ``/aggregate_metrics`` gets its rollouts and answers. Only where it is known
 that the answer would be the standard one is it computed here, from numbers read in one pass, without asking. An agent
-that can't answer loses its own metrics and nobody else's. Both files are replaced as a whole.
+that can't answer loses only its own metrics. Both files are replaced as a whole.
 
 How complete the rollouts are is told by the plans and the failures that lie beside them (``PlannedKeys``).
 """
@@ -52,7 +52,7 @@ class PlannedKeys:
 
     @classmethod
     def of(cls, rollouts: Sequence[Path], shift: Shift = lambda _, task: np.zeros(len(task), np.int64)) -> Self | None:
-        """What lies beside these rollout files; None if one of them has no plan, as then nobody knows.
+        """What lies beside these rollout files; None if one of them has no plan.
 
         ``shift`` tells what is added to the rollout indices of some tasks in a file.
         """
@@ -179,7 +179,7 @@ def write_metrics(path: Path, metrics: Sequence[RunMetrics]) -> None:
 
 # ---- for results at hand ---------------------------------------------------------------------------------------------
 def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
-    """The scores of each agent, in the order of their keys. Records that name no agent belong to nobody."""
+    """The scores of each agent, in the order of their keys. Records without an agent are left out."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if name := agent_name(record):

@@ -24,7 +24,7 @@ _NO_THREADS_S: Final = 3.0  # later, for code that does not let other threads ru
 
 
 class StopSwitch:
-    """Remembers that the run was asked to stop, and tells whoever runs it."""
+    """Remembers that the run was asked to stop, and notifies the code that runs it."""
 
     def __init__(self, *, drain_s: float) -> None:
         self._drain_s = drain_s

@@ -228,7 +228,7 @@ class StopVerdict(NamedTuple):
 
 
 class StopRules(NamedTuple):
-    """What a run may cost; whoever says how many failures are allowed decides that for themselves."""
+    """How many rollouts may fail, and what the run may cost, before it is stopped."""
 
     max_failed: float | None = None
     budget: Budget = Budget()
@@ -244,7 +244,7 @@ class StopRules(NamedTuple):
 
 
 def failure_budget(max_failures: float | None, owed: int) -> float | None:
-    """How many rollouts may fail: a number as it is, a fraction of what the run has to do; None if nobody said."""
+    """How many rollouts may fail: a number, or a fraction of what the run has to do; None if no limit is set."""
     if max_failures is None:
         return None
     return max_failures if isinstance(max_failures, int) else max_failures * owed

@@ -46,7 +46,7 @@ def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Say which file can't be read: whoever writes the plan meanwhile would be blamed otherwise."""
+    """Name the file that can't be read; otherwise the plan, which is being written meanwhile, would be blamed."""
     try:
         yield
     except OSError as error:

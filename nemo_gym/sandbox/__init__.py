@@ -1,4 +1,4 @@
-"""Runs code that nobody trusts: with limits, without network, in a folder that is thrown away.
+"""Runs untrusted code: with limits, without a network, in a folder that is deleted afterwards.
 
 For programs: ``open_runner``, ``sandbox_runner`` and ``run``. For servers written against NeMo Gym's interface:
 ``AsyncSandbox``, ``Sandbox`` and their types. Names are loaded on first use, because the far side of the wall lives in

@@ -310,7 +310,7 @@ class _ForkServer:
 
 
 def _result(answer: Message) -> Result:
-    """What the supervisor said, looked at closely: it lives next door to code that nobody trusts."""
+    """Reads what the supervisor sent, with care, because it runs beside untrusted code."""
     head = answer.head
     try:
         stdout, stderr = answer.blobs

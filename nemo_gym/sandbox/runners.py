@@ -86,7 +86,7 @@ class RunningSession(Protocol):
 
 
 class Runner(Protocol):
-    """Runs programs that nobody trusts, many at once."""
+    """Runs untrusted programs, many at once."""
 
     level: str
     limits: SandboxLimits

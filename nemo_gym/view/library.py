@@ -229,7 +229,7 @@ class Library:
         while not self._stop.is_set():
             try:
                 busy = self.refresh()
-            except StaleIndexError:  # another viewer has begun it anew
+            except StaleIndexError:  # another viewer has started it again
                 busy = True
             except (OSError, sqlite3.Error, ConfigError) as error:  # a full disk, a file system that went away
                 busy = False

@@ -1,4 +1,4 @@
-"""Symbolic comparison by ``math-verify``. It may take for ever, so only processes that can be ended import this.
+"""Symbolic comparison by ``math-verify``. It may take forever, so only processes that can be killed import this.
 
 The library's own time limits use signals and are switched off.
 """

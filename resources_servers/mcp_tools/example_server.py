@@ -50,7 +50,7 @@ def warehouse() -> MCPServer:
 
 
 def main() -> None:
-    """Serve until the client leaves, or for ever over HTTP."""
+    """Serve until the client leaves, or forever over HTTP."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, help="listen on this port instead of standard input")
     port = parser.parse_args().port

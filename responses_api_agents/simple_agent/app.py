@@ -27,7 +27,7 @@ from nemo_gym.servers.direct.replies import JsonResponse
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
 
-# Enough for any task this agent suits; it ends a model that only ever reasons, or calls tools for ever.
+# Enough for any task this agent suits; it ends a model that only reasons, or calls tools forever.
 DEFAULT_MAX_STEPS: Final = 100
 
 

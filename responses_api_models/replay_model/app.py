@@ -53,7 +53,7 @@ class ReplayModelConfig(BaseResponsesAPIModelConfig):
 
 
 class AnyRequest(BaseModel):
-    """A request that is forwarded or looked up unread: whoever answers it checks it."""
+    """A request that is forwarded or looked up without being read; the upstream server checks it."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -144,7 +144,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """What is owed, and what there is: the row, the result and its text stand at the same place of three lists."""
+    """What is owed, and what is saved: a row, its result and its text have the same position in three lists."""
 
     owed: list[Row]
     rows: list[Row] = field(default_factory=list)
@@ -182,7 +182,7 @@ def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spendi
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The rollouts of a file that nobody writes to any more."""
+    """The rollouts of a file that is no longer written to."""
     return (decode(line.text) for line in read_lines(path))
 
 

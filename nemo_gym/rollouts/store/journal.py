@@ -35,7 +35,7 @@ def exclusive(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Removed while it is held: nobody can be left with the lock of a file that no longer has the name.
+        # Removed while it is held, so that no process is left with the lock of a file that has lost its name.
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)

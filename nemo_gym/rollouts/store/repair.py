@@ -1,6 +1,6 @@
 """Looks through a file of lines and sets aside what does not belong.
 
-Bytes that are not a line of the file (a torn tail, a line nobody can read, a rollout that is there twice) are moved to
+Bytes that are not a line of the file (a torn tail, a line that can't be read, a duplicate rollout) are moved to
 a ``.torn`` file beside it, where a person can look at them. They are never thrown away and never silently skipped.
 """
 

@@ -109,7 +109,7 @@ class RolloutStore:
                 journal.sync()
 
     def close(self) -> None:
-        """Close the files; whoever opened the store does this."""
+        """Close the files; called by the code that opened the store."""
         self._stack.close()
 
     # ---- reading back -----------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class RolloutStore:
 
     # ---- the past ---------------------------------------------------------------------------------------------------
     def _read_history(self) -> History:
-        """Read what earlier runs left, and set aside what nobody can read."""
+        """Read what earlier runs left, and set aside what can't be read."""
         history = History()
         set_aside(self.files.rollouts, read_rollouts(self.files.rollouts, history))
         if self.files.failures.exists():
@@ -149,7 +149,7 @@ class RolloutStore:
 def open_store(
     output: Path, *, task_file: Path | None = None, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write
 ) -> Iterator[RolloutStore]:
-    """Open the store of an output path; nobody else can until it is closed."""
+    """Open the store of an output path, and lock it until it is closed."""
     files = RunFiles.of(output)
     check_output(files, task_file)
     with storage_errors(files.rollouts.parent, "create"):
@@ -166,7 +166,7 @@ class ResumeMode(StrEnum):
     """What to do if a resumed run is asked for something else than the run before it."""
 
     STRICT = "strict"  # refuse, and say what differs
-    EXTEND = "extend"  # plan anew, run what is new, keep what is collected
+    EXTEND = "extend"  # plan again, run what is new, keep what is collected
     FORCE = "force"  # go on with the old plan, whatever is asked for
 
 

@@ -102,7 +102,7 @@ class GuardedBox:
         return found
 
     def end_processes(self, leader: int) -> None:
-        """End the group, and whoever left it where nothing keeps them from that."""
+        """End the group, and processes that left it where that could not be prevented."""
         for kill, target in ((os.killpg, leader), *((os.kill, child) for child in _children())):
             try:
                 kill(target, signal.SIGKILL)
@@ -118,7 +118,7 @@ class GuardedBox:
         return used > limits.disk_mib * MIB or files > limits.disk_files
 
     def reset(self, limits: SandboxLimits) -> None:
-        """Make the folder anew."""
+        """Empty the folder and create it again."""
         del limits
         remove_folder(self.folder)
         self._make_folder()
@@ -156,7 +156,7 @@ def remove_folder(folder: str) -> None:
 
 
 def _spare_users() -> Iterator[int] | None:
-    """Users that nobody else has, one after the other; None if this process can't become them."""
+    """User ids that are not in use, one after the other; None if this process can't switch to them."""
     with open("/proc/self/status", encoding="ascii") as file:
         capabilities = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     if os.geteuid() != 0 or not capabilities >> _SET_USER & 1:

@@ -134,7 +134,7 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far the file was read. ``generation`` changes when the rows begin anew."""
+    """How far the file was read. ``generation`` changes when the rows start again."""
 
     generation: int = 0
     position: int = 0  # bytes

@@ -2,7 +2,7 @@
 
 Each step is one transaction: it reads the state, checks that the file is still the one it describes, adds what some
 more lines hold, and moves the state on. So a crash loses a step at most, several programs may work on the same index,
-and what was read once is not read again. A file that was replaced or cut is indexed anew.
+and what was read once is not read again. A file that was replaced or cut is indexed again.
 
 Two passes: the columns first, at the speed of parsing; then the text, many times slower, for searching.
 """

@@ -82,7 +82,7 @@ __all__ = [
 ]
 
 
-class UnsavedResults:
+class IncompleteResults:
     """Collects the outcomes of rollouts that did not complete, which are not in the rollout file."""
 
     def __init__(self) -> None:
@@ -111,15 +111,15 @@ class RolloutCollectionHelper(BaseModel):
 
         Unlike the command, this starts afresh without ``overwrite``, and moves an existing output aside.
         """
-        unsaved = UnsavedResults()
+        incomplete = IncompleteResults()
         with tracking(get_wandb_run) as trackers:
             try:
-                summary = await self.collect(config, listener=unsaved, lenient=True)
+                summary = await self.collect(config, listener=incomplete, lenient=True)
             finally:
                 await close_http_client()
             trackers.log(summary.metrics, rollouts=summary.files.rollouts if config.upload_rollouts_to_wandb else None)
         logger.info("%s", summary.text())
-        return sorted([*read_records(summary.files.rollouts), *unsaved.records()], key=sort_key)
+        return sorted([*read_records(summary.files.rollouts), *incomplete.records()], key=sort_key)
 
     async def collect(
         self,

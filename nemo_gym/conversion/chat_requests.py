@@ -168,9 +168,9 @@ class ResponsesConverterState:
         """Append to the assistant's reasoning in this turn."""
         texts = reasoning_texts(item)
         if not texts:
-            kept = unknown_item(item)
-            if kept is not None:
-                self.lost.append(f"items of type {kept.get('type')}")
+            wrapped = unknown_item(item)
+            if wrapped is not None:
+                self.lost.append(f"items of type {wrapped.get('type')}")
             elif item.get("encrypted_content"):
                 self.lost.append("encrypted reasoning")
         elif self.past_reasoning == "think":

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-KEPT_ITEM: Final = "unknown_item"
-_KEY: Final = f'"{KEPT_ITEM}"'.encode()
+UNKNOWN_ITEM: Final = "unknown_item"
+_KEY: Final = f'"{UNKNOWN_ITEM}"'.encode()
 KNOWN_TYPES: Final = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 
 
@@ -23,19 +23,21 @@ def is_unknown(item: Mapping[str, Any]) -> bool:
 
 def wrap_unknown_item(item: Mapping[str, Any], *, position: int) -> dict[str, Any]:
     """A reasoning item that contains the item."""
-    return {"id": f"rs_kept_{position}", "summary": [], "type": "reasoning", KEPT_ITEM: dict(item)}
+    return {"id": f"rs_kept_{position}", "summary": [], "type": "reasoning", UNKNOWN_ITEM: dict(item)}
 
 
 def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The wrapped item, if there is one."""
-    kept = item.get(KEPT_ITEM)
-    return kept if isinstance(kept, Mapping) else None
+    wrapped = item.get(UNKNOWN_ITEM)
+    return wrapped if isinstance(wrapped, Mapping) else None
 
 
 def release_items(items: Iterable[Any]) -> list[Any]:
     """The items with wrapped ones unwrapped, as their endpoint made them."""
     return [
-        item[KEPT_ITEM] if isinstance(item, dict) and KEPT_ITEM in item and unknown_item(item) is not None else item
+        item[UNKNOWN_ITEM]
+        if isinstance(item, dict) and UNKNOWN_ITEM in item and unknown_item(item) is not None
+        else item
         for item in items
     ]
 

@@ -21,7 +21,7 @@ _OWN: Final = frozenset({RESPONSES_CREATE_PARAMS_KEY_NAME, AGENT_REF_KEY_NAME})
 
 
 @dataclass(slots=True)
-class Numbers:
+class RunningStatistics:
     """Count, mean, extremes and spread of a stream of numbers (Welford's algorithm)."""
 
     count: int = 0
@@ -55,7 +55,7 @@ class Numbers:
 class FieldValues:
     """The values of one field: numbers, strings, or both."""
 
-    numbers: Numbers = field(default_factory=Numbers)
+    numbers: RunningStatistics = field(default_factory=RunningStatistics)
     texts: set[int] = field(default_factory=set)  # hashes, because the text of a dataset may not fit into memory
     total_texts: int = 0
 
@@ -82,8 +82,8 @@ class DatasetTally:
     """The metrics of any number of samples."""
 
     examples: int = 0
-    request: dict[str, Numbers] = field(
-        default_factory=lambda: {name: Numbers() for name in (TOOLS, WORDS, TURNS, TEMPERATURE)}
+    request: dict[str, RunningStatistics] = field(
+        default_factory=lambda: {name: RunningStatistics() for name in (TOOLS, WORDS, TURNS, TEMPERATURE)}
     )
     fields: dict[str, FieldValues] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.data.dataset_metrics import DatasetTally, Numbers
+from nemo_gym.data.dataset_metrics import DatasetTally, RunningStatistics
 from nemo_gym.data.prepare import differences
 
 
@@ -18,7 +18,7 @@ def rounded(value: float) -> float:
 
 @given(st.lists(st.tuples(st.floats(-1e4, 1e4), st.integers(1, 3)), min_size=1))
 def test_numbers_that_come_one_by_one_have_the_statistics_of_all(values: list[tuple[float, int]]) -> None:
-    numbers = Numbers()
+    numbers = RunningStatistics()
     for value, weight in values:
         numbers.add(value, weight)
     flat = [value for value, weight in values for _ in range(weight)]

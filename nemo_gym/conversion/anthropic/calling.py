@@ -32,13 +32,13 @@ class MessageHistory:
 
     def add(self, role: str, blocks: Iterable[dict[str, Any]]) -> None:
         """Append blocks to a side's message. Empty text blocks are left out, because endpoints refuse them."""
-        kept = [block for block in blocks if block["type"] != "text" or block["text"]]
-        if not kept:
+        filled = [block for block in blocks if block["type"] != "text" or block["text"]]
+        if not filled:
             return
         if self.messages and self.messages[-1]["role"] == role:
-            self.messages[-1]["content"] += kept
+            self.messages[-1]["content"] += filled
         else:
-            self.messages.append({"role": role, "content": kept})
+            self.messages.append({"role": role, "content": filled})
 
     def name_call(self, call_id: str) -> str:
         """A plain and unique id for a call."""
@@ -101,9 +101,9 @@ def _blocks(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _thoughts(item: Mapping[str, Any], history: MessageHistory) -> list[dict[str, Any]]:
     """Reasoning is sent back only with its signature, because endpoints refuse reasoning without one."""
-    kept = unknown_item(item)
-    if kept is not None:
-        return [dict(kept)]
+    wrapped = unknown_item(item)
+    if wrapped is not None:
+        return [dict(wrapped)]
     proof = item.get("encrypted_content")
     if not proof:
         if reasoning_texts(item):

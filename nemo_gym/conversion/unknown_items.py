@@ -35,10 +35,7 @@ def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def release_items(items: Iterable[Any]) -> list[Any]:
     """The items with wrapped ones unwrapped, as their endpoint made them."""
     return [
-        item[UNKNOWN_ITEM]
-        if isinstance(item, dict) and UNKNOWN_ITEM in item and unknown_item(item) is not None
-        else item
-        for item in items
+        wrapped if isinstance(item, dict) and (wrapped := unknown_item(item)) is not None else item for item in items
     ]
 
 

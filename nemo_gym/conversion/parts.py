@@ -6,7 +6,10 @@ Reasoning has three forms: a ``reasoning`` item, ``<think>`` blocks inside the t
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-TOKEN_FIELDS: Final = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts")
+TOKEN_FIELDS: Final = (
+    *("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"),
+    "generation_sampling",  # what the log-probabilities are, and how the tokens were sampled
+)
 # The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
 

@@ -1,11 +1,18 @@
 """Replaces the beginning of a newly rendered prompt by the tokens that were really used. Pure.
 
-An answer goes from token ids to text to parsed items and comes back through the chat template. The ids of the same
-conversation may then differ (the text is split elsewhere, a tool call is written differently). A trainer needs one
-growing sequence, so the true ids replace those of the template.
+An answer goes from token ids to text to parsed items and comes back through the chat template: the ids of the same
+conversation may differ the second time (the text is split elsewhere, a tool call is written otherwise). A trainer
+needs one growing sequence, so the true ids replace what the template made of them.
+
+True ids are used only for the history they belong to. An earlier message that was edited since, other tools or another
+option of the template make another prompt: then the ids of that turn and of all later ones are history of something
+else, and the prompt is the template's from there on.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 class PrefixMismatchError(ValueError):
@@ -52,6 +59,95 @@ def splice_prefix(
         )
     end = len(true_prefix_ids) - (true_prefix_ids[-1] == eos_id)
     return [*true_prefix_ids[:end], *template_ids[cut:]]
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """An earlier answer: its true tokens, and how the template renders the conversation around it today.
+
+    ``before`` ends with the prompt for this answer, ``through`` ends with the answer itself.
+    """
+
+    prompt: Sequence[int]
+    generation: Sequence[int]
+    before: Sequence[int]
+    through: Sequence[int]
+    edited: bool = False  # the message no longer says what was generated
+
+
+class Prompt(NamedTuple):
+    """What to send, how many of the past turns it contains token by token, and why not all of them."""
+
+    ids: list[int]
+    kept: int
+    reason: str = ""
+
+
+def true_prompt(turns: Sequence[PastTurn], whole: Sequence[int], eos_id: int) -> Prompt:
+    """The prompt that continues the past turns; ``whole`` is the template's rendering of the whole conversation.
+
+    Every turn is checked by asking what its prompt would have been: the same function gave it then. The first whose
+    recorded prompt is another one was asked something else, so it and what follows it are not kept.
+    """
+    kept: PastTurn | None = None
+    for number, turn in enumerate(turns):
+        if turn.edited or list(turn.prompt) != _continued(kept, turn.before, eos_id).ids:
+            what = f"answer {number + 1}" if turn.edited else f"what was said before answer {number + 1}"
+            ids, _, reason = _continued(kept, whole, eos_id)
+            return Prompt(ids, 0 if reason else number, reason or f"{what} is no longer what it was")
+        kept = turn
+    ids, _, reason = _continued(kept, whole, eos_id)
+    return Prompt(ids, 0 if reason else len(turns), reason)
+
+
+def end_of_turn(through: Sequence[int], candidates: Iterable[int]) -> int | None:
+    """Which of the tokens ends the answer that a rendering ends with; nothing but a line break may follow it."""
+    known = set(candidates)
+    return next((token for token in reversed(through[-2:]) if token in known), None)
+
+
+def says(text: str, message: Mapping[str, Any]) -> bool:
+    """Whether a generated text says what a message of the assistant says: the same words and the same calls.
+
+    Blanks don't count, and JSON may be written differently: that is what becomes of a text on its way through items.
+    """
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        content = "".join(part.get("text") or part.get("refusal") or "" for part in content)
+    words = "".join(content.split())
+    if words and words not in "".join(text.split()):
+        return False
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    objects = _objects(text) if calls else []
+    return all(_parsed(call["arguments"]) in objects for call in calls)
+
+
+def _objects(text: str) -> list[Any]:
+    """All JSON objects in a text, and those inside them."""
+    decoder, found = json.JSONDecoder(), list[Any]()
+    for position, character in enumerate(text):
+        if character == "{":
+            try:
+                found.append(decoder.raw_decode(text, position)[0])
+            except (ValueError, RecursionError):
+                continue
+    return found
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _continued(kept: PastTurn | None, whole: Sequence[int], eos_id: int) -> Prompt:
+    if kept is None:
+        return Prompt(list(whole), 0)
+    try:
+        return Prompt(splice_prefix(whole, kept.through, [*kept.prompt, *kept.generation], eos_id), 0)
+    except PrefixMismatchError as error:
+        return Prompt(list(whole), 0, str(error))
 
 
 def _last(ids: Sequence[int], wanted: int) -> int:

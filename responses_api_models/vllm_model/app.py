@@ -27,7 +27,8 @@ from nemo_gym.servers.models.answering import ForwardedChatParams, answer_model_
 from nemo_gym.servers.models.failures import ModelCallError
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.policy import PolicyState
-from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, good_content
+from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls
+from responses_api_models.vllm_model.replicas import good_content
 from responses_api_models.vllm_model.settings import (
     VLLMModelConfig,
     make_converter,

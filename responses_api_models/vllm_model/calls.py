@@ -3,30 +3,26 @@
 import asyncio
 import contextlib
 import inspect
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-import orjson
 from fastapi import Body, Request
 from fastapi.responses import Response
 
 from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.parts import POLICY_VERSION, UnsupportedContentError
-from nemo_gym.conversion.reading import error_body
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.responses_converter import ReasoningParserError, ResponsesConverter
-from nemo_gym.schemas.chat import NeMoGymChatCompletionMessageForTraining
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.servers.models.answering import MALFORMED, ForwardedParams, refuse_malformed
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.models.policy import Policy
-from responses_api_models.vllm_model.replicas import Answered, Replica
+from responses_api_models.vllm_model.replicas import Answered, good_content, is_overflow
 from responses_api_models.vllm_model.request_metadata import (
     MetadataError,
     add_audio,
@@ -35,21 +31,8 @@ from responses_api_models.vllm_model.request_metadata import (
     with_options,
 )
 from responses_api_models.vllm_model.settings import VLLMModelConfig, open_replicas
-from responses_api_models.vllm_model.tokens import (
-    OPTIONS,
-    PREFIX_FIELD,
-    SUPPORT_HINT,
-    TokenError,
-    carry_prefix,
-    check_prompt,
-    tokens_of,
-)
-
-TEMPLATED: Final = ("messages", "tools", "chat_template_kwargs", PREFIX_FIELD)
-# How vLLM, SGLang and llama.cpp say that a prompt is too long. A refusal may mention max_tokens for other reasons.
-OVERFLOW: Final = re.compile(
-    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.IGNORECASE | re.DOTALL
-)
+from responses_api_models.vllm_model.token_calls import TokenCalls
+from responses_api_models.vllm_model.tokens import OPTIONS, UNTRUNCATED
 
 # A subclass's say in what is sent: from the request and the chat to the chat, at once or later.
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]
@@ -66,6 +49,7 @@ class ModelCalls:
         self.policy = Policy(config.weights_token) if config.weights_token else None
         self._converter = converter
         self.preprocess = preprocess
+        self._tokens = TokenCalls(config, self.post) if config.return_token_id_information else None
         limit = config.max_concurrent_requests
         self._slots: contextlib.AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
@@ -136,13 +120,13 @@ class ModelCalls:
         now = int(time.time())
         if not self.config.sequential_reasoning_allowed and is_idle_turn(body["messages"]):
             return empty_completion("content_filter", model=self.config.model, created=now)
+        if self._tokens is not None:
+            completion = await self._tokens.complete(session, body)
+            return completion or empty_completion("length", model=self.config.model, created=now)
         answer = await self.post(session, "/chat/completions", body)
         if is_overflow(answer.status, answer.content):
             return empty_completion("length", model=self.config.model, created=now)
-        completion = answer.replica.reader.completion(good_content(answer))
-        if self.config.return_token_id_information:
-            await self._add_tokens(completion, session, body, answer.replica)
-        return completion
+        return answer.replica.reader.completion(good_content(answer))
 
     async def _prepare(self, chat: dict[str, Any], request: Request | None) -> dict[str, Any]:
         metadata = chat.get("metadata")
@@ -169,8 +153,7 @@ class ModelCalls:
                 for message in body["messages"]
             ]
         if self.config.return_token_id_information:
-            carry_prefix(body)
-            body = {**OPTIONS, **body, "logprobs": True}
+            body = {**UNTRUNCATED, **OPTIONS, **body, "logprobs": True}
         return body
 
     def _with_options(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,34 +166,6 @@ class ModelCalls:
             )
         except MetadataError as error:
             raise self._rejected(str(error)) from error
-
-    async def _add_tokens(
-        self, completion: NeMoGymChatCompletion, session: str, body: Mapping[str, Any], replica: Replica
-    ) -> None:
-        prompt: list[int] | None = None
-        for choice in completion.choices:
-            try:
-                tokens = tokens_of(completion, choice)
-                if tokens.prompt is None and prompt is None:
-                    prompt = await self._prompt_tokens(session, body)
-                check_prompt(tokens.prompt or prompt or [], completion)
-            except TokenError as error:
-                reason = f"the answer has {error}"
-                raise replica.address.error(ModelErrorKind.INVALID_RESPONSE, reason, hint=SUPPORT_HINT) from error
-            message = choice.message.model_dump() | tokens.fields(prompt or [])
-            choice.message = NeMoGymChatCompletionMessageForTraining.model_validate(message)
-
-    async def _prompt_tokens(self, session: str, body: Mapping[str, Any]) -> list[int]:
-        asked = {name: body[name] for name in TEMPLATED if name in body}
-        answer = await self.post(session, "/tokenize", asked)
-        content = good_content(answer)
-        try:
-            tokens = orjson.loads(content)["tokens"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            tokens = None
-        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-            raise answer.replica.address.unusable(content, "no list of tokens", hint=SUPPORT_HINT)
-        return tokens
 
     async def post(self, session: str, path: str, body: Mapping[str, Any]) -> Answered:
         """Send a request to the endpoint of a session."""
@@ -232,20 +187,6 @@ class SessionCalls:
         """Answer a Responses API request."""
         answer = await self._calls.respond(self._calls.session(request), body.asked(), request=request)
         return Response(encode_json(answer), media_type="application/json")
-
-
-def good_content(answer: Answered) -> bytes:
-    """Return the body of an answer; an error status is raised."""
-    if answer.status >= 400:
-        raise answer.replica.address.refusal(
-            answer.status, answer.headers, error_body(answer.content), attempts=answer.attempts
-        )
-    return answer.content
-
-
-def is_overflow(status: int, content: bytes) -> bool:
-    """Whether an endpoint refuses a prompt because it is too long."""
-    return status == 400 and OVERFLOW.search(content) is not None
 
 
 def is_idle_turn(messages: Sequence[Mapping[str, Any]]) -> bool:

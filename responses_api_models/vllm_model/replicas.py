@@ -7,12 +7,14 @@ move to the next one. Every call is tried a bounded number of times.
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import aiohttp
 
+from nemo_gym.conversion.reading import error_body
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.models.answering import AnswerReader
@@ -27,6 +29,11 @@ GONE: Final = frozenset({502, 503})
 REST_S: Final = 5.0
 REMEMBERED_SESSIONS: Final = 65_536
 QUEUE_HINT: Final = "the endpoint is overloaded: send fewer requests at once, add endpoints, or raise max_queue_depth"
+
+# How vLLM, SGLang and llama.cpp say that a prompt is too long. A refusal may mention max_tokens for other reasons.
+OVERFLOW: Final = re.compile(
+    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.IGNORECASE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class Replica:
             if not self.gauge.may_go(self.in_flight) and not await self.gauge.wait(seconds=seconds):
                 reason = f"{self.gauge.depth} requests waited there all the time"
                 raise self.address.error(ModelErrorKind.RATE_LIMITED, reason, hint=QUEUE_HINT)
-            base = self.endpoint.base_url if path.startswith(("/chat", "/responses")) else self.root
+            base = self.endpoint.base_url if path.startswith(("/chat", "/responses", "/completions")) else self.root
             reply = await self.endpoint.send("POST", base + path, body)
             return Answered(self, reply, reply.status, await reply.read())
         finally:
@@ -210,3 +217,17 @@ def _last(result: Answered | RequestFailedError, address: ModelAddress, attempts
     if attempts == 1:
         raise address.no_answer(result) from result
     raise address.error(ModelErrorKind.CONNECTION, f"{result.reason} ({attempts} attempts)") from result
+
+
+def good_content(answer: Answered) -> bytes:
+    """Return the body of an answer; an error status is raised."""
+    if answer.status >= 400:
+        raise answer.replica.address.refusal(
+            answer.status, answer.headers, error_body(answer.content), attempts=answer.attempts
+        )
+    return answer.content
+
+
+def is_overflow(status: int, content: bytes) -> bool:
+    """Whether an endpoint refuses a prompt because it is too long."""
+    return status == 400 and OVERFLOW.search(content) is not None

@@ -12,6 +12,7 @@ from nemo_gym.servers.models.endpoint import Endpoint
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import Door, Gates
 from responses_api_models.vllm_model.replicas import Replica, Replicas
+from responses_api_models.vllm_model.tokens import LogProbs
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -32,6 +33,8 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     extra_body: dict[str, Any] | None = None
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
     audio_root: str | None = None
+    on_policy_correction: bool = True
+    logprobs_mode: LogProbs | None = None
     max_concurrent_requests: int | None = Field(default=None, ge=1)
     endpoint_max_concurrent_requests: int | None = Field(default=None, ge=1)
     max_queue_depth: int | None = Field(default=128, ge=1)

@@ -1,4 +1,4 @@
-"""The true tokens of a call: read from the endpoint's answer, and sent back with the next request.
+"""The true tokens of a call: asked for, read from the endpoint's answer, and what their log-probabilities are.
 
 Endpoints return them in several ways: on the message (servers of trainers), beside it (vLLM's ``token_ids``, SGLang's
 ``response_token_ids``), or with the log-probabilities (written ``token_id:7``, or llama.cpp's ``id``). Tokens that do
@@ -7,6 +7,7 @@ not fit together are refused, because a trainer could not tell that they are wro
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from nemo_gym.conversion.parts import TOKEN_FIELDS
@@ -20,10 +21,40 @@ OPTIONS: Final[Mapping[str, Any]] = {
     # The prompt's ids come with the answer: /tokenize does not know every option that changes a prompt.
     "return_token_ids": True,
 }
+# Truncation makes other tokens impossible than the log-probabilities say, and a model's own defaults may have some. So
+# what a request leaves open is said here, and what is said is recorded.
+UNTRUNCATED: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+SAMPLING_FIELDS: Final = (*UNTRUNCATED, "repetition_penalty", "presence_penalty", "frequency_penalty")
+GRAMMAR_FIELDS: Final = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+)
 _ID_MARK: Final = "token_id:"
 SUPPORT_HINT: Final = (
     "an endpoint has to return its tokens for this (vLLM does); without that, set return_token_id_information: false"
 )
+
+
+class Dialect(StrEnum):
+    """How an endpoint returns tokens, and therefore how it can be given some."""
+
+    UNKNOWN = "unknown"
+    TRAINER = "trainer"  # on the message; knows required_prefix_token_ids
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+    LLAMA_CPP = "llama.cpp"
+
+
+class LogProbs(StrEnum):
+    """Of which distribution log-probabilities are."""
+
+    RAW = "raw"  # the model's own, at temperature 1
+    GRAMMAR_MASKED = "grammar_masked"  # the same among the tokens that a grammar allows
+    PROCESSED = "processed"  # after temperature and truncation, as sampled
 
 
 class TokenError(ValueError):
@@ -39,9 +70,9 @@ class CallTokens:
     prompt: list[int] | None = None
     routed_experts: Any | None = None
 
-    def fields(self, prompt: list[int]) -> dict[str, Any]:
+    def fields(self, prompt: list[int], sampling: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the message that carries them."""
-        values = (self.prompt or prompt, self.generation, self.log_probs, self.routed_experts)
+        values = (self.prompt or prompt, self.generation, self.log_probs, self.routed_experts, sampling)
         return {name: value for name, value in zip(TOKEN_FIELDS, values, strict=True) if value is not None}
 
 
@@ -52,13 +83,58 @@ def carry_prefix(chat: dict[str, Any]) -> None:
     often as it has turns.
     """
     messages: list[dict[str, Any]] = chat["messages"]
-    trained = [number for number, message in enumerate(messages) if message.get("generation_token_ids") is not None]
+    trained = trained_answers(messages)
     if not trained:
         return
     for number in trained[:-1]:
-        messages[number] = {name: value for name, value in messages[number].items() if name not in TOKEN_FIELDS}
+        messages[number] = without_tokens(messages[number])
     last = messages[trained[-1]]
     chat[PREFIX_FIELD] = [*last["prompt_token_ids"], *last["generation_token_ids"]]
+
+
+def trained_answers(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Where the answers are that carry their tokens."""
+    return [number for number, message in enumerate(messages) if message.get("generation_token_ids") is not None]
+
+
+def without_tokens(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as an endpoint knows it."""
+    return {name: value for name, value in message.items() if name not in TOKEN_FIELDS}
+
+
+def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
+    """Tell by an answer with token ids which engine gave it."""
+    choice = completion.choices[0]
+    beside = choice.model_extra or {}
+    scores = (choice.logprobs or {}).get("content") or [{}]
+    first = scores[0] if isinstance(scores[0], Mapping) else {}
+    if getattr(choice.message, "generation_token_ids", None) is not None:
+        return Dialect.TRAINER
+    if beside.get("response_token_ids") is not None:
+        return Dialect.SGLANG
+    if beside.get("token_ids") is not None or str(first.get("token")).startswith(_ID_MARK):
+        return Dialect.VLLM
+    if isinstance(first.get("id"), int) or "timings" in (completion.model_extra or {}):
+        return Dialect.LLAMA_CPP
+    return Dialect.UNKNOWN
+
+
+def sampling_of(body: Mapping[str, Any], dialect: Dialect, *, mode: LogProbs | None) -> dict[str, Any]:
+    """What the log-probabilities of an answer are, and how it was sampled; see ``docs/tokens.md``."""
+    kind = mode or (LogProbs.PROCESSED if dialect is Dialect.SGLANG else LogProbs.RAW)
+    # llama.cpp reports what the model said before its grammar had a say.
+    if kind is LogProbs.RAW and dialect is not Dialect.LLAMA_CPP and is_constrained(body):
+        kind = LogProbs.GRAMMAR_MASKED
+    return {"log_probs": str(kind), **{name: body[name] for name in SAMPLING_FIELDS if body.get(name) is not None}}
+
+
+def is_constrained(body: Mapping[str, Any]) -> bool:
+    """Whether a grammar decides which tokens the model may write."""
+    if any(body.get(name) for name in GRAMMAR_FIELDS):
+        return True
+    if (body.get("response_format") or {}).get("type", "text") != "text":
+        return True
+    return bool(body.get("tools")) and body.get("tool_choice") not in (None, "auto", "none")
 
 
 def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallTokens:

@@ -1,0 +1,103 @@
+"""Prompts that begin with the true tokens of the turns before: on-policy correction.
+
+Which way there is depends on the engine, which its answers tell: servers of trainers know
+``required_prefix_token_ids``, SGLang takes a chat with ``input_ids``, vLLM and llama.cpp take tokens only as a plain
+completion. A prompt that the template renders right by itself is sent as a chat in any case; so is one that can't be
+corrected, and then the check of continuity says what became of it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nemo_gym.conversion.token_prefix import PastTurn, end_of_turn, says, true_prompt
+from nemo_gym.schemas.chat import NeMoGymChoice
+from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError
+from responses_api_models.vllm_model.text_completions import completion_request, writes_known_calls
+from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, carry_prefix, trained_answers, without_tokens
+
+CHATS: Final = "/chat/completions"
+COMPLETIONS: Final = "/completions"
+UNKNOWN_CALLS: Final = "its template asks for tool calls in a form that only the endpoint can read"
+NO_LIMIT: Final = "the request has no max_output_tokens, and the endpoint does not tell its context"
+NO_COMPLETIONS: Final = "the endpoint has no /v1/completions"
+NO_END: Final = "nothing tells which token ends a turn"
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """What to send where. ``prompt`` has the tokens of a completion; ``reason`` says why a chat was not corrected."""
+
+    path: str
+    body: dict[str, Any]
+    prompt: list[int] | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Correction:
+    """Corrects the prompts of one model."""
+
+    rendering: Rendering = field(default_factory=Rendering)
+    # Tokens that ended an answer so far.
+    ends: set[int] = field(default_factory=set)
+    completions: bool = True  # as long as no endpoint denied that it has them
+
+    async def of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
+        """The request for a chat whose earlier answers carry tokens."""
+        try:
+            return await self._of(chat, dialect, post)
+        except RenderingError as error:
+            return uncorrected(chat, reason=str(error))
+
+    async def _of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
+        whole, *turns = await asyncio.gather(
+            self.rendering.tokens(post, chat, dialect),
+            *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"])),
+        )
+        end = end_of_turn(turns[-1].through, self.ends | {turn.generation[-1] for turn in turns if turn.generation})
+        if end is None:
+            return uncorrected(chat, reason=NO_END)
+        prompt = true_prompt(turns, whole, end)
+        plain = _without_tokens(chat)
+        if prompt.ids == whole:
+            return Corrected(CHATS, plain, reason=prompt.reason)
+        if dialect is Dialect.SGLANG:
+            return Corrected(CHATS, {**plain, "input_ids": prompt.ids}, reason=prompt.reason)
+        body = completion_request(plain, prompt.ids, dialect, context=self.rendering.context)
+        if not self.completions or body is None or not await self._reads_calls(chat, whole, post):
+            reason = prompt.reason or (NO_COMPLETIONS if not self.completions else UNKNOWN_CALLS if body else NO_LIMIT)
+            return Corrected(CHATS, plain, reason=reason) if prompt.reason else uncorrected(chat, reason=reason)
+        return Corrected(COMPLETIONS, body, prompt.ids, reason=prompt.reason)
+
+    async def _reads_calls(self, chat: Mapping[str, Any], whole: Sequence[int], post: Post) -> bool:
+        return not chat.get("tools") or writes_known_calls(await self.rendering.text(post, whole))
+
+    async def _turn(self, post: Post, chat: Mapping[str, Any], number: int, dialect: Dialect) -> PastTurn:
+        message = chat["messages"][number]
+        generation = message["generation_token_ids"]
+        before, through, text = await asyncio.gather(
+            self.rendering.tokens(post, chat, dialect, count=number),
+            self.rendering.tokens(post, chat, dialect, count=number + 1, answer_follows=False),
+            self.rendering.text(post, generation),
+        )
+        return PastTurn(message["prompt_token_ids"], generation, before, through, edited=not says(text, message))
+
+    def learn(self, choice: NeMoGymChoice, generation: Sequence[int]) -> None:
+        """Remember which token ended an answer, unless a limit or a stop word did."""
+        stopped = (choice.model_extra or {}).get("stop_reason")
+        if generation and choice.finish_reason in ("stop", "tool_calls") and not isinstance(stopped, str):
+            self.ends.add(generation[-1])
+
+
+def uncorrected(chat: Mapping[str, Any], *, reason: str = "") -> Corrected:
+    """The chat as it is, with the tokens before it for a server that knows what to do with them."""
+    body = {**chat, "messages": list(chat["messages"])}
+    carry_prefix(body)
+    return Corrected(CHATS, body, reason=reason)
+
+
+def _without_tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in chat.items() if name != PREFIX_FIELD}
+    return kept | {"messages": [without_tokens(message) for message in chat["messages"]]}

@@ -1,0 +1,160 @@
+"""Chats whose answers carry their tokens: asked in the engine's way, checked, with a record of how they were sampled.
+
+The first answer tells which engine it is. If that engine should have been asked otherwise (llama.cpp returns no tokens
+without ``top_logprobs``, earlier turns have to be corrected its own way), it is asked once more, and right from then
+on.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from nemo_gym.conversion.parts import TOKEN_FIELDS
+from nemo_gym.io.json import encode_json
+from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessageForTraining, NeMoGymChoice
+from nemo_gym.servers.models.failures import ModelErrorKind
+from responses_api_models.vllm_model.correction import COMPLETIONS, Corrected, Correction, uncorrected
+from responses_api_models.vllm_model.rendering import Post, RenderingError
+from responses_api_models.vllm_model.replicas import Answered, Replica, good_content, is_overflow
+from responses_api_models.vllm_model.settings import VLLMModelConfig
+from responses_api_models.vllm_model.text_completions import UnreadableAnswerError, chat_answer
+from responses_api_models.vllm_model.tokens import (
+    SUPPORT_HINT,
+    CallTokens,
+    Dialect,
+    TokenError,
+    check_prompt,
+    dialect_of,
+    sampling_of,
+    tokens_of,
+    trained_answers,
+)
+
+logger = logging.getLogger(__name__)
+
+# Engines that have a way of their own to be given tokens.
+CORRECTABLE: Final = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMA_CPP})
+MISSING: Final = frozenset({403, 404, 405, 501})  # routes that an endpoint does not have
+SAMPLING: Final = TOKEN_FIELDS[-1]
+
+SessionPost = Callable[[str, str, Mapping[str, Any]], Awaitable[Answered]]
+
+
+class TokenCalls:
+    """The chats of one model."""
+
+    def __init__(self, config: VLLMModelConfig, post: SessionPost) -> None:
+        self.dialect = Dialect.UNKNOWN
+        self._config = config
+        self._post = post
+        self._correction = Correction()
+
+    async def complete(self, session: str, chat: dict[str, Any]) -> NeMoGymChatCompletion | None:
+        """Complete a chat; None if its prompt does not fit."""
+
+        async def post(path: str, body: Mapping[str, Any]) -> Answered:
+            return await self._post(session, path, body)
+
+        while True:
+            knew = self.dialect
+            request = await self._request(chat, post)
+            answered = await post(request.path, request.body)
+            if is_overflow(answered.status, answered.content):
+                return None
+            if request.path == COMPLETIONS and answered.status in MISSING:
+                self._correction.completions = False
+                continue
+            completion = self._read(answered, request, chat)
+            if knew is Dialect.UNKNOWN:
+                self.dialect = dialect_of(completion)
+                if await self._was_misasked(completion, chat, answered.replica, post):
+                    continue
+            if request.reason:
+                answered.replica.reader.warn_once(f"earlier turns are tokenized anew: {request.reason}")
+            await self._add_tokens(completion, chat, request, answered, post)
+            return completion
+
+    async def _request(self, chat: dict[str, Any], post: Post) -> Corrected:
+        if self.dialect is Dialect.LLAMA_CPP:
+            chat = {**chat, "top_logprobs": max(chat.get("top_logprobs") or 0, 1)}  # none with 0
+        carries = bool(trained_answers(chat["messages"]))
+        if carries and self._config.on_policy_correction and self.dialect in CORRECTABLE:
+            return await self._correction.of(chat, self.dialect, post)
+        return uncorrected(chat)
+
+    def _read(self, answered: Answered, request: Corrected, chat: Mapping[str, Any]) -> NeMoGymChatCompletion:
+        content = good_content(answered)
+        if request.prompt is not None:
+            try:
+                parses = self._config.uses_reasoning_parser
+                answer = chat_answer(orjson.loads(content), chat, request.prompt, parses_reasoning=parses)
+            except (UnreadableAnswerError, orjson.JSONDecodeError, AttributeError) as error:
+                raise answered.replica.address.unusable(content, f"no completion ({error})") from error
+            content = encode_json(answer)
+        return answered.replica.reader.completion(content)
+
+    async def _was_misasked(
+        self, completion: NeMoGymChatCompletion, chat: Mapping[str, Any], replica: Replica, post: Post
+    ) -> bool:
+        if self.dialect is Dialect.LLAMA_CPP:
+            await self._learn_end(replica, post)
+        if not completion.choices[0].logprobs and self.dialect is Dialect.LLAMA_CPP:
+            return True
+        trained = trained_answers(chat["messages"])
+        if not trained or not self._config.on_policy_correction or self.dialect not in CORRECTABLE:
+            return False
+        last = chat["messages"][trained[-1]]
+        before = [*last["prompt_token_ids"], *last["generation_token_ids"]]
+        told = (completion.model_extra or {}).get("prompt_token_ids")
+        return not isinstance(told, list) or told[: len(before)] != before
+
+    async def _learn_end(self, replica: Replica, post: Post) -> None:
+        """llama.cpp leaves the token that ends an answer out, but names it."""
+        reply = await replica.probe.send("GET", f"{replica.root}/props", None)
+        if not reply.ok:
+            return
+        properties = orjson.loads(await reply.read())
+        named = {"content": properties.get("eos_token") or "", "add_special": False, "parse_special": True}
+        answered = await post("/tokenize", named)
+        tokens = orjson.loads(good_content(answered)).get("tokens") or []
+        self._correction.ends |= set(tokens[-1:])
+
+    async def _add_tokens(
+        self,
+        completion: NeMoGymChatCompletion,
+        chat: Mapping[str, Any],
+        request: Corrected,
+        answered: Answered,
+        post: Post,
+    ) -> None:
+        sampling = sampling_of(chat, self.dialect, mode=self._config.logprobs_mode)
+        for choice in completion.choices:
+            try:
+                tokens = tokens_of(completion, choice)
+                prompt = tokens.prompt or await self._prompt(chat, request, post)
+                check_prompt(prompt, completion)
+            except (TokenError, RenderingError) as error:
+                reason = f"the answer has {error}"
+                raise answered.replica.address.error(
+                    ModelErrorKind.INVALID_RESPONSE, reason, hint=SUPPORT_HINT
+                ) from error
+            self._correction.learn(choice, tokens.generation)
+            choice.message = _with_tokens(choice, tokens, prompt, sampling)
+
+    async def _prompt(self, chat: Mapping[str, Any], request: Corrected, post: Post) -> list[int]:
+        """Ask for the tokens of a prompt that did not come with the answer."""
+        if "input_ids" in request.body:
+            given: list[int] = request.body["input_ids"]
+            return given
+        return await self._correction.rendering.tokens(post, chat, self.dialect)
+
+
+def _with_tokens(
+    choice: NeMoGymChoice, tokens: CallTokens, prompt: list[int], sampling: Mapping[str, Any]
+) -> NeMoGymChatCompletionMessageForTraining:
+    message = choice.message.model_dump()
+    told = message.get(SAMPLING)  # a server of a trainer knows better
+    fields = tokens.fields(prompt, told if isinstance(told, dict) else sampling)
+    return NeMoGymChatCompletionMessageForTraining.model_validate(message | fields)

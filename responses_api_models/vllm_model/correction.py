@@ -56,7 +56,9 @@ class Correction:
             self.rendering.tokens(post, chat, dialect),
             *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"])),
         )
-        end = end_of_turn(turns[-1].through, self.ends | {turn.generation[-1] for turn in turns if turn.generation})
+        # The last token of an answer that was cut off ends no turn, so these are for the beginning only.
+        candidates = self.ends or {turn.generation[-1] for turn in turns if turn.generation}
+        end = end_of_turn(turns[-1].through, candidates)
         if end is None:
             return uncorrected(chat, reason=NO_END)
         prompt = true_prompt(turns, whole, end)
@@ -79,7 +81,7 @@ class Correction:
         generation = message["generation_token_ids"]
         before, through, text = await asyncio.gather(
             self.rendering.tokens(post, chat, dialect, count=number),
-            self.rendering.tokens(post, chat, dialect, count=number + 1, answer_follows=False),
+            self.rendering.through(post, chat, dialect, number, self.ends),
             self.rendering.text(post, generation),
         )
         return PastTurn(message["prompt_token_ids"], generation, before, through, edited=not says(text, message))

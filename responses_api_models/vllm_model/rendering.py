@@ -5,7 +5,7 @@ What was asked once is remembered: a conversation is rendered again with each of
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -19,6 +19,7 @@ Post = Callable[[str, Mapping[str, Any]], Awaitable[Answered]]
 RENDERED: Final = ("messages", "tools", "chat_template_kwargs", "chat_template", "continue_final_message")
 BESIDE_TEMPLATE: Final = ("add_special_tokens", "mm_processor_kwargs", "reasoning_effort", "tool_choice")
 REMEMBERED: Final = 1024
+MARK: Final = "(something follows here)"
 
 
 class RenderingError(ValueError):
@@ -39,20 +40,37 @@ class Rendering:
         dialect: Dialect,
         *,
         count: int | None = None,
-        answer_follows: bool = True,
     ) -> list[int]:
-        """The first ``count`` messages of a chat, or all of them, with or without the prompt for an answer."""
-        messages = [without_tokens(message) for message in chat["messages"][:count]]
-        asked = {**_template_of(chat, dialect), "messages": messages}
+        """All messages of a chat, or the first of them, with the prompt for an answer."""
+        asked = _asked_for(chat, dialect, chat["messages"][:count])
         if count is not None:
-            asked["add_generation_prompt"] = answer_follows
             asked.pop("continue_final_message", None)
-        key = orjson.dumps([dialect, asked])
+            asked["add_generation_prompt"] = True
+        return await self._tokens(post, asked, dialect)
+
+    async def through(
+        self, post: Post, chat: Mapping[str, Any], dialect: Dialect, number: int, ends: Collection[int]
+    ) -> list[int]:
+        """The messages of a chat up to and with an answer, which ends as a template ends it."""
+        answered = chat["messages"][: number + 1]
+        if dialect is not Dialect.LLAMA_CPP:
+            asked = _asked_for(chat, dialect, answered) | {"add_generation_prompt": False}
+            asked.pop("continue_final_message", None)
+            return await self._tokens(post, asked, dialect)
+        # llama.cpp takes an answer at the end for one that has to be continued, so something has to follow it.
+        asked = _asked_for(chat, dialect, [*answered, {"role": "user", "content": MARK}])
+        tokens = await self._tokens(post, asked, dialect, until=MARK)
+        last = max((place for place, token in enumerate(tokens) if token in ends), default=len(tokens) - 1)
+        return tokens[: last + 1]
+
+    async def _tokens(self, post: Post, asked: Mapping[str, Any], dialect: Dialect, *, until: str = "") -> list[int]:
+        key = orjson.dumps([dialect, asked, until])
         if key not in self._known:
-            tokenize = self._by_text if dialect is Dialect.LLAMA_CPP else self._by_messages
-            self._remember(key, await tokenize(post, asked))
-        found: list[int] = self._known[key]
-        return found
+            by_text = dialect is Dialect.LLAMA_CPP
+            found = await (self._by_text(post, asked, until) if by_text else self._by_messages(post, asked))
+            self._remember(key, found)
+        known: list[int] = self._known[key]
+        return known
 
     async def text(self, post: Post, tokens: Sequence[int]) -> str:
         """Tokens as text."""
@@ -73,16 +91,21 @@ class Rendering:
         self.context = limit if isinstance(limit, int) and limit > 0 else self.context
         return _ids(answer)
 
-    async def _by_text(self, post: Post, asked: Mapping[str, Any]) -> list[int]:
+    async def _by_text(self, post: Post, asked: Mapping[str, Any], until: str) -> list[int]:
         rendered = (await _asked(post, "/apply-template", asked)).get("prompt")
         if not isinstance(rendered, str):
             raise RenderingError("no prompt at /apply-template")
+        rendered = rendered.rpartition(until)[0] if until else rendered
         return _ids(await _asked(post, "/tokenize", {"content": rendered, "add_special": True, "parse_special": True}))
 
     def _remember(self, key: bytes, value: Any) -> None:
         self._known[key] = value
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _asked_for(chat: Mapping[str, Any], dialect: Dialect, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {**_template_of(chat, dialect), "messages": [without_tokens(message) for message in messages]}
 
 
 def _template_of(chat: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:

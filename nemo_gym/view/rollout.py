@@ -28,6 +28,7 @@ _INCIDENTAL: Final = frozenset(
     {
         "call_id",
         "generation_log_probs",
+        "generation_sampling",
         "generation_token_ids",
         "id",
         "logprobs",

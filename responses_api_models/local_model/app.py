@@ -57,6 +57,8 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
     n_ctx: int = Field(default=8192, ge=64)
     engines: int = Field(default=1, ge=1)
     threads: int | None = Field(default=None, ge=1)
+    n_gpu_layers: int | None = Field(default=None, ge=0)
+    chat_template: str | None = None
     max_parallel_tool_calls: int = Field(default=1, ge=1)
     return_token_id_information: bool = False
     on_policy_correction: bool = True
@@ -192,7 +194,18 @@ class LocalModel(SimpleResponsesAPIModel):
             cores=usable_cores(),
             engines=config.engines,
             threads=config.threads,
+            gpu_layers=config.n_gpu_layers,
+            template=_template(config.chat_template),
         )
+
+
+def _template(path: str | None) -> str:
+    if path is None:
+        return ""
+    found = find_readable(path)
+    if found is None:
+        raise ConfigError(f"chat_template: {path} is not a file", hint="name a file with a Jinja template")
+    return found.read_text()
 
 
 def _add_logprobs(response: NeMoGymResponse, completion: NeMoGymChatCompletion) -> None:

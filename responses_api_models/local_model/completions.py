@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.conversion.parts import POLICY_VERSION
+from nemo_gym.conversion.sampling_record import SAMPLING_FIELD
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from responses_api_models.local_model.tool_calls import Answer
 
@@ -18,6 +19,7 @@ class Tokens:
     prompt: list[int]
     generation: list[int]
     log_probs: list[float]
+    sampling: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def _choice(index: int, outcome: Outcome, *, versions: bool) -> dict[str, Any]:
             "prompt_token_ids": outcome.tokens.prompt,
             "generation_token_ids": outcome.tokens.generation,
             "generation_log_probs": outcome.tokens.log_probs,
+            SAMPLING_FIELD: outcome.tokens.sampling,
         }
     if versions and outcome.version is not None:
         message[POLICY_VERSION] = outcome.version

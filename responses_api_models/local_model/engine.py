@@ -40,10 +40,20 @@ class EnginePlan:
     slots: int
     context: int
     threads: int
+    gpu_layers: int | None = None  # None: as many as fit, if there is a GPU
+    template: str = ""  # instead of the model's own
 
 
 def plan_engines(
-    *, model_bytes: int, slots: int, context: int, cores: int, engines: int = 1, threads: int | None = None
+    *,
+    model_bytes: int,
+    slots: int,
+    context: int,
+    cores: int,
+    engines: int = 1,
+    threads: int | None = None,
+    gpu_layers: int | None = None,
+    template: str = "",
 ) -> list[EnginePlan]:
     """Divide slots and context among engines.
 
@@ -54,7 +64,7 @@ def plan_engines(
         most = SMALL_MODEL_THREADS if model_bytes < SMALL_MODEL_BYTES else cores
         threads = max(1, min(most, cores) // engines)
     shares = [slots // engines + (number < slots % engines) for number in range(engines)]
-    return [EnginePlan(share, context // slots * share, threads) for share in shares]
+    return [EnginePlan(share, context // slots * share, threads, gpu_layers, template) for share in shares]
 
 
 def usable_cores(quota: Path = CGROUP_QUOTA) -> int:
@@ -87,6 +97,7 @@ class Engine:
     context: int  # of one slot
     eos_token: str
     slots: int
+    template: str = field(default="", repr=False)
     end: Callable[[], object] = field(default=lambda: None, repr=False)
     _asking: set[aiohttp.ClientSession] = field(default_factory=set, repr=False)
 
@@ -152,6 +163,7 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
         context=properties["default_generation_settings"]["n_ctx"],
         eos_token=properties["eos_token"],
         slots=plan.slots,
+        template=properties.get("chat_template") or "",
     )
     # Ended at exit at the latest, or its threads might outlive the interpreter.
     holder = [server]
@@ -217,6 +229,10 @@ def _parameters(xllamacpp: ModuleType, model: Path, plan: EnginePlan, key: str) 
     parameters.n_parallel = plan.slots
     parameters.n_ctx = plan.context
     parameters.n_batch = parameters.n_ubatch = BATCH
+    if plan.gpu_layers is not None:
+        parameters.n_gpu_layers = plan.gpu_layers
+    if plan.template:
+        parameters.chat_template = plan.template
     for threads in (parameters.cpuparams, parameters.cpuparams_batch):
         threads.n_threads = plan.threads
         threads.poll = 0

@@ -19,6 +19,7 @@ import orjson
 from nemo_gym.errors import ConfigError
 from responses_api_models.local_model.engine import Engine, EnginePlan, start_engine
 from responses_api_models.local_model.slots import GrammarTurns, Slots
+from responses_api_models.local_model.tool_calls import explains_tools
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ GRAMMAR_TURNS: Final = GrammarTurns()
 REMEMBERED_PROMPTS: Final = 512
 # Two models that cut this into the same tokens have the same tokenizer for all that matters here.
 PROBE: Final = "The 1,234 quick foxes' naïve café: <|im_start|>user\n\treturn {'x': [1.5e-3, null]} 你好 🦊"
+MARK: Final = "🦊"
 # Everything else in an answer repeats the request.
 FIELDS: Final = ("content", "tokens", "stop_type", "tokens_evaluated", "timings/cache_n", "completion_probabilities")
 
@@ -79,9 +81,9 @@ class Fleet:
             scores=answer.get("completion_probabilities", []),
         )
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Tokenize a text, which may contain special tokens."""
-        body = {"content": text, "add_special": True, "parse_special": True}
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
         tokens: list[int] = (await self.engines[0].post("/tokenize", body))["tokens"]
         return tokens
 
@@ -107,6 +109,7 @@ class EnginePool:
         self._loading = asyncio.Lock()
         self._prompts: OrderedDict[bytes, list[int]] = OrderedDict()
         self._end: list[int] | None = None
+        self._turn_end: list[int] | None = None
 
     async def load(self) -> None:
         """Load the model, unless it is loaded."""
@@ -126,6 +129,7 @@ class EnginePool:
                 )
             self._fleet = new
             self._prompts.clear()
+            self._turn_end = None
         if old is not None:
             old.retired = True
             old.slots.retire()
@@ -165,11 +169,41 @@ class EnginePool:
                 self._end = await fleet.tokenize(fleet.engines[0].eos_token)
         return self._end[-1] if self._end else None
 
+    async def end_of_turn(self) -> int | None:
+        """Return the token that the template ends an answer with, which may be another; None if it is plain text."""
+        if self._turn_end is None:
+            conversation = [{"role": "user", "content": "."}, {"role": "assistant", "content": f"A fox: {MARK}"}]
+            body = {"messages": [*conversation, conversation[0]], "add_generation_prompt": False}
+            async with self.turn() as fleet:
+                templated = await fleet.engines[0].post("/apply-template", body)
+                _, found, after = templated["prompt"].rpartition(MARK)
+                special = await fleet.tokenize(after, add_special=False)
+                plain = await fleet.tokenize(after, add_special=False, parse_special=False)
+            self._turn_end = special[:1] if found and special[:1] != plain[:1] else []
+        return self._turn_end[0] if self._turn_end else None
+
+    async def explains_tools(self) -> bool:
+        """Whether the model's template has a place for tools, with calls as they are read here."""
+        return explains_tools((await self._current()).engines[0].template)
+
+    async def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        async with self.turn() as fleet:
+            said: str = (await fleet.engines[0].post("/detokenize", {"tokens": list(tokens)}))["content"]
+        return said
+
     async def prompt(
-        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any], *, answer_follows: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        *,
+        answer_follows: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Tokenize a conversation in the model's own template; repeats of a task are remembered."""
         body = {"messages": messages, "add_generation_prompt": answer_follows, "chat_template_kwargs": options}
+        if tools:
+            body["tools"] = tools
         key = orjson.dumps(body)
         known = self._prompts.get(key)
         if known is None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.token_prefix import PrefixMismatchError, splice_prefix
+from nemo_gym.conversion.sampling_record import UNTRUNCATED, LogProbs, sampling_record
 from responses_api_models.local_model.completions import Outcome, Tokens
 from responses_api_models.local_model.engine import EngineError
 from responses_api_models.local_model.engine_pool import EnginePool, Fleet, Generation
 from responses_api_models.local_model.grammar import AnswerGrammar, Choice, SchemaError, answer_grammar
-from responses_api_models.local_model.prompting import plain_messages
+from responses_api_models.local_model.prompts import Prompts
 from responses_api_models.local_model.request import SEEDS, ChatRequest, RequestError
 from responses_api_models.local_model.slots import RetiredError
 from responses_api_models.local_model.tool_calls import CLOSE, Answer, Tool, read_answer
@@ -28,6 +28,7 @@ class _Written(NamedTuple):
 
     generation: Generation
     fleet: Fleet
+    options: Mapping[str, Any]
 
 
 class ToolCallingModel:
@@ -36,13 +37,13 @@ class ToolCallingModel:
     def __init__(self, pool: EnginePool, *, token_ids: bool, max_calls: int, carries_tokens: bool = True) -> None:
         self.pool = pool
         self._token_ids = token_ids
-        self._carries_tokens = token_ids and carries_tokens
+        self._prompts = Prompts(pool, carries_tokens=token_ids and carries_tokens)
         self._max_calls = max_calls
 
     async def answer(self, request: ChatRequest) -> list[Outcome]:
         """Generate as many answers as were asked for."""
         grammar = self._grammar(request)
-        prompt = await self._prompt(request)
+        prompt = await self._prompts.of(request)
         room = await self.pool.context() - len(prompt)
         if room < 1:
             logger.warning(
@@ -53,9 +54,11 @@ class ToolCallingModel:
             )
             return [Outcome(Answer("", []), True, len(prompt), 0, 0)]
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
-        options = {**request.sampling, "n_predict": limit, "n_probs": self._scores_wanted(request)}
+        sampling = {**UNTRUNCATED, **request.sampling} if self._token_ids else request.sampling
+        options = {**sampling, "n_predict": limit, "n_probs": self._scores_wanted(request)}
         if grammar is not None:
-            options["grammar"] = grammar.for_engine(await self.pool.eos_token())
+            end = await self.pool.end_of_turn() or await self.pool.eos_token()
+            options["grammar"] = grammar.for_engine(end)
         # One after the other, as they share the prompt, which the engine then need not read again.
         return [
             await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)
@@ -63,7 +66,8 @@ class ToolCallingModel:
 
     def _grammar(self, request: ChatRequest) -> AnswerGrammar | None:
         # A model that sees calls writes calls, even when it may not; the grammar prevents that.
-        if not request.tools and request.schema is None and not any(m.get("tool_calls") for m in request.messages):
+        sees_calls = request.all_tools or any(message.get("tool_calls") for message in request.messages)
+        if not request.tools and request.schema is None and not sees_calls:
             return None
         tools = json.dumps([(tool.name, tool.description, tool.parameters) for tool in request.tools])
         try:
@@ -72,22 +76,6 @@ class ToolCallingModel:
             )
         except SchemaError as error:
             raise RequestError(str(error)) from error
-
-    async def _prompt(self, request: ChatRequest) -> list[int]:
-        whole = await self.pool.prompt(plain_messages(request.messages, request.tools), request.template_options)
-        carrying = [n for n, message in enumerate(request.messages) if message.get("generation_token_ids") is not None]
-        if not self._carries_tokens or not carrying:
-            return whole
-        last: Mapping[str, Any] = request.messages[carrying[-1]]
-        known = plain_messages(request.messages, request.tools, count=carrying[-1] + 1)
-        prefix = await self.pool.prompt(known, request.template_options, answer_follows=False)
-        eos = await self.pool.eos_token()
-        carried = [*last["prompt_token_ids"], *last["generation_token_ids"]]
-        try:
-            return splice_prefix(whole, prefix, carried, -1 if eos is None else eos)
-        except PrefixMismatchError as error:
-            logger.warning("earlier turns are tokenized anew: %s", error)
-            return whole
 
     def _scores_wanted(self, request: ChatRequest) -> int:
         if request.top_logprobs is None:
@@ -102,12 +90,12 @@ class ToolCallingModel:
                 async with self.pool.turn() as fleet:
                     end = CLOSE if request.tools else ""
                     generation = await fleet.generate(prompt, options, returns_after=end, movable=True)
-                    return await self._outcome(request, prompt, grammar, _Written(generation, fleet))
+                    return await self._outcome(request, prompt, grammar, _Written(generation, fleet, options))
 
     async def _outcome(
         self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, written: "_Written"
     ) -> Outcome:
-        generation, fleet = written
+        generation, fleet, _ = written
         # A limit may cut a character in two; its first half is not text yet.
         text = generation.text.rstrip("\ufffd") if generation.cut_off else generation.text
         if grammar is not None and not grammar.accepts(text, cut_off=not generation.ended):
@@ -122,17 +110,19 @@ class ToolCallingModel:
             cached_tokens=generation.cached_tokens,
             generated_tokens=len(generation.tokens),
             scores=_shown_scores(generation, request.top_logprobs),
-            tokens=await self._tokens(prompt, generation, fleet) if self._token_ids else None,
+            tokens=await self._tokens(prompt, written) if self._token_ids else None,
             version=fleet.version,
         )
 
-    async def _tokens(self, prompt: list[int], generation: Generation, fleet: Fleet) -> Tokens:
+    async def _tokens(self, prompt: list[int], written: "_Written") -> Tokens:
+        generation, fleet, options = written
         log_probs: list[float] = []
         for position, score in enumerate(align(generation.tokens, generation.scores)):
             if score is None:
                 score = await _score(fleet, [*prompt, *generation.tokens[:position]], generation.tokens[position])  # noqa: PLW2901
             log_probs.append(score)
-        return Tokens(prompt, generation.tokens, log_probs)
+        # The engine reports what the model says before a grammar or a sampler has a say.
+        return Tokens(prompt, generation.tokens, log_probs, sampling_record(LogProbs.RAW, options))
 
 
 async def _score(fleet: Fleet, prompt: list[int], token: int) -> float:

@@ -16,14 +16,14 @@ INSTRUCTING = ("system", "developer")
 
 
 def plain_messages(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = (), *, count: int | None = None
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = (), *, examples: bool | None = None
 ) -> list[PlainMessage]:
-    """Describe the offered tools in the conversation, and add examples of calls unless it already has some.
+    """Describe the offered tools in the conversation, with examples of calls unless it already has some.
 
-    With ``count``, only that many messages from its start are converted.
+    For the start of a conversation ``examples`` says whether the whole of it has them.
     """
     plain: list[PlainMessage] = []
-    for message in messages[:count]:
+    for message in messages:
         _append(plain, _plain(message), merge=message["role"] == "tool")
     if not tools:
         return plain
@@ -32,7 +32,7 @@ def plain_messages(
         plain[0] = {"role": "system", "content": f"{plain[0]['content']}\n\n{described}"}
     else:
         plain.insert(0, {"role": "system", "content": described})
-    if not _shows_calls(messages):
+    if not shows_calls(messages) if examples is None else examples:
         plain[1:1] = _examples(tools)
     return plain
 
@@ -67,7 +67,7 @@ def _append(plain: list[PlainMessage], message: PlainMessage, *, merge: bool) ->
         plain.append(message)
 
 
-def _shows_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
+def shows_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether there was a call before the last user message; later ones are the model's own attempts."""
     last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=len(messages))
     return any(message.get("tool_calls") for message in messages[:last])

@@ -33,13 +33,14 @@ class ChatRequest:
     """What a request asks for."""
 
     messages: Sequence[Mapping[str, Any]]
-    tools: tuple[Tool, ...]  # those that are offered
+    tools: tuple[Tool, ...]  # those that may be called
     choice: Choice
     one_call: bool  # and not several at once
     max_tokens: int | None
     answers: int
     top_logprobs: int | None  # None: no log-probabilities at all
     sampling: Mapping[str, Any]
+    all_tools: tuple[Tool, ...] = ()  # also those that may not be called this time
     schema: Any = None  # of the text, if it must be JSON
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -68,6 +69,7 @@ def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: 
         answers=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs or body.top_logprobs else None,
         sampling=_sampling(body, extra),
+        all_tools=tuple(_tool(tool["function"]) for tool in body.tools or ()),
         schema=_wanted_schema(body.response_format),
         template_options=template,
     )

@@ -67,6 +67,11 @@ def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
     return {} if found is None else found
 
 
+def explains_tools(template: str) -> bool:
+    """Whether a template tells the model which tools there are, and to call them in the form that is read here."""
+    return "tools" in template and OPEN in template and CLOSE in template
+
+
 def describe_tools(tools: Sequence[Tool]) -> str:
     """Describe the tools in a few words each."""
     form = f'{OPEN}{{"name": NAME, "arguments": {{...}}}}{CLOSE}'

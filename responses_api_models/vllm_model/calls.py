@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.parts import POLICY_VERSION, UnsupportedContentError
+from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion
@@ -32,7 +33,7 @@ from responses_api_models.vllm_model.request_metadata import (
 )
 from responses_api_models.vllm_model.settings import VLLMModelConfig, open_replicas
 from responses_api_models.vllm_model.token_calls import TokenCalls
-from responses_api_models.vllm_model.tokens import OPTIONS, UNTRUNCATED
+from responses_api_models.vllm_model.tokens import OPTIONS
 
 # A subclass's say in what is sent: from the request and the chat to the chat, at once or later.
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]

@@ -5,6 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
+from nemo_gym.conversion.sampling_record import LogProbs
 from nemo_gym.openai_utils import NeMoGymAsyncOpenAI
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.http.urls import check_endpoint, shown
@@ -12,7 +13,6 @@ from nemo_gym.servers.models.endpoint import Endpoint
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import Door, Gates
 from responses_api_models.vllm_model.replicas import Replica, Replicas
-from responses_api_models.vllm_model.tokens import LogProbs
 
 PROBE_TIMEOUT_S = 2.0
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from nemo_gym.conversion.parts import TOKEN_FIELDS
+from nemo_gym.conversion.sampling_record import SAMPLING_FIELD
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessageForTraining, NeMoGymChoice
 from nemo_gym.servers.models.failures import ModelErrorKind
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 # Engines that have a way of their own to be given tokens.
 CORRECTABLE: Final = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMA_CPP})
 MISSING: Final = frozenset({403, 404, 405, 501})  # routes that an endpoint does not have
-SAMPLING: Final = TOKEN_FIELDS[-1]
 
 SessionPost = Callable[[str, str, Mapping[str, Any]], Awaitable[Answered]]
 
@@ -155,6 +154,6 @@ def _with_tokens(
     choice: NeMoGymChoice, tokens: CallTokens, prompt: list[int], sampling: Mapping[str, Any]
 ) -> NeMoGymChatCompletionMessageForTraining:
     message = choice.message.model_dump()
-    told = message.get(SAMPLING)  # a server of a trainer knows better
+    told = message.get(SAMPLING_FIELD)  # a server of a trainer knows better
     fields = tokens.fields(prompt, told if isinstance(told, dict) else sampling)
     return NeMoGymChatCompletionMessageForTraining.model_validate(message | fields)

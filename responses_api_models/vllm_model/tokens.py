@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from nemo_gym.conversion.parts import TOKEN_FIELDS
+from nemo_gym.conversion.sampling_record import LogProbs, sampling_record
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChoice
 
 PREFIX_FIELD: Final = "required_prefix_token_ids"
@@ -21,10 +22,6 @@ OPTIONS: Final[Mapping[str, Any]] = {
     # The prompt's ids come with the answer: /tokenize does not know every option that changes a prompt.
     "return_token_ids": True,
 }
-# Truncation makes other tokens impossible than the log-probabilities say, and a model's own defaults may have some. So
-# what a request leaves open is said here, and what is said is recorded.
-UNTRUNCATED: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-SAMPLING_FIELDS: Final = (*UNTRUNCATED, "repetition_penalty", "presence_penalty", "frequency_penalty")
 GRAMMAR_FIELDS: Final = (
     "structured_outputs",
     "guided_json",
@@ -47,14 +44,6 @@ class Dialect(StrEnum):
     VLLM = "vLLM"
     SGLANG = "SGLang"
     LLAMA_CPP = "llama.cpp"
-
-
-class LogProbs(StrEnum):
-    """Of which distribution log-probabilities are."""
-
-    RAW = "raw"  # the model's own, at temperature 1
-    GRAMMAR_MASKED = "grammar_masked"  # the same among the tokens that a grammar allows
-    PROCESSED = "processed"  # after temperature and truncation, as sampled
 
 
 class TokenError(ValueError):
@@ -125,7 +114,7 @@ def sampling_of(body: Mapping[str, Any], dialect: Dialect, *, mode: LogProbs | N
     # llama.cpp reports what the model said before its grammar had a say.
     if kind is LogProbs.RAW and dialect is not Dialect.LLAMA_CPP and is_constrained(body):
         kind = LogProbs.GRAMMAR_MASKED
-    return {"log_probs": str(kind), **{name: body[name] for name in SAMPLING_FIELDS if body.get(name) is not None}}
+    return sampling_record(kind, body)
 
 
 def is_constrained(body: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.conversion.parts import UnsupportedContentError
-from responses_api_models.local_model.prompting import plain_messages
+from responses_api_models.local_model.prompting import plain_messages, shows_calls
 from responses_api_models.local_model.tool_calls import Tool
 
 TOOL = Tool("add", "Adds.", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
@@ -63,7 +63,7 @@ def test_the_start_of_a_conversation_is_the_same_seen_from_its_end() -> None:
         ask,
     ]
     for count in range(1, len(chat)):
-        start = plain_messages(chat, [TOOL], count=count)
+        start = plain_messages(chat[:count], [TOOL], examples=not shows_calls(chat))
         assert plain_messages(chat, [TOOL])[: len(start)] == start
 
 

@@ -1,0 +1,108 @@
+"""The prompt of a request in tokens: rendered by the model's template, with the true tokens of earlier turns in place.
+
+A template that explains tools in the form that calls are written in here is used for that, too. For every other model
+tools are described and shown in the conversation.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nemo_gym.conversion.token_prefix import PastTurn, end_of_turn, says, true_prompt
+from responses_api_models.local_model.engine_pool import EnginePool
+from responses_api_models.local_model.prompting import plain_messages, shows_calls, text_of
+from responses_api_models.local_model.request import ChatRequest
+from responses_api_models.local_model.tool_calls import Tool
+
+logger = logging.getLogger(__name__)
+
+ENDLESS: Final = "the template ends a turn with plain text"
+
+
+class Prompts:
+    """Makes the prompts of one model."""
+
+    def __init__(self, pool: EnginePool, *, carries_tokens: bool) -> None:
+        self._pool = pool
+        self._carries_tokens = carries_tokens
+
+    async def of(self, request: ChatRequest) -> list[int]:
+        """Render a request. Earlier answers that carry tokens consist of these, if they still are what was said."""
+        messages = request.messages
+        carrying = [number for number, message in enumerate(messages) if _carries(message)]
+        if not self._carries_tokens or not carrying:
+            return await self._render(request, len(messages), examples=not shows_calls(messages))
+        # A prompt goes on as it began: with or without examples.
+        examples = not shows_calls(messages[: carrying[0]])
+        end = await self._pool.end_of_turn()
+        whole = await self._render(request, len(messages), examples=examples)
+        turns = await asyncio.gather(*(self._turn(request, number, examples=examples) for number in carrying))
+        if end is None or end_of_turn(turns[-1].through, [end]) is None:
+            logger.warning("earlier turns are tokenized anew: %s", ENDLESS)
+            return whole
+        prompt = true_prompt(turns, whole, end)
+        if prompt.reason:
+            logger.warning("earlier turns are tokenized anew: %s", prompt.reason)
+        return prompt.ids
+
+    async def _turn(self, request: ChatRequest, number: int, *, examples: bool) -> PastTurn:
+        message = request.messages[number]
+        generation = message["generation_token_ids"]
+        before = await self._render(request, number, examples=examples)
+        through = await self._render(request, number + 1, examples=examples, answer_follows=False)
+        edited = not says(await self._pool.text(generation), message)
+        return PastTurn(message["prompt_token_ids"], generation, before, through, edited=edited)
+
+    async def _render(
+        self, request: ChatRequest, count: int, *, examples: bool, answer_follows: bool = True
+    ) -> list[int]:
+        # The description of a tool that may not be called now is part of what was said before.
+        tools = request.all_tools if self._carries_tokens else request.tools
+        messages, options = request.messages[:count], request.template_options
+        if tools and await self._pool.explains_tools():
+            offered = [_offered(tool) for tool in tools]
+            given = [_as_sent(message) for message in messages]
+            return await self._pool.prompt(given, options, answer_follows=answer_follows, tools=offered)
+        plain = plain_messages(messages, tools, examples=examples)
+        return await self._pool.prompt(plain, options, answer_follows=answer_follows)
+
+
+def _carries(message: Mapping[str, Any]) -> bool:
+    return message.get("generation_token_ids") is not None
+
+
+def _offered(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _as_sent(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message for a template that knows tools: text, calls with arguments as objects, and results."""
+    sent: dict[str, Any] = {"role": message["role"], "content": text_of(message)}
+    if message["role"] == "developer":
+        sent["role"] = "system"
+    if message.get("tool_calls"):
+        sent["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    if message["role"] == "tool":
+        sent["tool_call_id"] = message.get("tool_call_id") or ""
+    return sent
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {
+        "id": call.get("id") or "",
+        "type": "function",
+        "function": {"name": function["name"], "arguments": _json(function["arguments"])},
+    }
+
+
+def _json(arguments: str) -> str:
+    """Arguments that the engine can read; it refuses text that is not JSON."""
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return json.dumps({"text": arguments})
+    return arguments

@@ -106,9 +106,11 @@ class JudgeConfig(BaseModel):
         """The last label in a text, or None."""
         if self.pattern is not None:
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
+        if not any("/" in label for label in self.labels):
+            text = _SCALE.sub("", text)
         # The longest label first, so that it is not taken for a shorter one inside it.
         names = sorted(self.labels, key=len, reverse=True)
-        either = "|".join(f"{_edge(name[:1])}{re.escape(name)}{_edge(name[-1:])}" for name in names)
+        either = "|".join(f"{_before(name[:1])}{re.escape(name)}{_after(name[-1:])}" for name in names)
         return self._known(re.findall(either, text, re.IGNORECASE))
 
     def _known(self, found: list[str]) -> str | None:
@@ -159,7 +161,20 @@ def _chosen(match: re.Match[str]) -> str:
     return named if named is not None else (match[1] if match.re.groups and match[1] is not None else match[0])
 
 
-def _edge(character: str) -> str:
+# The scale that a score is given on: of "7/10" and "7 out of 10", the 7 is meant.
+_SCALE: Final = re.compile(r"(?<=\d)\s*(?:/|\bout\s+of\b)\s*\d+(?:[.,]\d+)?", re.IGNORECASE)
+
+
+def _before(character: str) -> str:
+    """What may not come before a label that begins so: the rest of a word or of a number."""
+    if character.isdigit():
+        return r"(?<![\w.,])"
+    return r"\b" if character.isalnum() or character == "_" else ""
+
+
+def _after(character: str) -> str:
+    if character.isdigit():
+        return r"(?!\w|[.,]\d)"
     return r"\b" if character.isalnum() or character == "_" else ""
 
 
@@ -177,6 +192,13 @@ class JudgeError(RolloutError):
         self.headers = {FAILURE_CLASS_HEADER: JUDGE_FAILED}
         if retry_after:
             self.headers["Retry-After"] = retry_after
+
+
+def cut_off(response: NeMoGymResponse) -> str:
+    """Why a response ends before its end; nothing if it does not."""
+    details = response.incomplete_details
+    reason = details.get("reason") if isinstance(details, Mapping) else getattr(details, "reason", None)
+    return str(reason or "incomplete") if details or response.status == "incomplete" else ""
 
 
 class Judge:
@@ -204,18 +226,21 @@ class Judge:
 
     async def _decide(self, values: dict[str, Any]) -> Verdict:
         request = {**self.config.responses_create_params, "input": self.config.messages(values)}
-        text = ""
+        text, reason = "", ""
         for _ in range(self.config.max_attempts):
             async with self._slots:
-                text = await self._answer(request)
-            label = self.config.label_in(text)
+                response = await self._answer(request)
+            text, reason = response.output_text, cut_off(response)
+            # A label in half an answer may be one that the judge was about to reject.
+            label = None if reason else self.config.label_in(text)
             if label is not None:
                 return Verdict(label, self.config.labels[label], (text,))
         tries = f" ({self.config.max_attempts} attempts)" if self.config.max_attempts > 1 else ""
         known = ", ".join(map(repr, self.config.labels))
-        raise self._error(f"its answer contains none of the labels {known}{tries}: {text[-SHOWN:]!r}")
+        found = f"its answer was cut off ({reason})" if reason else f"its answer contains none of the labels {known}"
+        raise self._error(f"{found}{tries}: {text[-SHOWN:]!r}")
 
-    async def _answer(self, request: dict[str, Any]) -> str:
+    async def _answer(self, request: dict[str, Any]) -> NeMoGymResponse:
         name = self.config.model_server.name
         try:
             reply = await self._client.post(server_name=name, url_path=RESPONSES_PATH, json=request)
@@ -227,10 +252,9 @@ class Judge:
                 f"status {reply.status}: {first_cause(content)[:SHOWN]}", retry_after=reply.headers.get("Retry-After")
             )
         try:
-            response = NeMoGymResponse.model_validate_json(content)
+            return NeMoGymResponse.model_validate_json(content)
         except ValidationError as error:
             raise self._error(f"not a response ({error.error_count()} errors): {content[:SHOWN]!r}") from error
-        return response.output_text
 
     def _error(self, reason: str, *, retry_after: str | None = None) -> JudgeError:
         return JudgeError(f"judge {self.config.model_server.name}: {reason}", retry_after=retry_after)
@@ -254,10 +278,13 @@ async def call_judge(
         cause = first_cause(content)[:SHOWN]
         raise JudgeError(f"judge {server_name}: status {status}: {cause}", retry_after=reply.headers.get("Retry-After"))
     try:
-        return response_model.model_validate_json(content)
+        answer = response_model.model_validate_json(content)
     except ValidationError as error:
         reason = f"{error.error_count()} errors in {response_model.__name__}"
         raise JudgeError(f"judge {server_name}: {reason}: {content[:SHOWN]!r}") from error
+    if isinstance(answer, NeMoGymResponse) and (reason := cut_off(answer)):
+        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {answer.output_text[-SHOWN:]!r}")
+    return answer
 
 
 async def reraise_judge_errors(awaitable: Awaitable[Any]) -> Any:

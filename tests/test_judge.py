@@ -68,6 +68,7 @@ class Scripted(SimpleResponsesAPIModel):
     asked: list[dict[str, Any]] = []  # noqa: RUF012 - pydantic copies it
     running: int = 0
     most: int = 0
+    cut_off: bool = False
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
@@ -81,7 +82,10 @@ class Scripted(SimpleResponsesAPIModel):
         self.running -= 1
         asked = body.model_dump(exclude_unset=True)
         self.asked.append(asked)
-        return NeMoGymResponse.model_validate(response(self.script(asked["input"][-1]["content"])))
+        details = (
+            {"incomplete_details": {"reason": "max_output_tokens"}, "status": "incomplete"} if self.cut_off else {}
+        )
+        return NeMoGymResponse.model_validate(response(self.script(asked["input"][-1]["content"])) | details)
 
 
 def new_client() -> ServerClient:
@@ -135,6 +139,11 @@ async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
         ({"labels": {"good": 1}, "pattern": r"<v>(?P<label>.*?)</v>"}, "<v> Good </v>", "good"),
         ({"labels": {"fine": 1}, "pattern": "fine|bad"}, "bad but fine", "fine"),
         ({"labels": {"fine": 1}}, "", None),
+        ({"labels": {str(n): n / 10 for n in range(11)}}, "Between 5/10 and 8/10. Score: 7/10", "7"),
+        ({"labels": {str(n): n / 10 for n in range(11)}}, "I give it 7 out of 10.", "7"),
+        ({"labels": {str(n): n / 10 for n in range(11)}}, "7.5", None),
+        ({"labels": {"7": 0.7, "5": 0.5}}, "It deserves a 7.", "7"),
+        ({"labels": {"1/2": 0.5, "2": 1}}, "Half of it: 1/2", "1/2"),
     ],
 )
 def test_the_last_label_counts(fields: dict[str, Any], text: str, label: str | None) -> None:
@@ -150,6 +159,22 @@ async def test_an_answer_without_a_label_is_asked_for_again_and_then_a_failure()
         await judge.ask(expected=1, answer=2)
     assert len(model.asked) == 2
     assert caught.value.headers == {"X-NG-Failure-Class": "judge_failed"}
+
+
+async def test_an_answer_that_was_cut_off_is_no_verdict() -> None:
+    judge, model = judge_with(lambda _: "At first it looks like [[SAME]], but", **SAME, max_attempts=2)
+    model.cut_off = True
+    with pytest.raises(JudgeError, match=r"cut off \(max_output_tokens\) \(2 attempts\)"):
+        await judge.ask(expected=1, answer=2)
+    assert len(model.asked) == 2
+    with pytest.raises(JudgeError, match="cut off"):
+        await call_judge(
+            judge._client,
+            server_name="judge",
+            url_path="/v1/responses",
+            json={"input": [{"role": "user", "content": "?"}]},
+            response_model=NeMoGymResponse,
+        )
 
 
 PAIR = {

@@ -1,9 +1,9 @@
 """How an answer ended. Pure.
 
 An agent goes on with what it takes for an answer, and a trainer learns from it, so what was cut off or never came must
-not look like one. Some engines (llama.cpp and ``transformers serve``, by the Responses API) call an answer complete that
-ended at its limit: their count of tokens tells. A response that is still queued, or was cancelled, has no answer in it,
-and neither has a chat that ended for a reason that nobody knows.
+not look like one. Some engines (llama.cpp and ``transformers serve``, by the Responses API) call an answer complete
+that ended at its limit: their count of tokens tells. A response that is still queued, or was cancelled, has no answer
+in it, and neither has a chat that ended for an unknown reason.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
-from nemo_gym.schemas.responses import NeMoGymResponse
+from nemo_gym.schemas.responses import IncompleteDetails, NeMoGymResponse
 
 CUT_OFF: Final = "max_output_tokens"
 ANSWERED: Final = frozenset({None, "completed", "incomplete"})
@@ -28,8 +28,8 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 
 
 def reached(limit: Any, written: Any) -> bool:
-    """Whether an answer has as many tokens as it may have."""
-    return isinstance(limit, int) and isinstance(written, int) and 0 < limit <= written
+    """Whether an answer has exactly as many tokens as it may have; one with more was not held to the limit."""
+    return isinstance(limit, int) and limit == written
 
 
 def unanswered(response: NeMoGymResponse) -> str | None:
@@ -44,7 +44,7 @@ def mark_cut_off(response: NeMoGymResponse, asked: Mapping[str, Any]) -> bool:
     limit = asked.get("max_output_tokens") or response.max_output_tokens
     if not reached(limit, response.usage.output_tokens) or _ends_with_a_call(response):
         return False
-    response.status, response.incomplete_details = "incomplete", _details(response)
+    response.status, response.incomplete_details = "incomplete", IncompleteDetails(reason=CUT_OFF)
     return True
 
 
@@ -55,12 +55,6 @@ def unknown_finish(completion: NeMoGymChatCompletion) -> str | None:
         if choice.finish_reason not in FINISHED:
             return str(choice.finish_reason)
     return None
-
-
-def _details(response: NeMoGymResponse) -> Any:
-    annotated = type(response).model_fields["incomplete_details"]
-    del annotated
-    return {"reason": CUT_OFF}
 
 
 def _ends_with_a_call(response: NeMoGymResponse) -> bool:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from nemo_gym.conversion.endings import reached
+
 _Status = Literal["in_progress", "completed", "incomplete"]
 _Count = Annotated[int, Meta(ge=0)]
 
@@ -113,12 +115,15 @@ class _Response(Struct, gc=False):
 _decode = msgspec.json.Decoder(_Response).decode
 
 
-def is_plain_response(content: bytes) -> bool:
-    """Whether this is certainly a valid, successful response that needs no repair."""
+def is_plain_response(content: bytes, *, limit: Any = None) -> bool:
+    """Whether this is certainly a valid, successful response that needs no repair, to a request with this limit."""
     try:
         str(content, "utf-8")  # the decoder does not check strings that it skips
         response: Any = _decode(content)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return False
+    written = response.usage.output_tokens if response.usage else None
+    if response.status != "incomplete" and reached(limit or response.max_output_tokens, written):
+        return False  # it may have been cut off
     calls = [item.call_id for item in response.output if type(item) is _Call]
     return len(calls) == len(set(calls))

@@ -53,8 +53,8 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
     """Which model to run, how much of the machine it gets, and defaults for requests."""
 
     model_path: str | None = None
-    n_parallel: int = Field(default=4, ge=1)
-    n_ctx: int = Field(default=8192, ge=64)
+    n_parallel: int = Field(default=8, ge=1)
+    n_ctx: int = Field(default=16384, ge=64)
     engines: int = Field(default=1, ge=1)
     threads: int | None = Field(default=None, ge=1)
     n_gpu_layers: int | None = Field(default=None, ge=0)

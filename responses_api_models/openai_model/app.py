@@ -111,7 +111,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
         else:
             asked = self.config.extra_body | body.to_send() | {"model": self.config.openai_model}
             content = await self._upstream.post("/responses", encode_json(asked))
-            if not is_plain_response(content):
+            if not is_plain_response(content, limit=asked.get("max_output_tokens")):
                 reading = self._reader.response(content, asked)
                 if reading.is_repaired:
                     content = reading.response.model_dump_json().encode()

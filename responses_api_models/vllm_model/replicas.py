@@ -32,7 +32,7 @@ QUEUE_HINT: Final = "the endpoint is overloaded: send fewer requests at once, ad
 
 # How vLLM, SGLang and llama.cpp say that a prompt is too long. A refusal may mention max_tokens for other reasons.
 OVERFLOW: Final = re.compile(
-    rb"context (length|size|window)|max_tokens.{0,80}(too large|exceed|longer than)", re.IGNORECASE | re.DOTALL
+    rb"context (length|size|window)|max_(completion_)?tokens[^.\"]{0,40} too large", re.IGNORECASE
 )
 
 

@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from nemo_gym.conversion.anthropic.serving import event_bytes, message_events, messages_to_request, response_to_message
+from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.conversion.reading import (
     ReadResponse,
@@ -105,7 +106,12 @@ class AnswerReader:
         if reading.response.status == "failed" or reading.response.error:
             # An agent could not distinguish this from a model that has nothing to say.
             raise self.address.unusable(content, "a failed response")
+        if status := unanswered(reading.response):
+            raise self.address.unusable(content, status)
         self.note(*reading.notes)
+        if mark_cut_off(reading.response, asked):
+            self.note("responses that ended at their limit and are called complete: they are incomplete")
+            return reading._replace(is_repaired=True)
         return reading
 
     def completion(self, content: bytes) -> NeMoGymChatCompletion:
@@ -121,6 +127,8 @@ class AnswerReader:
         if completion.choices[0].finish_reason == "error":
             said = (completion.choices[0].model_extra or {}).get("error") or "the endpoint gives no details"
             raise self.address.error(ModelErrorKind.MODEL_ERROR, f"the answer ended with an error: {said}")
+        if reason := unknown_finish(completion):
+            raise self.address.unusable(content, f"a chat completion that ended for the unknown reason {reason!r}")
         self.note(*notes)
         return completion
 

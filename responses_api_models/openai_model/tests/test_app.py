@@ -540,3 +540,15 @@ async def test_what_anthropics_protocol_says_and_ours_cannot_is_told(caplog: pyt
         assert "container_upload" in refused.json()["error"]["message"]
         assert malformed.status_code == 422
         assert len(endpoint.bodies) == 2
+
+
+async def test_an_answer_that_ended_at_its_limit_is_incomplete_also_where_it_looks_plain() -> None:
+    part = {"type": "output_text", "text": "hi", "annotations": []}
+    said = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    answers = [RESPONSE | {"status": "completed", "output": [item]} for item in (said, CALL)]
+    async with serving(*map(reply, answers)) as endpoint:
+        asked = {"input": "hi", "max_output_tokens": USAGE["output_tokens"]}
+        cut, called = [(await post(model(endpoint.url), "/v1/responses", asked)).json() for _ in answers]
+
+        assert (cut["status"], cut["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")
+        assert called["status"] == "completed"

@@ -275,6 +275,40 @@ async def test_an_endpoint_with_its_own_responses_api_is_asked_through_it() -> N
         assert second.json()["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
+async def test_an_answer_that_ended_at_its_limit_is_incomplete_whatever_the_endpoint_says() -> None:
+    said = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "hi", "annotations": []}]}
+    usage = {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    answers = [{"id": "r", "status": "completed", "output": [item], "usage": usage} for item in (said, said, call)]
+    async with serving(*map(reply, answers)) as endpoint:
+        server = model(endpoint.url, is_responses_native=True)
+        cut, whole, called = [
+            (await post(server, {"input": "hi", "max_output_tokens": limit})).json() for limit in (5, 6, 5)
+        ]
+
+        assert (cut["status"], cut["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")
+        assert [one["status"] for one in (whole, called)] == ["completed", "completed"]
+
+
+@pytest.mark.parametrize("status", ["queued", "cancelled", "in_progress"])
+async def test_a_response_that_is_not_done_is_no_answer(status: str) -> None:
+    async with serving(reply({"id": "r", "status": status, "output": []})) as endpoint:
+        got = await post(model(endpoint.url, is_responses_native=True), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "invalid_response")
+        assert status.replace("_", " ") in got.json()["error"]["message"]
+
+
+async def test_a_chat_that_ended_for_an_unknown_reason_is_no_answer() -> None:
+    async with serving(reply(completion("abort")), reply(completion("max_tokens"))) as endpoint:
+        got = await post(model(endpoint.url), {"input": "hi"})
+        known = await post(model(endpoint.url), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "invalid_response")
+        assert "'abort'" in got.json()["error"]["message"]
+        assert known.json()["status"] == "incomplete"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -294,7 +328,8 @@ def test_settings_that_exclude_each_other_are_refused(settings: dict[str, Any]) 
     [
         "This model's maximum context length is 8 tokens. However, you requested 9 tokens",
         "max_tokens is too large: 99",
-        "the request exceeds the available context size",
+        "request (9010 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        "The input (9010 tokens) is longer than the model's context length (4096 tokens).",
     ],
 )
 async def test_a_prompt_that_does_not_fit_gets_an_empty_incomplete_answer(words: str) -> None:
@@ -310,7 +345,16 @@ async def test_a_prompt_that_does_not_fit_gets_an_empty_incomplete_answer(words:
         assert chat["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("words", ["no such tool parser", "max_tokens must be at least 1, got -5"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "no such tool parser",
+        "max_tokens must be at least 1, got -5",
+        "max_tokens=5000 cannot be greater than max_model_len=4096. Please request fewer output tokens.",
+        "Field 'max_tokens': Value must be between -1 <= value <= 2147483647, but got -5",
+        "temperature exceeds 2; max_tokens was not the problem",
+    ],
+)
 async def test_other_refusals_stay_refusals(words: str) -> None:
     async with serving(reply({"object": "error", "message": words, "code": 400}, 400)) as endpoint:
         got = await post(model(endpoint.url), {"input": "hi"})

@@ -14,7 +14,7 @@ LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_model
   test_documentation.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo train test check format lowest bench bench-all clean
+.PHONY: help demo train test check format lowest engines bench bench-all clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -60,6 +60,9 @@ lowest: ## run the tests on the lowest supported versions of the dependencies
 	  .venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c requirements-lowest.txt -e '.[test,local]' && \
 	  touch .venv-lowest/.ready; }
 	.venv-lowest/bin/python -m pytest -q -n 2 --dist worksteal $(LOWEST_TESTS)
+
+engines: $(DEV) ## run real engines (llama.cpp, vLLM, transformers) through our model servers and write docs/engines.md (20 minutes)
+	$(BIN)/python scripts/engine_matrix.py $(ARGS)
 
 bench: $(DEV) ## measure our cost beside a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench.py

@@ -145,12 +145,18 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
             generation=[_token_id(score) for score in scores] if ids is None else _ids(ids),
             log_probs=[_log_prob(score) for score in scores],
             prompt=None if prompt is None else _ids(prompt),
-            routed_experts=_first("routed_experts", message, beside),
+            routed_experts=_first("routed_experts", message, beside, _extension(completion)),
         )
     if len(tokens.generation) != len(tokens.log_probs):
         lengths = f"{len(tokens.generation)} tokens and {len(tokens.log_probs)} log-probabilities"
         raise TokenError(f"{lengths}, where there must be one for each")
     return tokens
+
+
+def _extension(completion: NeMoGymChatCompletion) -> Mapping[str, Any]:
+    """What SGLang adds to an answer as a whole."""
+    added = (completion.model_extra or {}).get("sglext")
+    return added if isinstance(added, Mapping) else {}
 
 
 def check_prompt(prompt: Sequence[int], completion: NeMoGymChatCompletion) -> None:

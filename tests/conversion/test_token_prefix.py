@@ -1,10 +1,20 @@
 """The true tokens of a conversation go in front of what the template makes of it."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.conversion.token_prefix import PrefixMismatchError, splice_prefix
+from nemo_gym.conversion.token_prefix import (
+    PastTurn,
+    PrefixMismatchError,
+    end_of_turn,
+    says,
+    splice_prefix,
+    true_prompt,
+)
 
 EOS = 0
 token = st.integers(min_value=1, max_value=50)
@@ -69,3 +79,72 @@ def test_the_prompt_continues_what_was_seen_and_keeps_what_follows(
     prompt = splice_prefix(template, template_prefix, seen, EOS)
     assert prompt[: len(seen)] == seen
     assert prompt[len(true) :] == [EOS, *tail, *following]
+
+
+A, B, C, NEW = 10, 11, 12, 13
+
+
+def turn(prompt: list[int], generation: list[int], before: list[int], through: list[int], **more: bool) -> PastTurn:
+    return PastTurn(prompt, generation, before, through, **more)
+
+
+# The template writes the first answer as 20; it was generated as 21 22. The second is written as it was.
+FIRST = turn([A, EOS], [21, 22, EOS], [A, EOS], [A, EOS, 20, EOS])
+SECOND = turn([A, EOS, 21, 22, EOS, B, EOS], [30, EOS], [A, EOS, 20, EOS, B, EOS], [A, EOS, 20, EOS, B, EOS, 30, EOS])
+WHOLE = [A, EOS, 20, EOS, B, EOS, 30, EOS, NEW, EOS]
+
+
+def test_all_turns_that_are_what_they_were_are_kept() -> None:
+    assert true_prompt([FIRST, SECOND], WHOLE, EOS) == (
+        [A, EOS, 21, 22, EOS, B, EOS, 30, EOS, NEW, EOS],
+        2,
+        "",
+    )
+    assert true_prompt([], WHOLE, EOS) == (WHOLE, 0, "")
+
+
+def test_what_was_said_before_an_answer_and_edited_since_is_not_kept() -> None:
+    edited = [turn([A, EOS], [21, 22, EOS], [C, EOS], [C, EOS, 20, EOS])]
+    ids, kept, reason = true_prompt(edited, [C, EOS, 20, EOS, NEW, EOS], EOS)
+    assert (ids, kept) == ([C, EOS, 20, EOS, NEW, EOS], 0)
+    assert "before answer 1" in reason
+
+
+def test_turns_before_an_edit_are_kept() -> None:
+    later = replace(SECOND, before=[A, EOS, 20, EOS, C, EOS])
+    ids, kept, reason = true_prompt([FIRST, later], [A, EOS, 20, EOS, C, EOS, 30, EOS, NEW, EOS], EOS)
+    assert (ids, kept) == ([A, EOS, 21, 22, EOS, C, EOS, 30, EOS, NEW, EOS], 1)
+    assert "before answer 2" in reason
+    assert true_prompt([FIRST, replace(SECOND, edited=True)], WHOLE, EOS).kept == 1
+
+
+def test_a_template_that_rewrites_history_is_told() -> None:
+    ids, kept, reason = true_prompt([FIRST], [A, EOS, 99, EOS, NEW, EOS], EOS)
+    assert (ids, kept) == ([A, EOS, 99, EOS, NEW, EOS], 0)
+    assert "template" in reason
+
+
+@pytest.mark.parametrize(
+    ("through", "found"), [([1, 5, EOS], EOS), ([1, EOS, 9], EOS), ([EOS, 1, 2, 3], None), ([], None)]
+)
+def test_the_end_of_a_turn_is_at_its_end(through: list[int], found: int | None) -> None:
+    assert end_of_turn(through, {EOS}) == found
+
+
+CALL = {"function": {"name": "f", "arguments": '{"x": 1}'}}
+
+
+@pytest.mark.parametrize(
+    ("generated", "message", "same"),
+    [
+        ("Hello  there", {"content": "Hello there"}, True),
+        ("<think>hm</think>\n\nHello", {"content": "Hello"}, True),
+        ("Hello", {"content": "[redacted]"}, False),
+        ('<tool_call>{"name": "f", "arguments": {"x":1}}</tool_call>', {"content": None, "tool_calls": [CALL]}, True),
+        ('[{"name": "f", "parameters": {"x": 1}}]', {"tool_calls": [CALL]}, True),
+        ('{"x": 2}', {"tool_calls": [CALL]}, False),
+        ("Hello", {"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}, True),
+    ],
+)
+def test_a_message_says_what_was_generated(generated: str, message: dict[str, Any], *, same: bool) -> None:
+    assert says(generated, message) is same

@@ -1,0 +1,148 @@
+"""The turns of a conversation are one sequence of tokens on every engine, or it is said that they are not."""
+
+from typing import Any
+
+import pytest
+
+from nemo_gym.metrics.continuity import check_continuity
+from responses_api_models.vllm_model.tests.engine_cases import ADD, QUESTION, ask, vllm_model
+from responses_api_models.vllm_model.tests.toy_engine import Kind, ToyEngine, toy_engine
+
+FORCED = '[{"name": "add", "parameters": {"a": 2, "b": 3}}]'
+CALLED = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 1}}</tool_call>'
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+async def conversation(
+    engine: ToyEngine, turns: int, *, edit: dict[int, Any] | None = None, request: Any = None, **settings: Any
+) -> list[dict[str, Any]]:
+    """The outputs of all turns; ``edit`` replaces items of the history before the last turn."""
+    server = vllm_model(engine.url, "m", return_token_id_information=True, **settings)
+    history: list[dict[str, Any]] = [QUESTION]
+    output: list[dict[str, Any]] = []
+    for turn in range(turns):
+        if turn == turns - 1:
+            for place, item in (edit or {}).items():
+                history[place] = item
+        got = await ask(server, input=history, tools=[ADD], max_output_tokens=50, **(request or {}))
+        assert got.status_code == 200, got.text
+        items = got.json()["output"]
+        output += items
+        history += items
+        calls = [item for item in items if item["type"] == "function_call"]
+        results = [{"type": "function_call_output", "call_id": call["call_id"], "output": "5"} for call in calls]
+        history += results or [{"role": "user", "content": "Go on."}]
+    return output
+
+
+@pytest.mark.parametrize("kind", ["vLLM", "SGLang", "llama.cpp"])
+async def test_turns_after_a_forced_call_are_one_sequence_with_correction_and_break_without(kind: Kind) -> None:
+    async with toy_engine(kind, FORCED, FORCED, "five", "more", "done") as engine:
+        if kind != "llama.cpp":
+            engine.script.pop(0)  # only llama.cpp is asked twice: it gives no tokens without top_logprobs
+        assert check_continuity(await conversation(engine, 4)).ok
+        assert engine.sent_to(COMPLETIONS) or any("input_ids" in body for body in engine.sent_to(CHAT))
+    async with toy_engine(kind, FORCED, FORCED, "five", "more", "done") as engine:
+        if kind != "llama.cpp":
+            engine.script.pop(0)
+        found = check_continuity(await conversation(engine, 4, on_policy_correction=False))
+        assert [one.turn for one in found.breaks] == [2]
+
+
+async def test_a_call_that_is_written_after_a_correction_is_read() -> None:
+    async with toy_engine("vLLM", FORCED, CALLED, "done") as engine:
+        output = await conversation(engine, 3)
+
+        assert [item["type"] for item in output] == ["function_call", "function_call", "message"]
+        assert output[1]["arguments"] == '{"a": 1, "b": 1}'
+        assert check_continuity(output).ok
+
+
+async def test_a_prompt_that_the_template_renders_right_stays_a_chat() -> None:
+    async with toy_engine("vLLM", "one", "two", "three") as engine:
+        assert check_continuity(await conversation(engine, 3)).ok
+
+        assert not engine.sent_to(COMPLETIONS)
+        assert not any("required_prefix_token_ids" in body for body in engine.sent_to(CHAT))
+        assert not any(
+            "generation_token_ids" in message for body in engine.sent_to(CHAT) for message in body["messages"]
+        )
+
+
+async def test_each_part_of_a_conversation_is_rendered_once() -> None:
+    async with toy_engine("vLLM", FORCED, "two", "three", "four", "five") as engine:
+        await conversation(engine, 5)
+
+        # Of every turn what it was asked, and the conversation through its answer.
+        assert len(engine.sent_to("/tokenize")) <= 2 * 5 + 4
+
+
+@pytest.mark.parametrize("kind", ["vLLM", "SGLang"])
+async def test_an_edited_history_does_not_keep_the_old_tokens(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+    redacted = {"role": "user", "content": "What is secret?"}
+    async with toy_engine(kind, FORCED, "five", "done") as engine:
+        output = await conversation(engine, 3, edit={0: redacted})
+
+        said = engine.text(output[-1]["prompt_token_ids"])
+        assert "secret" in said
+        assert "2 plus 3" not in said
+        assert "no longer what it was" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"hermes": False}, "in a form that only the endpoint can read"),
+        ({"without": frozenset({COMPLETIONS})}, "has no /v1/completions"),
+        ({"without": frozenset({"/tokenize"})}, "status 404 at /tokenize"),
+    ],
+)
+async def test_what_can_not_be_corrected_is_said_and_the_tokens_are_sent_along(
+    more: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with toy_engine("vLLM", FORCED, "five", "done", **more) as engine:
+        output = await conversation(engine, 2)
+
+        assert words in caplog.text
+        assert not check_continuity(output).ok
+        [first] = [item for item in output if item["type"] == "function_call"]
+        carried = [*first["prompt_token_ids"], *first["generation_token_ids"]]
+        assert engine.sent_to(CHAT)[-1]["required_prefix_token_ids"] == carried
+
+
+async def test_an_effort_that_changes_the_prompt_is_rendered_too() -> None:
+    async with toy_engine("vLLM", FORCED, "five") as engine:
+        output = await conversation(engine, 2, request={"reasoning": {"effort": "high"}})
+
+        assert check_continuity(output).ok
+        assert engine.sent_to("/tokenize")[0]["chat_template_kwargs"] == {
+            "enable_thinking": True,
+            "reasoning_effort": "high",
+        }
+
+
+async def test_what_the_log_probabilities_are_is_recorded() -> None:
+    untruncated = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    for kind, asked, record in (
+        ("vLLM", {}, {"log_probs": "raw", **untruncated}),
+        ("vLLM", {"tool_choice": "required"}, {"log_probs": "grammar_masked", **untruncated}),
+        ("SGLang", {"temperature": 0.5}, {"log_probs": "processed", **untruncated, "temperature": 0.5}),
+    ):
+        async with toy_engine(kind, "hi") as engine:  # type: ignore[arg-type]
+            [item] = await conversation(engine, 1, request=asked)
+
+            assert item["generation_sampling"] == record
+            assert {name: engine.sent_to(CHAT)[0][name] for name in untruncated}.items() <= record.items()
+    async with toy_engine("vLLM", "hi") as engine:
+        [item] = await conversation(engine, 1, logprobs_mode="processed", extra_body={"top_k": 20})
+        assert item["generation_sampling"] == {"log_probs": "processed", **untruncated, "top_k": 20}
+
+
+async def test_an_endpoint_without_a_limit_of_its_own_needs_one_in_the_request() -> None:
+    async with toy_engine("vLLM", FORCED, "five", context=None) as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        first = (await ask(server, input=[QUESTION], tools=[ADD])).json()["output"]
+        result = {"type": "function_call_output", "call_id": first[0]["call_id"], "output": "5"}
+        await ask(server, input=[QUESTION, *first, result], tools=[ADD])
+
+        assert not engine.sent_to(COMPLETIONS)

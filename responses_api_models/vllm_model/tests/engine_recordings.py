@@ -5,6 +5,7 @@ new each time; a request that was never recorded is answered with status 599, so
 """
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,9 +18,17 @@ from aiohttp import web
 FOLDER: Final = Path(__file__).parent / "recordings"
 # New each time, or of no interest.
 VOLATILE: Final = frozenset({"id", "tool_call_id", "call_id", "model"})
-UNINTERESTING: Final = frozenset({"created", "system_fingerprint", "metrics", "bytes", "model"})
+UNINTERESTING: Final = frozenset(
+    {
+        *("created", "created_at", "completed_at", "system_fingerprint", "metrics", "bytes", "model"),
+        *("model_path", "model_alias", "default_generation_settings", "chat_template", "chat_template_caps"),
+    }
+)
+# The file that the model was loaded from, in a stream.
+MODEL_FILE: Final = re.compile(r'"model":\s*"[^"]*"')
 UNRECORDED: Final = 599
 LONGEST: Final = 2000
+DIGITS: Final = 6
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ def _answer(content: bytes, kind: str) -> dict[str, Any]:
     try:
         return {"answer": _interesting(json.loads(content))}
     except ValueError:
-        return {"text": content.decode(errors="replace"), "kind": kind}
+        return {"text": MODEL_FILE.sub('"model": ""', content.decode(errors="replace")), "kind": kind}
 
 
 def _interesting(value: Any) -> Any:
@@ -94,7 +103,7 @@ def _interesting(value: Any) -> Any:
         return kept | {name: value for name, value in empty.items() if kept.get(name)}
     if isinstance(value, list):
         return [_interesting(inner) for inner in value]
-    return round(value, 6) if isinstance(value, float) else value
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def _shortened(value: Any) -> Any:
@@ -103,6 +112,8 @@ def _shortened(value: Any) -> Any:
         return {name: _shortened(inner) for name, inner in value.items() if name not in VOLATILE}
     if isinstance(value, list):
         return [_shortened(inner) for inner in value]
+    if isinstance(value, float):
+        return round(value, DIGITS)
     return value[:100] + "…" if isinstance(value, str) and len(value) > LONGEST else value
 
 

@@ -73,6 +73,16 @@ def resources_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 
     return f"resources_servers/{value}"
 
 
+def environment_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - one shape for all that convert
+    """Read ``--environment NAME`` where a folder is meant."""
+    return f"environments/{value}"
+
+
+def benchmark_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - one shape for all that convert
+    """Read ``--benchmark NAME`` where a folder is meant."""
+    return f"benchmarks/{value}"
+
+
 def _choose(kind: str, value: str, pattern: str, usual: str | None, search: Sequence[str]) -> str:
     name, _, flavor = value.partition("/")
     roots = [Path(directory) for directory in search] + [Path(), PARENT_DIR]

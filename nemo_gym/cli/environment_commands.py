@@ -10,7 +10,9 @@ from nemo_gym.cli.command import (
     JSON,
     VERBOSE,
     Command,
+    benchmark_folder,
     chooses,
+    environment_folder,
     flag,
     resources_folder,
 )
@@ -74,9 +76,19 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env init",
         function="nemo_gym.cli.scaffold:init_resources_server",
         parameters="nemo_gym.cli.parameters:InitConfig",
-        summary="Write the skeleton of a new resources server: code, configuration, test, README.",
-        examples=("ng_init_resources_server +entrypoint=resources_servers/my_thing",),
-        flags=(_FOLDER, VERBOSE),
+        summary="Write a new resources server, environment or benchmark: code, configuration, data, tests, README.",
+        examples=(
+            "ng_init_resources_server +entrypoint=resources_servers/my_thing",
+            "ng_init_resources_server +entrypoint=resources_servers/my_shop +template=stateful",
+            "ng env init --benchmark my_benchmark",
+        ),
+        flags=(
+            _FOLDER,
+            chooses("--environment", convert=environment_folder, sets="entrypoint"),
+            chooses("--benchmark", convert=benchmark_folder, sets="entrypoint"),
+            flag("--template", sets="template"),
+            VERBOSE,
+        ),
     ),
     Command(
         name="test",

@@ -10,7 +10,7 @@ commands (collection, evaluation, data) define their own classes.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -208,10 +208,25 @@ class StatusConfig(BaseModel):
     json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of text.")
 
 
+BLANK: Final = "blank"
+ServerTemplate = Literal["blank", "verify_only", "tools", "stateful", "sandboxed", "judged", "multi_turn"]
+
+
 class InitConfig(BaseModel):
     """Parameters of ``ng_init_resources_server``."""
 
-    entrypoint: str = Field(description="The folder to create, for example resources_servers/my_thing.")
+    entrypoint: str = Field(
+        description="The folder to create: resources_servers/<name>, environments/<name> (a configuration and data for"
+        " a server that exists) or benchmarks/<name> (with a prompt and a script that makes the data)."
+    )
+    template: ServerTemplate = Field(
+        default=BLANK,
+        description="What a new resources server begins with. blank: a verify() to be written. Each of the others is a"
+        " whole small environment with data and tests. verify_only: an answer is extracted and compared."
+        " tools: tools without state. stateful: tools that change a state of the rollout, which is checked at the end."
+        " sandboxed: programs that the model writes are run. judged: another model scores. multi_turn: the environment"
+        " answers what the model says, for several turns.",
+    )
 
 
 class EnvironmentsConfig(BaseModel):

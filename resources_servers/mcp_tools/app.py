@@ -15,6 +15,7 @@ from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    SessionStates,
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
@@ -59,7 +60,7 @@ class MCPToolsServer(SimpleResourcesServer):
 
     config: MCPToolsConfig
 
-    _rollouts: dict[str, RolloutTools] = PrivateAttr(default_factory=dict)
+    _rollouts: SessionStates[RolloutTools] = PrivateAttr(default_factory=SessionStates)
     _listed: asyncio.Task[list[dict[str, Any]]] | None = PrivateAttr(default=None)
     _slots: asyncio.Semaphore | None = PrivateAttr(default=None)
 

@@ -14,6 +14,7 @@ from nemo_gym.cli.command import (
     chooses,
     environment_folder,
     flag,
+    number,
     resources_folder,
 )
 
@@ -70,6 +71,25 @@ ENVIRONMENT_COMMANDS: Final = (
         summary="Inspect a server folder that somebody else wrote and list what will not work, without running it.",
         examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
         flags=(flag("--path", sets="entrypoint"),),
+    ),
+    Command(
+        name="check_environment",
+        path="env play",
+        function="nemo_gym.cli.environment_checking:check_environments",
+        parameters="nemo_gym.cli.parameters:CheckEnvironmentConfig",
+        summary="Play an environment with a silent, a random and a scripted player, and report what should be fixed.",
+        examples=(
+            "ng_check_environment +entrypoint=resources_servers/calculator",
+            "ng env play --resources-server calculator --json",
+        ),
+        flags=(
+            _FOLDER,
+            flag("--config", sets="config"),
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            number("--limit", sets="limit"),
+            JSON,
+            VERBOSE,
+        ),
     ),
     Command(
         name="init_resources_server",

@@ -273,6 +273,22 @@ class CheckFolderConfig(BaseModel):
     entrypoint: str = Field(description="The folder, for example resources_servers/my_thing.")
 
 
+class CheckEnvironmentConfig(BaseModel):
+    """Parameters of ``ng_check_environment``."""
+
+    entrypoint: Annotated[str, StringConstraints(pattern=r"^resources_servers/[A-Za-z0-9_]+/?$")] | None = Field(
+        default=None, description="Folder of the environment; without it, all environments are played."
+    )
+    config: str | None = Field(
+        default=None, description="The configuration to play; configs/<name>.yaml of the folder unless given."
+    )
+    input_jsonl_fpath: str | None = Field(
+        default=None, description="The rows to play; data/example.jsonl of the folder unless given."
+    )
+    limit: int = Field(default=20, ge=1, description="Play at most this many rows.")
+    json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of text.")
+
+
 class PipListConfig(EnvironmentsConfig):
     """Parameters of ``ng_pip_list``."""
 

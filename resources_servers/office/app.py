@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 
 import orjson
 from fastapi import Body, FastAPI, Request
-from pydantic import BaseModel, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, PrivateAttr, model_validator
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,

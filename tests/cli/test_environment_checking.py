@@ -124,7 +124,7 @@ def test_every_template_is_whole(run, mock_model):
         "-p",
         "no:cacheprovider",
     ]
-    command += ["-p", "pytest_asyncio", "-W", "ignore::pytest.PytestDeprecationWarning", "resources_servers"]
+    command += ["-p", "pytest_asyncio.plugin", "-W", "ignore::pytest.PytestDeprecationWarning", "resources_servers"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(ROOT)])}
     tested = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout + tested.stderr

@@ -80,15 +80,16 @@ DATA_COMMANDS: Final = (
     *(
         Command(
             name=f"list_{what}",
-            path=f"list {what}",
+            path=f"list {what.replace('_', '-')}",
             function=f"nemo_gym.cli.catalogue:list_{what}",
             parameters="nemo_gym.cli.parameters:ListConfig",
             summary=summary,
-            examples=(f"ng_list_{what}", f"ng list {what} --json"),
+            examples=(f"ng_list_{what}", f"ng list {what.replace('_', '-')} --json"),
             flags=(JSON, VERBOSE, flag("--query", sets="query"), flag("--name", sets="name")),
         )
         for what, summary in (
             ("environments", "List the environments with their domain, licence and missing packages."),
+            ("resources_servers", "The same list by the name of the folder; a name after it shows one of them."),
             ("agents", "List the agents."),
             ("models", "List the model servers."),
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig
 
-from nemo_gym.servers.environment_probes import Rollout, check_retention, check_sessions, check_speed
+from nemo_gym.servers.environment_probes import PlayedAlone, check_retention, check_sessions, check_speed
 from nemo_gym.servers.environment_report import EnvironmentReport, PlayerSummary, is_number, listed
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.inspection import Finding
@@ -107,15 +107,15 @@ def _check_tools(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -
         report.error("tools", f"rows offer tools that are no routes of the server: {listed(missing)}")
 
 
-async def _play_all(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> dict[str, list[Rollout]]:
-    games: dict[str, list[Rollout]] = {"silent": [], "random": [], "scripted": []}
+async def _play_all(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> dict[str, list[PlayedAlone]]:
+    games: dict[str, list[PlayedAlone]] = {"silent": [], "random": [], "scripted": []}
     hedged = []
     for number, row in enumerate(rows, start=1):
         for name, player in (("silent", SilentPlayer()), ("random", RandomPlayer(f"row {number}"))):
-            games[name].append(Rollout(row, player, await stage.play(row, player)))
+            games[name].append(PlayedAlone(row, player, await stage.play(row, player)))
         best = await _best_solution(stage, row)
         if best is not None:
-            games["scripted"].append(Rollout(row, *best))
+            games["scripted"].append(PlayedAlone(row, *best))
             report.rows_solved += best[1].reward == 1
             if await _accepts_both(stage, row, best[0], rows):
                 hedged.append(number)

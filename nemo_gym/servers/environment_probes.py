@@ -23,7 +23,7 @@ ABANDONED: Final = 20
 TRIES: Final = 3  # of everything that is timed: the machine may be busy, the quickest try tells
 
 
-class Rollout(NamedTuple):
+class PlayedAlone(NamedTuple):
     """A game that was played alone, and how it ended."""
 
     row: Row
@@ -31,7 +31,9 @@ class Rollout(NamedTuple):
     played: Played
 
 
-async def check_sessions(stage: Stage, config: DictConfig, alone: Sequence[Rollout], report: EnvironmentReport) -> None:
+async def check_sessions(
+    stage: Stage, config: DictConfig, alone: Sequence[PlayedAlone], report: EnvironmentReport
+) -> None:
     """The same games once more, one by one and then all at once: only state that leaks makes a difference."""
     if stage.is_judged:
         return
@@ -49,7 +51,7 @@ async def check_sessions(stage: Stage, config: DictConfig, alone: Sequence[Rollo
         report.error("sessions", "rollouts end otherwise beside each other than alone: state leaks between sessions")
 
 
-async def _is_steady(config: DictConfig, rollout: Rollout) -> bool:
+async def _is_steady(config: DictConfig, rollout: PlayedAlone) -> bool:
     """Whether a game always ends the same way in a server that has just been started."""
     ends = set()
     for _ in range(2):

@@ -199,6 +199,21 @@ class RunConfig(ConfigurationConfig):
     policy_model_name: str | None = Field(default=None, description="Name of the model at that endpoint.")
 
 
+class ValidateConfig(RunConfig):
+    """Parameters of ``ng_validate``."""
+
+    json_: bool = Field(default=False, alias="json", description="Print JSON instead of text.")
+
+
+class PrefetchConfig(ConfigurationConfig):
+    """Parameters of ``ng_prefetch``."""
+
+    uv_venv_dir: str | None = Field(
+        default=None, description="Where virtual environments of servers are kept; the cache folder unless given."
+    )
+    hf_token: str | None = Field(default=None, description="Token for the hub; usually kept in env.yaml.")
+
+
 class StatusConfig(BaseModel):
     """Parameters of ``ng_status``."""
 

@@ -35,8 +35,8 @@ DEFAULT_MAX_STEPS: Final = 100
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
     """``max_steps`` limits how often the model is asked; without it the limit is ``DEFAULT_MAX_STEPS``.
 
-    ``max_generated_tokens`` limits what it writes in all of them. ``concurrent_tool_calls`` runs the calls of one answer
-    at the same time, for environments in which their order does not matter.
+    ``max_generated_tokens`` limits what it writes in all its answers. ``concurrent_tool_calls`` runs the calls of one
+    answer at the same time, for environments in which their order does not matter.
     """
 
     resources_server: ResourcesServerRef

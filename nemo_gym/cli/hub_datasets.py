@@ -7,6 +7,7 @@ sent, and goes through the hub's own library, which knows how large files are st
 import importlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Self
@@ -115,7 +116,8 @@ def upload_dataset(overrides: Sequence[str]) -> int:
     token = _with_token(config.hf_token).get(TOKEN)
     if not token:
         raise ConfigError("uploading needs a token", hint=f"set {TOKEN}, or hf_token in env.yaml")
-    api = _library().HfApi(endpoint=os.environ.get("HF_ENDPOINT") or HUB, token=token)
+    library = _library()
+    api = library.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or HUB, token=token)
     try:
         api.create_repo(repo_id, repo_type="dataset", exist_ok=True)
         done = api.upload_file(
@@ -129,7 +131,7 @@ def upload_dataset(overrides: Sequence[str]) -> int:
             commit_description=config.commit_description,
         )
         _add_to_collection(api, repo_id, config)
-    except (OSError, ValueError) as error:  # the hub's own errors are among these
+    except (OSError, ValueError, _network_error(library)) as error:  # the hub's own errors are among these
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"could not upload to {repo_id}: {reason}", hint="check the names and the token") from error
     console.note(f"{rows} rows uploaded to {repo_id}, {config.split}.jsonl")
@@ -178,6 +180,13 @@ def _check_rows(path: Path, *, is_train: bool) -> int:
     if not count:
         raise ConfigError(f"{path} has no rows")
     return count
+
+
+def _network_error(library: Any) -> type[Exception]:
+    """What the HTTP client of the hub's library raises if nobody answers; which client that is depends on the version."""
+    client = type(library.utils.get_session()).__module__.partition(".")[0]
+    found: type[Exception] = sys.modules[client].HTTPError
+    return found
 
 
 def _library() -> Any:

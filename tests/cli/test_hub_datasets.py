@@ -93,3 +93,12 @@ def test_nothing_is_sent_if_the_rows_are_wrong_or_the_token_is(run, hub):
     assert ran.code == 1
     assert "could not upload to us/Nemotron-RL-math-calculator" in ran.err
     assert hub.commits == []
+
+
+def test_a_hub_that_cannot_be_reached_is_explained(run, hub, monkeypatch):
+    pytest.importorskip("huggingface_hub", reason="pip install 'rollout-gym[data]'")
+    Path("train.jsonl").write_bytes(TRAIN)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    ran = upload(run)
+    assert ran.code == 1
+    assert "could not upload to us/Nemotron-RL-math-calculator" in ran.err

@@ -92,6 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         content = json.dumps(body).encode()
         self.send_response(200 if found else 404)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Connection", "close")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -109,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": "0"}.items():
+        for name, value in {**(headers or {}), "Content-Length": "0", "Connection": "close"}.items():
             self.send_header(name, value)
         self.end_headers()
 

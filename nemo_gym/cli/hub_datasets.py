@@ -183,7 +183,7 @@ def _check_rows(path: Path, *, is_train: bool) -> int:
 
 
 def _network_error(library: Any) -> type[Exception]:
-    """What the HTTP client of the hub's library raises if nobody answers; which client that is depends on the version."""
+    """What the HTTP client of the hub's library raises if nobody answers; the client depends on its version."""
     client = type(library.utils.get_session()).__module__.partition(".")[0]
     found: type[Exception] = sys.modules[client].HTTPError
     return found

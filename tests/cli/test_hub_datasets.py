@@ -54,7 +54,7 @@ def test_without_a_file_all_jsonl_files_are_downloaded(run, hub):
         (("+output_fpath=a",), 2, "name it with artifact_fpath or split"),
         (("+split=train", "+artifact_fpath=x", "+output_fpath=a"), 2, "give one of them"),
         (("+split=test", "+output_fpath=a"), 1, "the hub has no owner/name/test.jsonl"),
-        (("+split=train", "+output_fpath=a", "+hf_token=wrong"), 1, "does not give"),
+        (("+split=train", "+output_fpath=a", "+hf_token=wrong"), 1, "with this token"),
     ],
 )
 def test_what_cannot_be_downloaded_is_explained(run, hub, arguments, code, message):

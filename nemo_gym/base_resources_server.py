@@ -42,6 +42,7 @@ from nemo_gym.servers.mcp_tools import (
     normalize_tool_name,
 )
 from nemo_gym.servers.mcp_tools import SESSION_TOKEN as _MCP_SESSION_TOKEN
+from nemo_gym.servers.session_states import SessionStates
 
 __all__ = [
     "NEMO_GYM_MCP_METADATA_KEY",
@@ -65,6 +66,7 @@ __all__ = [
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
     "ReverifyMode",
+    "SessionStates",
     "SimpleResourcesServer",
     "gym_tool",
     "normalize_tool_name",

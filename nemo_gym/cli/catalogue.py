@@ -1,7 +1,12 @@
-"""Lists what can be run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …"""
+"""Lists what can be run, here and in the installation: ``ng_list_benchmarks``, ``ng_list_environments``, …
+
+``python -m nemo_gym.cli.catalogue docs/catalogue.md`` writes the same as a page.
+"""
 
 import difflib
 import json
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -9,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from nemo_gym import PARENT_DIR
 from nemo_gym.benchmarks import discover_benchmarks
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Exit, UsageError
@@ -46,6 +52,11 @@ def list_environments(overrides: Sequence[str]) -> int:
     return _list_servers(RESOURCES_SERVERS, "environments", overrides)
 
 
+def list_resources_servers(overrides: Sequence[str]) -> int:
+    """The same under the name of the folder; a bare word is the name of one server."""
+    return _list_servers(RESOURCES_SERVERS, "resources servers", overrides)
+
+
 def list_agents(overrides: Sequence[str]) -> int:
     """Print the agents."""
     return _list_servers(RESPONSES_API_AGENTS, "agents", overrides)
@@ -71,9 +82,14 @@ def search(overrides: Sequence[str]) -> int:
 
 
 def _list_servers(kind: str, what: str, overrides: Sequence[str]) -> int:
-    config = read_parameters(ListConfig, overrides)
+    config = read_parameters(ListConfig, [_named(word) for word in overrides])
     rows = [asdict(_entry(folder)) for folder in find_servers() if folder.type == kind]
     return _show(rows, config, tuple(field.name.capitalize() for field in fields(CatalogueEntry)), what)
+
+
+def _named(word: str) -> str:
+    """Read ``ng list environments calculator`` as it is meant."""
+    return f"+name={word}" if re.fullmatch(r"[A-Za-z]\w*", word) else word
 
 
 def _entry(folder: ServerFolder) -> CatalogueEntry:
@@ -136,3 +152,65 @@ def _matches(row: dict[str, Any], query: str) -> bool:
     words = query.lower()
     texts = [str(row[name]).lower() for name in ("name", "domain", "description") if row.get(name)]
     return any(words in text or difflib.SequenceMatcher(a=words, b=text).ratio() >= SIMILAR for text in texts)
+
+
+PAGE_TITLES: Final = ("name", "what", "domain", "rows", "licence of the rows", "packages of its own")
+
+
+def page() -> str:
+    """The environments and benchmarks of the installation as a page of the documentation."""
+    folders = [folder for folder in find_servers([PARENT_DIR]) if folder.type == RESOURCES_SERVERS]
+    entries = [(folder, _entry(folder)) for folder in folders]
+    environments = [
+        (
+            f"[{entry.name}](../{RESOURCES_SERVERS}/{entry.name}/README.md)",
+            entry.description or "",
+            entry.domain or "",
+            _row_counts(folder.path),
+            entry.licence or "",
+            ", ".join(f"`{line}`" for line in read_requirements(folder.path)),
+        )
+        for folder, entry in entries
+    ]
+    benchmarks = [
+        (f"`{name}`", found.domain or "", f"{found.num_repeats}", f"`{found.agent_name}`")
+        for name, found in discover_benchmarks(PARENT_DIR / "benchmarks").items()
+    ]
+    return "\n".join(
+        [
+            "# Environments and benchmarks",
+            "",
+            "Made by `python -m nemo_gym.cli.catalogue docs/catalogue.md`. `ng_list_environments` and",
+            "`ng_list_benchmarks` show the same for the folder that you are in.",
+            "[Write an environment](environments.md) says how to add one.",
+            "",
+            "## Environments",
+            "",
+            *_markdown(PAGE_TITLES, environments),
+            "",
+            "## Benchmarks",
+            "",
+            "[Benchmarks](benchmarks.md) says by which protocol each is run, and where its data comes from.",
+            "",
+            *_markdown(("name", "domain", "repeats", "agent"), benchmarks),
+            "",
+        ]
+    )
+
+
+def _row_counts(folder: Path) -> str:
+    """How many rows each file of data holds that is part of the folder."""
+    counts = []
+    for split in ("train", "validation", "example"):
+        path = folder / "data" / f"{split}.jsonl"
+        if path.is_file():
+            counts.append(f"{sum(1 for line in path.read_bytes().splitlines() if line.strip()):,} {split}")
+    return ", ".join(counts)
+
+
+def _markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows)]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), "utf-8")

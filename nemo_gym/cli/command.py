@@ -68,9 +68,38 @@ def model_type(value: str, search: Sequence[str]) -> str:
     return _choose("responses_api_models", value, "configs/*.yaml", None, search)
 
 
+def named_configuration(words: Sequence[str]) -> list[str]:
+    """Read a bare ``NAME[/FLAVOR]`` as the configuration of that environment or benchmark; other words stay."""
+    return [f"+{_LISTED}=[{quote(_named(word))}]" if _NAME.fullmatch(word) else word for word in words]
+
+
+def _named(value: str) -> str:
+    for kind, pattern, usual in (
+        ("resources_servers", "configs/*.yaml", None),
+        ("environments", "*.yaml", "config"),
+        ("benchmarks", "*.yaml", "config"),
+    ):
+        if any(any((root / kind / value.partition("/")[0]).glob(pattern)) for root in (Path(), PARENT_DIR)):
+            return _choose(kind, value, pattern, usual, ())
+    raise UsageError(
+        f"no environment or benchmark is called {value}",
+        hint="ng search lists what there is; a file goes into --config",
+    )
+
+
 def resources_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - all converters have this signature
     """Resolve ``--resources-server NAME`` to a folder rather than a file."""
     return f"resources_servers/{value}"
+
+
+def environment_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - all converters have this signature
+    """Read ``--environment NAME`` where a folder is meant."""
+    return f"environments/{value}"
+
+
+def benchmark_folder(value: str, search: Sequence[str]) -> str:  # noqa: ARG001 - all converters have this signature
+    """Read ``--benchmark NAME`` where a folder is meant."""
+    return f"benchmarks/{value}"
 
 
 def _choose(kind: str, value: str, pattern: str, usual: str | None, search: Sequence[str]) -> str:
@@ -102,6 +131,7 @@ def _pick(folder: str, files: dict[str, Path], flavor: str, usual: str) -> Path:
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]+")
 _LITERAL: Final = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|null|nan|[-+]?inf", re.IGNORECASE)
 _PATH_SIGNS: Final = frozenset("./*?")  # a bare word with one of these is a file or a pattern
+_NAME: Final = re.compile(r"[A-Za-z_][\w-]*(/[\w-]+)?")  # of an environment or benchmark, maybe with a flavour
 _LISTED: Final = "config_paths"
 _SEARCH_DIRECTORY: Final = "search_dir"
 

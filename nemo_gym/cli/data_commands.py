@@ -69,6 +69,46 @@ DATA_COMMANDS: Final = (
         ),
     ),
     Command(
+        name="download_dataset_from_hf",
+        path="dataset download",
+        function="nemo_gym.cli.hub_datasets:download_dataset",
+        parameters="nemo_gym.cli.hub_datasets:DownloadDatasetConfig",
+        summary="Fetch task files from the Hugging Face hub.",
+        examples=(
+            "ng_download_dataset_from_hf +repo_id=owner/name +split=train +output_fpath=data/train.jsonl",
+            "ng dataset download --repo-id owner/name --output-dir data",
+        ),
+        flags=(
+            VERBOSE,
+            flag("--repo-id", sets="repo_id"),
+            flag("--artifact", sets="artifact_fpath"),
+            flag("--split", sets="split"),
+            flag("--output", "-o", sets="output_fpath"),
+            flag("--output-dir", sets="output_dirpath"),
+            flag("--revision", sets="revision"),
+        ),
+    ),
+    Command(
+        name="upload_dataset_to_hf",
+        path="dataset upload",
+        function="nemo_gym.cli.hub_datasets:upload_dataset",
+        parameters="nemo_gym.cli.hub_datasets:UploadDatasetConfig",
+        summary="Upload a task file to the Hugging Face hub, named after its environment.",
+        examples=(
+            (
+                "ng_upload_dataset_to_hf +input_jsonl_fpath=data/train.jsonl +hf_organization=owner"
+                " +resource_config_path=resources_servers/calculator/configs/calculator.yaml"
+            ),
+        ),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--organization", sets="hf_organization"),
+            flag("--split", sets="split"),
+            flag("--create-pr", sets="create_pr", constant="true"),
+        ),
+    ),
+    Command(
         name="list_benchmarks",
         path="list benchmarks",
         function="nemo_gym.cli.catalogue:list_benchmarks",
@@ -80,15 +120,16 @@ DATA_COMMANDS: Final = (
     *(
         Command(
             name=f"list_{what}",
-            path=f"list {what}",
+            path=f"list {what.replace('_', '-')}",
             function=f"nemo_gym.cli.catalogue:list_{what}",
             parameters="nemo_gym.cli.parameters:ListConfig",
             summary=summary,
-            examples=(f"ng_list_{what}", f"ng list {what} --json"),
+            examples=(f"ng_list_{what}", f"ng list {what.replace('_', '-')} --json"),
             flags=(JSON, VERBOSE, flag("--query", sets="query"), flag("--name", sets="name")),
         )
         for what, summary in (
             ("environments", "List the environments with their domain, licence and missing packages."),
+            ("resources_servers", "The same list by the name of the folder; a name after it shows one of them."),
             ("agents", "List the agents."),
             ("models", "List the model servers."),
         )

@@ -19,19 +19,22 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, path_overrides
+from nemo_gym.cli.command import Exit, named_configuration, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
     HeadServerAddress,
     RunConfig,
     StatusConfig,
+    ValidateConfig,
+    build,
     read_configuration,
     read_parameters,
 )
@@ -183,9 +186,13 @@ def dump_config(overrides: Sequence[str]) -> int:
 
 def validate(overrides: Sequence[str]) -> int:
     """Check everything that can be checked before a server starts."""
-    config = read_configuration(RunConfig, overrides, needs_model=False)
+    config = read_configuration(ValidateConfig, named_configuration(overrides), needs_model=False)
     names = [server.name for server in read_instances(config) if server.implementation != DUMMY_MODEL]
     findings = inspect_servers(config)
+    if build(ValidateConfig, config).json_:
+        listed = [asdict(finding) for finding in findings]
+        console.emit(json.dumps({"valid": not errors_in(findings), "servers": names, "findings": listed}, indent=2))
+        return Exit.ERROR if errors_in(findings) else Exit.OK
     for finding in findings:
         console.note(str(finding))
     if wrong := errors_in(findings):

@@ -10,7 +10,7 @@ commands (collection, evaluation, data) define their own classes.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -199,6 +199,21 @@ class RunConfig(ConfigurationConfig):
     policy_model_name: str | None = Field(default=None, description="Name of the model at that endpoint.")
 
 
+class ValidateConfig(RunConfig):
+    """Parameters of ``ng_validate``."""
+
+    json_: bool = Field(default=False, alias="json", description="Print JSON instead of text.")
+
+
+class PrefetchConfig(ConfigurationConfig):
+    """Parameters of ``ng_prefetch``."""
+
+    uv_venv_dir: str | None = Field(
+        default=None, description="Where virtual environments of servers are kept; the cache folder unless given."
+    )
+    hf_token: str | None = Field(default=None, description="Token for the hub; usually kept in env.yaml.")
+
+
 class StatusConfig(BaseModel):
     """Parameters of ``ng_status``."""
 
@@ -208,10 +223,25 @@ class StatusConfig(BaseModel):
     json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of text.")
 
 
+BLANK: Final = "blank"
+ServerTemplate = Literal["blank", "verify_only", "tools", "stateful", "sandboxed", "judged", "multi_turn"]
+
+
 class InitConfig(BaseModel):
     """Parameters of ``ng_init_resources_server``."""
 
-    entrypoint: str = Field(description="The folder to create, for example resources_servers/my_thing.")
+    entrypoint: str = Field(
+        description="The folder to create: resources_servers/<name>, environments/<name> (a configuration and data for"
+        " a server that exists) or benchmarks/<name> (with a prompt and a script that makes the data)."
+    )
+    template: ServerTemplate = Field(
+        default=BLANK,
+        description="What a new resources server begins with. blank: a verify() to be written. Each of the others is a"
+        " whole small environment with data and tests. verify_only: an answer is extracted and compared."
+        " tools: tools without state. stateful: tools that change a state of the rollout, which is checked at the end."
+        " sandboxed: programs that the model writes are run. judged: another model scores. multi_turn: the environment"
+        " answers what the model says, for several turns.",
+    )
 
 
 class EnvironmentsConfig(BaseModel):
@@ -256,6 +286,22 @@ class CheckFolderConfig(BaseModel):
     """Parameters of ``ng_check_folder``."""
 
     entrypoint: str = Field(description="The folder, for example resources_servers/my_thing.")
+
+
+class CheckEnvironmentConfig(BaseModel):
+    """Parameters of ``ng_check_environment``."""
+
+    entrypoint: Annotated[str, StringConstraints(pattern=r"^resources_servers/[A-Za-z0-9_]+/?$")] | None = Field(
+        default=None, description="Folder of the environment; without it, all environments are played."
+    )
+    config: str | None = Field(
+        default=None, description="The configuration to play; configs/<name>.yaml of the folder unless given."
+    )
+    input_jsonl_fpath: str | None = Field(
+        default=None, description="The rows to play; data/example.jsonl of the folder unless given."
+    )
+    limit: int = Field(default=20, ge=1, description="Play at most this many rows.")
+    json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of text.")
 
 
 class PipListConfig(EnvironmentsConfig):

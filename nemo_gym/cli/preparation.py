@@ -7,21 +7,36 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from pydantic import ValidationError
 from tqdm import tqdm
 
-from nemo_gym.benchmarks import prepare_benchmarks
+from nemo_gym import CACHE_DIR
+from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
-from nemo_gym.cli.parameters import PrepareBenchmarkConfig, build, read_configuration, read_parameters
+from nemo_gym.cli.command import Exit, named_configuration
+from nemo_gym.cli.gyms import run_async
+from nemo_gym.cli.parameters import (
+    PrefetchConfig,
+    PrepareBenchmarkConfig,
+    build,
+    read_configuration,
+    read_parameters,
+)
+from nemo_gym.config.instances import require_instances
+from nemo_gym.config.keys import DUMMY_MODEL
+from nemo_gym.config.paths import find_readable
+from nemo_gym.data.download import backend_of, download
 from nemo_gym.data.prepare import Preparation
+from nemo_gym.data.samples import Mode, datasets_in_scope
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.filters import parse_filter
 from nemo_gym.prompt import MaterializePromptsConfig, load_prompt_config
 from nemo_gym.prompt import materialize_prompts as materialize
+from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
 
@@ -55,6 +70,28 @@ def prepare_benchmark(overrides: Sequence[str]) -> int:
         processes=parameters.num_prepare_benchmark_processes,
     )
     console.emit(console.table(("Agent", "Tasks"), [(agent, str(path)) for agent, path in prepared.items()]))
+    return Exit.OK
+
+
+def prefetch(overrides: Sequence[str]) -> int:
+    """Get now what a run would get first: environments of servers, datasets, data of benchmarks."""
+    config = read_configuration(PrefetchConfig, named_configuration(overrides), needs_model=False)
+    parameters = build(PrefetchConfig, config)
+    cache = Path(parameters.uv_venv_dir or CACHE_DIR)
+    for instance in require_instances(config):
+        requirements = [] if instance.implementation == DUMMY_MODEL else read_requirements(instance.directory)
+        if missing := unmet(requirements):
+            console.note(f"{instance.name}: an environment with {', '.join(missing)}")
+            console.emit(str(run_async(ensure_venv(instance.name, instance.directory, requirements, cache))))
+    for dataset in datasets_in_scope(config, Mode.train_preparation):
+        source = backend_of(dataset, "huggingface")
+        if source is not None and find_readable(str(dataset.path)) is None:
+            console.note(f"fetching the {dataset}")
+            download(dataset, source, token=parameters.hf_token)
+            console.emit(str(dataset.path))
+    if any(benchmarks_in("", Path(), config)):
+        for path in prepare_benchmarks(config, use_cached=True).values():
+            console.emit(str(path))
     return Exit.OK
 
 

@@ -42,6 +42,7 @@ _COLLECTION: Final = (
     number("--top-p", sets="responses_create_params.top_p"),
     number("--max-output-tokens", sets="responses_create_params.max_output_tokens"),
     flag("--resume", sets="resume_from_cache", constant="true"),
+    flag("--disable-aggregation", sets="disable_aggregation", constant="true"),
 )
 
 ROLLOUT_COMMANDS: Final = (
@@ -107,8 +108,13 @@ ROLLOUT_COMMANDS: Final = (
         flags=(
             *CONFIGURATION,
             VERBOSE,
-            flag("--input", "-i", sets="input"),
+            flag("--input", "--rollouts", "-i", sets="input"),
+            flag("--inputs", sets="inputs"),
             flag("--output", "-o", sets="output"),
+            flag("--force", sets="force", constant="true"),
+            flag("--overwrite", sets="overwrite", constant="true"),
+            flag("--append", sets="append", constant="true"),
+            flag("--judge-failed-only", sets="judge_failed_only", constant="true"),
             number("--concurrency", sets="num_samples_in_parallel"),
             flag("--resume", sets="resume_from_cache", constant="true"),
             flag("--no-serve", sets="serve", constant="false"),

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, report
-from nemo_gym.cli.command import path_overrides
+from nemo_gym.cli.command import Exit, path_overrides
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration
 from nemo_gym.config.addresses import server_names, server_settings
@@ -23,6 +23,7 @@ from nemo_gym.config.instances import find_references, read_instances
 from nemo_gym.config.interpolation import plain
 from nemo_gym.config.keys import DUMMY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
 from nemo_gym.errors import ConfigError
+from nemo_gym.judge import JUDGE_FAILED
 from nemo_gym.metrics.compare import reward_changes
 from nemo_gym.rollout_parameters import max_rollout_attempts
 from nemo_gym.rollouts.concurrency import limit_for
@@ -46,6 +47,14 @@ class ReverifyConfig(BaseModel):
     """Parameters of ``ng_reverify``."""
 
     input: str = Field(description="File with the rollouts to verify again.")
+    inputs: str | None = Field(
+        default=None,
+        description="File with the tasks of these rollouts, if not the one that the collection wrote beside them.",
+    )
+    judge_failed_only: bool = Field(
+        default=False,
+        description="Only rollouts that have no verdict because their judge failed, from the file of failures.",
+    )
     output: str = Field(description="File for the new ones; the other files of the run go beside it.")
     resources_server: str | None = Field(
         default=None, description="The server that verifies them; by default the resources server of each agent."
@@ -57,6 +66,9 @@ class ReverifyConfig(BaseModel):
     overwrite: bool = Field(
         default=False,
         description="Start afresh even if the output holds rollouts; they are moved to a numbered folder beside it.",
+    )
+    append: bool = Field(
+        default=False, description="Add to what the output holds; rollouts that are verified there already stay."
     )
     patience_s: float = Field(
         default=DEFAULT_PATIENCE_S, ge=0, description="Seconds to wait while the servers can't be reached."
@@ -80,7 +92,12 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
     overrides = path_overrides(overrides, "input", as_list=False)
     config = read_configuration(ReverifyConfig, overrides, needs_model=False)
     parameters = build(ReverifyConfig, config)
-    with closing(SavedRollouts(Path(parameters.input))) as saved:
+    inputs = Path(parameters.inputs) if parameters.inputs else None
+    failed_as = JUDGE_FAILED if parameters.judge_failed_only else None
+    with closing(SavedRollouts(Path(parameters.input), inputs=inputs, failed_as=failed_as)) as saved:
+        if failed_as and not len(saved):
+            console.note(f"{saved.path}: no rollout lacks a verdict because of its judge")
+            return Exit.OK
         summary, tools = run_async(_reverify(config, parameters, saved))
     code = report(summary)
     if tools is not None:
@@ -125,6 +142,7 @@ async def _reverify(
             saved=saved,
             output=Path(parameters.output),
             resume=parameters.resume_from_cache,
+            append=parameters.append,
             overwrite=parameters.overwrite,
             retries=AttemptPolicy(max_rollout_attempts(), frozenset(parameters.retry_failed)),
         )

@@ -84,6 +84,27 @@ def fetch(
     return target
 
 
+def list_files(repo_id: str, revision: str, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The names of the files that a dataset has."""
+    if folder := environment.get("ROLLOUT_GYM_HUB_FOLDER"):
+        root = Path(folder) / repo_id
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    endpoint = (environment.get("HF_ENDPOINT") or HUB).rstrip("/")
+    url = f"{endpoint}/api/datasets/{repo_id}/revision/{urllib.parse.quote(revision, safe='')}"
+    request = urllib.request.Request(url)  # noqa: S310 - the hub's address, or the user's
+    if token := environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
+            found = json.loads(reply.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConfigError(
+            f"the hub does not say which files {repo_id} has: {error}",
+            hint="check the name and the network; private datasets need HF_TOKEN",
+        ) from error
+    return sorted(str(entry["rfilename"]) for entry in found.get("siblings", ()))
+
+
 def read_rows(path: Path) -> list[Row]:
     """The rows of a JSONL, CSV or Parquet file."""
     if path.suffix == ".parquet":

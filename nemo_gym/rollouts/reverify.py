@@ -31,8 +31,9 @@ from nemo_gym.rollouts.store.history import AttemptPolicy, packed
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.manifest import Request
 from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.rollout_store import ResumeMode
 from nemo_gym.rollouts.tally import Summary
-from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, FailureClass, RolloutKey
+from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSE_KEY_NAME, FailureClass, RolloutKey
 from nemo_gym.servers.rollout_scope import mark_rollout
 from nemo_gym.servers.server_client import GymClient
 
@@ -40,23 +41,49 @@ logger = logging.getLogger(__name__)
 
 
 class SavedRollouts:
-    """The rollouts of one file."""
+    """The rollouts of one file; with ``failed_as``, only those whose attempts ended with that failure.
 
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise ConfigPathNotFoundError(f"{path}: no such file", hint="correct +input=<rollout file>")
+    Failed attempts are looked for in the file of failures beside the rollouts, and in the rollouts if there is none.
+    ``inputs`` is the file with the rows that they were made from, if it is not beside them.
+    """
+
+    def __init__(self, path: Path, *, inputs: Path | None = None, failed_as: str | None = None) -> None:
+        for given, name in ((path, "input"), (inputs, "inputs")):
+            if given is not None and not given.is_file():
+                raise ConfigPathNotFoundError(f"{given}: no such file", hint=f"correct +{name}=<file>")
         self.path = path
         self.left_out = 0
+        self._plan = inputs or RunFiles.of(path).plan
         self._positions: dict[int, int] = {}
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        for line in read_lines(path):
+        failures = RunFiles.of(path).failures
+        source = failures if failed_as and failures.is_file() else path
+        self._descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        if failed_as:
+            self._find_failed(source, failed_as)
+        else:
+            self._find_all()
+
+    def _find_all(self) -> None:
+        for line in read_lines(self.path):
             key = key_of(line.text)
             if key is not None and packed(key) not in self._positions:
                 self._positions[packed(key)] = line.start
             else:
                 self.left_out += bool(line.text.strip())
         if self.left_out:
-            logger.warning("%s: %d lines are not rollouts, or repeat one, and are left out", path, self.left_out)
+            logger.warning("%s: %d lines are not rollouts, or repeat one, and are left out", self.path, self.left_out)
+
+    def _find_failed(self, source: Path, kind: str) -> None:
+        """Keep the last such attempt of each rollout that was not completed after all."""
+        for line in read_lines(source):
+            key = key_of(line.text)
+            if key is not None and decode(line.text).get(NG_FAILURE_CLASS_KEY) == kind:
+                self._positions[packed(key)] = line.start
+        if source != self.path:
+            for line in read_lines(self.path):
+                key = key_of(line.text)
+                if key is not None:
+                    self._positions.pop(packed(key), None)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -69,8 +96,7 @@ class SavedRollouts:
     def rows(self) -> Iterator[Row]:
         """What each rollout was made from: its row in the plan, or, where there is none, what the record tells."""
         planned: set[int] = set()
-        plan = RunFiles.of(self.path).plan
-        for line in read_lines(plan) if plan.is_file() else ():
+        for line in read_lines(self._plan) if self._plan.is_file() else ():
             key = key_of(line.text)
             if key is not None and packed(key) in self._positions and packed(key) not in planned:
                 planned.add(packed(key))
@@ -192,11 +218,12 @@ class VerifyAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reverification:
-    """What to score again, and to where."""
+    """What to score again, and to where. ``append`` adds to what the output holds, also from other rollouts."""
 
     saved: SavedRollouts
     output: Path
     resume: bool = False
+    append: bool = False
     overwrite: bool = True  # whether a fresh run may move aside what is there
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
@@ -215,7 +242,8 @@ async def reverify(
         output=wanted.output,
         rows=wanted.saved.rows,
         request=Request({"verified_again": True, "replay_tools": attempt.tools is not None}, wanted.saved.path),
-        resume=wanted.resume,
+        resume=wanted.resume or wanted.append,
+        resume_mode=ResumeMode.EXTEND if wanted.append else ResumeMode.STRICT,
         overwrite=wanted.overwrite,
         retries=wanted.retries,
         fsync=wanted.fsync,

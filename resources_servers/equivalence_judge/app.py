@@ -169,17 +169,16 @@ def _result(
     body: EquivalenceJudgeVerifyRequest, reward: float, found: list[Tally] | None = None, met: list[str] | None = None
 ) -> EquivalenceJudgeVerifyResponse:
     found = found or []
-    return EquivalenceJudgeVerifyResponse(
-        **body.model_dump(exclude={"response", "responses_create_params"}),
-        responses_create_params=body.responses_create_params,
-        response=body.response,
-        reward=reward,
-        judged=bool(found),
-        judge_agreement=sum(each.agreement for each in found) / len(found) if found else None,
-        judge_consistent=all(each.consistent for each in found) if found else None,
-        judge_evaluations=[evaluation for each in found for evaluation in each.evaluations],
-        met_criteria=met or [],
-    )
+    verdict = {
+        "reward": reward,
+        "judged": bool(found),
+        "judge_agreement": sum(each.agreement for each in found) / len(found) if found else None,
+        "judge_consistent": all(each.consistent for each in found) if found else None,
+        "judge_evaluations": [evaluation for each in found for evaluation in each.evaluations],
+        "met_criteria": met or [],
+    }
+    # A saved rollout that is verified again has an older verdict in its fields.
+    return EquivalenceJudgeVerifyResponse(**{**dict(body), **verdict})
 
 
 def _same_text(answer: str, expected: str) -> bool:

@@ -1,7 +1,5 @@
 """State that belongs to one rollout: each session has a counter that no other rollout can see."""
 
-from collections import Counter
-
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, PrivateAttr
 
@@ -11,6 +9,7 @@ from nemo_gym.base_resources_server import (
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    SessionStates,
     SimpleResourcesServer,
 )
 from nemo_gym.server_utils import SESSION_ID_KEY
@@ -56,7 +55,7 @@ class CounterEnvironment(SimpleResourcesServer):
 
     config: BaseResourcesServerConfig
 
-    _counts: Counter[str] = PrivateAttr(default_factory=Counter)
+    _counts: SessionStates[int] = PrivateAttr(default_factory=SessionStates)
 
     def setup_webserver(self) -> FastAPI:
         """Serve both tools."""
@@ -74,18 +73,19 @@ class CounterEnvironment(SimpleResourcesServer):
 
     async def step(self, request: Request, step: Step) -> Done:
         """Move the session's counter."""
-        self._counts[session_of(request)] += step.count
+        session = session_of(request)
+        self._counts[session] = self._counts.get(session, 0) + step.count
         return Done()
 
     async def read(self, request: Request) -> Reading:
         """Read the session's counter, which is 0 if the session was never seeded."""
-        return Reading(count=self._counts[session_of(request)])
+        return Reading(count=self._counts.get(session_of(request), 0))
 
     async def verify(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, body: CountedRollout
     ) -> ScoredCount:
         """Reward a counter that ended where the row wants it."""
-        reached = self._counts[session_of(request)] == body.expected_count
+        reached = self._counts.get(session_of(request), 0) == body.expected_count
         return ScoredCount(**dict(body), reward=float(reached))
 
 

@@ -13,6 +13,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyRequest,
     BaseVerifyResponse,
     NeMoGymResponseCreateParamsNonStreaming,
+    SessionStates,
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
@@ -97,7 +98,7 @@ class FunctionCallsServer(SimpleResourcesServer):
     """Answers tool calls and checks them."""
 
     config: FunctionCallsConfig
-    sessions: dict[str, tuple[FunctionCallsTask, Simulation | None]] = Field(default_factory=dict)
+    _sessions: SessionStates[tuple[FunctionCallsTask, Simulation | None]] = PrivateAttr(default_factory=SessionStates)
 
     def setup_webserver(self) -> FastAPI:
         """Add the user's next turn, and one route for all tools that rows may bring."""
@@ -110,12 +111,12 @@ class FunctionCallsServer(SimpleResourcesServer):
         self, request: Request, body: FunctionCallsTask
     ) -> BaseSeedSessionResponse:
         """Start the row's world; a row that can't be checked is refused before it costs a model call."""
-        self.sessions[request.session[SESSION_ID_KEY]] = (body, body.world.start() if body.world else None)
+        self._sessions[request.session[SESSION_ID_KEY]] = (body, body.world.start() if body.world else None)
         return BaseSeedSessionResponse()
 
     async def use_tool(self, request: Request, tool: str, body: Any = Body()) -> Any:
         """Carry out a call in the rollout's world, or answer as the row says."""
-        session = self.sessions.get(request.session[SESSION_ID_KEY])
+        session = self._sessions.get(request.session[SESSION_ID_KEY])
         if session is None:
             return {"error": "the rollout has not begun"}
         task, simulation = session
@@ -134,7 +135,7 @@ class FunctionCallsServer(SimpleResourcesServer):
         self, request: Request, body: FunctionCallsVerifyRequest
     ) -> FunctionCallsVerifyResponse:
         """Check every turn; calls are replayed, so that the verdict depends on nothing but the rollout itself."""
-        self.sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
+        self._sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
         turns = turns_of(body.response)
         calls = sum(len(turn) for turn in turns)
         if calls > MAX_CALLS:

@@ -15,6 +15,7 @@ from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    SessionStates,
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
@@ -59,7 +60,7 @@ class MCPToolsServer(SimpleResourcesServer):
 
     config: MCPToolsConfig
 
-    _rollouts: dict[str, RolloutTools] = PrivateAttr(default_factory=dict)
+    _rollouts: SessionStates[RolloutTools] = PrivateAttr(default_factory=SessionStates)
     _listed: asyncio.Task[list[dict[str, Any]]] | None = PrivateAttr(default=None)
     _slots: asyncio.Semaphore | None = PrivateAttr(default=None)
 
@@ -106,12 +107,12 @@ class MCPToolsServer(SimpleResourcesServer):
             await rollout.session.close()
             if rollout.session.broken is not None:
                 raise SessionBrokenError(rollout.session.broken)
-        return MCPToolsVerifyResponse(
-            **dict(body),
-            reward=float(mentions(final_text(body.response), body.expected_answer)),
-            tool_calls=sum(item.type == "function_call" for item in body.response.output),
-            tool_errors=0 if rollout is None else rollout.errors,
-        )
+        verdict = {
+            "reward": float(mentions(final_text(body.response), body.expected_answer)),
+            "tool_calls": sum(item.type == "function_call" for item in body.response.output),
+            "tool_errors": 0 if rollout is None else rollout.errors,
+        }
+        return MCPToolsVerifyResponse(**{**dict(body), **verdict})  # a saved rollout has an older verdict in its fields
 
     async def _may_have(self, tool: str) -> bool:
         """False for a tool that the server did not list: it is not worth a session."""

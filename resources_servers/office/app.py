@@ -5,13 +5,14 @@ from typing import Any, Final, Self
 
 import orjson
 from fastapi import Body, FastAPI, Request
-from pydantic import BaseModel, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, PrivateAttr, model_validator
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    SessionStates,
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
@@ -93,7 +94,7 @@ class OfficeServer(SimpleResourcesServer):
     """An office for each rollout."""
 
     config: OfficeConfig
-    sessions: dict[str, State] = Field(default_factory=dict)
+    _sessions: SessionStates[State] = PrivateAttr(default_factory=SessionStates)
 
     def setup_webserver(self) -> FastAPI:
         """Add one route for all tools."""
@@ -105,19 +106,19 @@ class OfficeServer(SimpleResourcesServer):
         self, request: Request, body: OfficeTask
     ) -> BaseSeedSessionResponse:
         """Open the office; a row that its own solution does not solve is refused before it costs a model call."""
-        self.sessions[request.session[SESSION_ID_KEY]] = body.office.start()
+        self._sessions[request.session[SESSION_ID_KEY]] = body.office.start()
         return BaseSeedSessionResponse()
 
     async def use_tool(self, request: Request, tool: str, body: Any = Body()) -> dict[str, Any]:
         """Carry out a call in the rollout's office."""
-        state = self.sessions.get(request.session[SESSION_ID_KEY])
+        state = self._sessions.get(request.session[SESSION_ID_KEY])
         return {"error": "the rollout has not begun"} if state is None else call_tool(state, tool, body)
 
     async def verify(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, body: OfficeVerifyRequest
     ) -> OfficeVerifyResponse:
         """Replay the calls that were carried out, and compare the office with the one that was wanted."""
-        self.sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
+        self._sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
         calls = calls_in(body.response)
         if len(calls) > MANY_CALLS:
             state, reason = await asyncio.to_thread(outcome, body, calls)

@@ -107,7 +107,7 @@ class PythonCodeServer(SimpleResourcesServer):
         verdict = Verdict(0, body.tests.count, "there is no code in the answer")
         if code is not None:
             runner = await self._runner.get()
-            solution = complete(body.tests.setup, code)
+            solution = complete(body.tests.setup, code, body.tests.after)
             verdict = await verify_solution(runner, solution, body.tests, limits=runner.limits)
         fraction = verdict.passed / verdict.total
         accuracy = float(verdict.passed == verdict.total)

@@ -21,6 +21,8 @@ _PROGRAM: Final = f"from {_PACKAGE}.judge import main\nmain()\n"
 # Answers are untrusted and may be megabytes; a program of that length is not one.
 MAX_CODE: Final = 100_000
 _FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_BEGIN: Final = re.compile(r"^[ \t]*\[BEGIN\][ \t]*$\n?", re.MULTILINE)
+_DONE: Final = re.compile(r"^[ \t]*\[DONE\][ \t]*$", re.MULTILINE)
 _PYTHON: Final = {"python", "py", "python3", ""}
 _ENDINGS: Final = {
     ProgramEnding.CPU_TIME: "takes too much CPU time",
@@ -43,12 +45,13 @@ class Case(BaseModel):
 class HiddenTests(BaseModel):
     """How a solution is tested: a function by ``check(candidate)`` or by cases, a program by cases.
 
-    ``setup`` is code that the task gives, to which the solution is added.
+    ``setup`` is code that the task gives, to which the solution is added; ``after`` is code that a program ends with.
     """
 
     kind: Literal["function", "program"]
     entry_point: str | None = None
     setup: str = ""
+    after: str = ""
     test: str | None = None
     cases: Annotated[list[Case], Field(max_length=1000)] = []
     tolerance: float | None = None
@@ -58,6 +61,8 @@ class HiddenTests(BaseModel):
         if self.kind == "program":
             if not self.cases or any(case.stdin is None or case.stdout is None for case in self.cases):
                 raise ValueError("a program is tested by cases with stdin and stdout")
+        elif self.after:
+            raise ValueError("only a program can have code after it")
         elif not self.entry_point or bool(self.test) == bool(self.cases):
             raise ValueError("a function is tested by an entry_point with either a test or cases")
         elif any(case.args is None for case in self.cases):
@@ -89,7 +94,7 @@ async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, 
     """Test a solution in the sandbox."""
     kind = "cases" if tests.kind == "function" and tests.cases else tests.kind
     request = {
-        **tests.model_dump(exclude={"cases", "kind"}),
+        **tests.model_dump(exclude={"cases", "kind", "after"}),
         "kind": kind,
         "cases": [case.model_dump() for case in tests.cases],
         "solution": solution,
@@ -116,7 +121,12 @@ def read_verdict(result: Result, *, total: int) -> Verdict:
 
 
 def extract_code(text: str) -> str | None:
-    """The last fenced block of Python; without any fence the whole text, as a plain completion."""
+    """The last fenced block of Python; without any fence the whole text, as a plain completion.
+
+    ``[BEGIN]`` and ``[DONE]`` on lines of their own are taken for limits: completions of MBPP's prompt have them.
+    """
+    text = _DONE.split(text, maxsplit=1)[0]
+    text = _BEGIN.split(text)[-1]
     text = text[-MAX_CODE:] if "```" in text or "~~~" in text else text[:MAX_CODE]
     blocks = _blocks(text)
     if blocks:
@@ -125,9 +135,10 @@ def extract_code(text: str) -> str | None:
     return text if text.strip() else None
 
 
-def complete(setup: str, code: str) -> str:
-    """The beginning that the task gave, with what the model wrote: the rest of it, or all of it again."""
-    return f"{setup.rstrip()}\n{code}" if setup.strip() else code
+def complete(setup: str, code: str, after: str = "") -> str:
+    """The beginning that the task gave, with what the model wrote: the rest of it, or all of it again; then the end."""
+    whole = f"{setup.rstrip()}\n{code}" if setup.strip() else code
+    return f"{whole}\n\n{after}\n" if after else whole
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:

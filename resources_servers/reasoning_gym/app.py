@@ -110,15 +110,16 @@ class ReasoningGymServer(SimpleResourcesServer):
         """Give the score that the package gives."""
         answer = extract_answer(body.response.output_text)
         score, reason = await self._score(answer, body)
-        return ReasoningGymVerifyResponse(
-            **dict(body),
-            reward=score,
-            task_name=body.metadata.source_dataset,
-            score=score,
-            accuracy=float(score >= 1.0),
-            extracted_answer=answer[:MAX_ANSWER],
-            reason=reason,
-        )
+        verdict = {
+            "reward": score,
+            "task_name": body.metadata.source_dataset,
+            "score": score,
+            "accuracy": float(score >= 1.0),
+            "extracted_answer": answer[:MAX_ANSWER],
+            "reason": reason,
+        }
+        # A saved rollout that is verified again has an older verdict in its fields.
+        return ReasoningGymVerifyResponse(**{**dict(body), **verdict})
 
     async def _score(self, answer: str, body: ReasoningGymVerifyRequest) -> tuple[float, str]:
         if len(answer) > MAX_ANSWER:

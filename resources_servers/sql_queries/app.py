@@ -10,6 +10,7 @@ from nemo_gym.base_resources_server import (
     BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    SessionStates,
     SimpleResourcesServer,
 )
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
@@ -70,7 +71,7 @@ class SqlQueriesServer(SimpleResourcesServer):
     """Runs queries in processes of their own."""
 
     config: SqlQueriesConfig
-    sessions: dict[str, SqlQueriesTask] = Field(default_factory=dict)
+    _sessions: SessionStates[SqlQueriesTask] = PrivateAttr(default_factory=SessionStates)
     _pool: ProcessPool = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -98,12 +99,12 @@ class SqlQueriesServer(SimpleResourcesServer):
     ) -> BaseSeedSessionResponse:
         """Run the reference query: a row that does not work is refused before it costs a model call."""
         await self._ask("check", body, query="")
-        self.sessions[request.session[SESSION_ID_KEY]] = body
+        self._sessions[request.session[SESSION_ID_KEY]] = body
         return BaseSeedSessionResponse()
 
     async def run_query(self, request: Request, body: RunQueryRequest) -> dict[str, Any]:
         """Show the model the first rows that its query returns."""
-        task = self.sessions.get(request.session[SESSION_ID_KEY])
+        task = self._sessions.get(request.session[SESSION_ID_KEY])
         if task is None:
             return {"error": "the rollout has not begun"}
         if len(body.query) > MAX_QUERY:
@@ -115,7 +116,7 @@ class SqlQueriesServer(SimpleResourcesServer):
         self, request: Request, body: SqlQueriesVerifyRequest
     ) -> SqlQueriesVerifyResponse:
         """Run the query on every database and compare what it returns."""
-        self.sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
+        self._sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
         query = extract_query(final_text(body.response))
         answer: dict[str, Any] = {"equal": False, "error": "no query"}
         if query is not None:

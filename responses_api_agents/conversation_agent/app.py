@@ -34,7 +34,6 @@ class ConversationAgentConfig(SimpleAgentConfig):
 
     max_steps: int | None = Field(default=10, ge=1)
     max_turns: int = Field(default=20, ge=1)
-    max_generated_tokens: int | None = Field(default=None, ge=1)
 
 
 class UserTurn(BaseModel):
@@ -121,9 +120,8 @@ class ConversationAgent(SimpleAgent):
                 return
             if not calls and any(map(is_answer, output)):
                 return
-            for call in calls:
-                result, talk.tool_cookies = await self._call_tool(call, talk.tool_cookies)
-                talk.trajectory.append(result)
+            results, talk.tool_cookies = await self._call_tools(calls, talk.tool_cookies)
+            talk.trajectory += results
             if self.config.max_steps and step >= self.config.max_steps:
                 talk.stopped_by = "steps"
             elif self._spent(talk):

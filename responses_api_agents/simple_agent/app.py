@@ -1,7 +1,8 @@
 """The simple agent: ask the model, run the tools it calls, repeat until it answers; then have the rollout verified."""
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -32,11 +33,17 @@ DEFAULT_MAX_STEPS: Final = 100
 
 
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
-    """``max_steps`` limits how often the model is asked; without it the limit is ``DEFAULT_MAX_STEPS``."""
+    """``max_steps`` limits how often the model is asked; without it the limit is ``DEFAULT_MAX_STEPS``.
+
+    ``max_generated_tokens`` limits what it writes in all its answers. ``concurrent_tool_calls`` runs the calls of one
+    answer at the same time, for environments in which their order does not matter.
+    """
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
     max_steps: int | None = Field(default=None, ge=0)
+    max_generated_tokens: int | None = Field(default=None, ge=1)
+    concurrent_tool_calls: bool = False
 
 
 class SimpleAgentRunRequest(BaseRunRequest):
@@ -90,7 +97,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def responses(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
-        """Alternate between model and tools until the model answers, is cut off, or ``max_steps`` is reached."""
+        """Alternate between model and tools until the model answers, is cut off, or a limit is reached."""
         answer, cookies = await self._work(body.model_dump(exclude_unset=True), request.cookies)
         for name, cookie in cookies.items():
             response.set_cookie(name, getattr(cookie, "value", cookie))
@@ -126,22 +133,35 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         step = 0
         while True:
             step += 1
-            answer, model_cookies = await self._ask_model({**params, "input": question + trajectory}, model_cookies)
+            request = {**params, "input": question + trajectory}
+            if self.config.max_generated_tokens:
+                request["max_output_tokens"] = tokens_left(params, usage, self.config.max_generated_tokens)
+            answer, model_cookies = await self._ask_model(request, model_cookies)
             trajectory += answer["output"]
             usage = add_usage(usage, answer.get("usage"))
             calls = [item for item in answer["output"] if item.get("type") == "function_call"]
             if answer.get("incomplete_details") or (not calls and any(map(is_answer, answer["output"]))):
                 break
-            for call in calls:
-                result, tool_cookies = await self._call_tool(call, tool_cookies)
-                trajectory.append(result)
-            if step >= (self.config.max_steps or DEFAULT_MAX_STEPS):
-                # Stopping after the tools of a configured number of steps is a planned end; every other one is not.
-                if not (calls and self.config.max_steps):
-                    answer |= {"status": "incomplete", "incomplete_details": {"reason": "max_steps"}}
+            results, tool_cookies = await self._call_tools(calls, tool_cookies)
+            trajectory += results
+            ended = self._reached_limit(step, usage, planned=bool(calls))
+            if ended is not None:
+                answer |= ended
                 break
         answer |= {"output": trajectory, "usage": usage}
         return answer, {**(tool_cookies or {}), **(model_cookies or {})}
+
+    def _reached_limit(self, step: int, usage: Json | None, *, planned: bool) -> Json | None:
+        """What the answer says of the limit that ends the loop; None if it goes on."""
+        limit = self.config.max_generated_tokens
+        if limit and usage and usage["output_tokens"] >= limit:
+            return {"status": "incomplete", "incomplete_details": {"reason": "max_generated_tokens"}}
+        if step < (self.config.max_steps or DEFAULT_MAX_STEPS):
+            return None
+        # Stopping after the tools of a configured number of steps is a planned end; every other one is not.
+        if planned and self.config.max_steps:
+            return {}
+        return {"status": "incomplete", "incomplete_details": {"reason": "max_steps"}}
 
     async def _ask_model(self, params: Json, cookies: Cookies) -> tuple[Json, Cookies]:
         reply = await self.server_client.post(
@@ -162,6 +182,33 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             output = content if isinstance(content, str) else content.decode(errors="replace")
             cookies = reply.cookies
         return {"type": "function_call_output", "call_id": call["call_id"], "output": output}, cookies
+
+    async def _call_tools(self, calls: Sequence[Json], cookies: Cookies) -> tuple[list[Json], Cookies]:
+        if len(calls) > 1 and self.config.concurrent_tool_calls:
+            return await self._call_together(calls, cookies)
+        results = []
+        for call in calls:
+            result, cookies = await self._call_tool(call, cookies)
+            results.append(result)
+        return results, cookies
+
+    async def _call_together(self, calls: Sequence[Json], cookies: Cookies) -> tuple[list[Json], Cookies]:
+        """Run calls at the same time. Their results stay in the order of the calls; of two cookies, the later one wins.
+
+        If one of them fails the rollout, the others are ended with it.
+        """
+        tasks = [asyncio.create_task(self._call_tool(call, cookies)) for call in calls]
+        try:
+            answered = await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        merged = dict(cookies or {})
+        for _, received in answered:
+            merged.update(received or {})
+        return [result for result, _ in answered], merged
 
     async def _post_resources(self, path: str, content: Any, cookies: Cookies) -> Any:
         return await self.server_client.post(
@@ -220,6 +267,13 @@ def read_response(content: bytes) -> Json:
 def is_answer(item: Json) -> bool:
     """Whether the model says something to the user."""
     return item.get("type", "message") == "message" and item.get("role") == "assistant"
+
+
+def tokens_left(params: Json, usage: Json | None, limit: int) -> int:
+    """How many tokens the model may write in its next answer: the rest of the limit, or what the task allows."""
+    left = limit - (usage["output_tokens"] if usage else 0)
+    allowed = params.get("max_output_tokens")
+    return min(left, allowed) if allowed else left
 
 
 def add_usage(total: Json | None, new: Json | None) -> Json | None:

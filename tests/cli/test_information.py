@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import nemo_gym
+from nemo_gym import PARENT_DIR
+from nemo_gym.cli.catalogue import page
 from nemo_gym.cli.information import DEPENDENCIES
 
 CONFIG = """\
@@ -131,6 +133,17 @@ def test_environments_are_listed_with_what_they_need(run):
     assert "calculator" in run("ng", "list", "environments", "--query", "arithmetic").out
     assert "simple_agent" in run("ng_list_agents").out
     assert "openai_model" in run("ng_list_models").out
+
+
+def test_the_page_of_environments_is_current():
+    document = (PARENT_DIR / "docs" / "catalogue.md").read_text("utf-8")
+    assert document == page(), "run: python -m nemo_gym.cli.catalogue docs/catalogue.md"
+
+
+def test_a_name_after_the_list_shows_one_entry(run):
+    assert "Arithmetic" in run("ng", "list", "resources-servers", "calculator").out
+    assert json.loads(run("ng", "list", "resources-servers", "calculator", "--json").out)[0]["name"] == "calculator"
+    assert run("ng_list_resources_servers").out == run("ng_list_environments").out
 
 
 def test_one_entry_is_shown_whole_and_a_misspelt_one_is_named(run):

@@ -186,3 +186,44 @@ def test_an_agent_without_a_verifier_needs_to_be_given_one():
     assert verifiers_of(gym(), ["agent"], "verifier") == {"agent": "verifier"}
     with pytest.raises(ConfigError, match="name no agent"):
         verifiers_of(gym(), [], None)
+
+
+def fail(*numbers: int, kind: str = "judge_failed") -> None:
+    """The file of failures beside the rollouts: attempts that have no verdict."""
+    saved = [json.loads(line) for line in Path("old.jsonl").read_text().splitlines()]
+    failed = [{**saved[number], "_ng_failure_class": kind, "reward": 0.0} for number in numbers]
+    Path("old_failures.jsonl").write_text("".join(json.dumps(record) + "\n" for record in failed))
+    kept = [record for number, record in enumerate(saved) if number not in numbers]
+    Path("old.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+
+
+def test_only_rollouts_whose_judge_failed_can_be_verified_and_added_to_others(run):
+    save("good", "bad", "good")
+    fail(2)
+    flags = ("ng", "eval", "reverify", "--config", "gym.yaml", "--rollouts", "old.jsonl", "-o", "results/new.jsonl")
+    first = run(*flags, "--force")
+    assert (first.code, rewards()) == (0, {0: 1.0, 1: 0.0}), first.err
+    ran = run(*flags, "--judge-failed-only", "--append")
+    assert ran.code == 0, ran.err
+    assert rewards() == {0: 1.0, 1: 0.0, 2: 1.0}
+    assert "rollouts.jsonl" not in ran.err
+
+
+def test_a_rollout_that_was_completed_after_all_did_not_fail(run):
+    save("good", "bad")
+    fail(1)
+    Path("old.jsonl").write_text("")
+    save("good", "bad")  # the second one was judged in a later attempt
+    ran = run(*COMMAND, "+judge_failed_only=true")
+    assert (ran.code, ran.err) == (0, "old.jsonl: no rollout lacks a verdict because of its judge\n")
+    assert not Path("results").exists()
+
+
+def test_the_tasks_may_be_in_another_file(run):
+    save("good")
+    rows = [{**json.loads(Path("old.jsonl").read_text()), "do": "bad"}]
+    Path("tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = run(*COMMAND, "+inputs=tasks.jsonl")
+    assert ran.code == 0, ran.err
+    assert rewards() == {0: 0.0}
+    assert "nowhere.jsonl: no such file" in run(*COMMAND, "+inputs=nowhere.jsonl").err

@@ -1,11 +1,13 @@
 """A stand-in of the hub: addresses, redirects to another host, checksums, ranges, tokens; and faults on demand."""
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 
 @dataclass
@@ -17,6 +19,7 @@ class Hub:
     token: str | None = None
     faults: list[str] = field(default_factory=list)
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # path, range, authorization
+    commits: list[tuple[str, list[dict[str, Any]]]] = field(default_factory=list)  # path, operations
     address: str = ""
     storage: str = ""
 
@@ -40,6 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
         self.close_connection = True
         on_storage = self.path.startswith("/storage/")
+        if self.path.startswith("/api/datasets/"):
+            return self.listing(self.path.removeprefix("/api/datasets/"))
         key = self.path.removeprefix("/storage/").removeprefix("/datasets/")
         if not on_storage and self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             return self.answer(401)
@@ -55,6 +60,43 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(302, {**headers, "Location": f"{self.hub.storage}/storage/{key}"})
         return self.content(content, self.hub.faults.pop(0) if self.hub.faults else "")
 
+    def listing(self, path: str) -> None:
+        repository, _, revision = path.partition("/revision/")
+        prefix = f"{repository}/resolve/{revision}/"
+        names = [name.removeprefix(prefix) for name in self.hub.files if name.startswith(prefix)]
+        self.json({"siblings": [{"rfilename": name} for name in names]} if names else {"error": "no such"}, bool(names))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.close_connection = True
+        if self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self.answer(401)
+        if self.path.startswith("/api/repos/create"):
+            asked = json.loads(body)
+            return self.json({"url": f"{self.hub.address}/datasets/{asked['organization']}/{asked['name']}"})
+        if "/preupload/" in self.path:
+            files = [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(body)["files"]]
+            return self.json({"files": files})
+        if "/commit/" in self.path:
+            self.hub.commits.append((self.path, [json.loads(line) for line in body.splitlines() if line.strip()]))
+            repository = self.path.removeprefix("/api/").partition("/commit/")[0]
+            url = f"{self.hub.address}/{repository}/commit/0123456789abcdef"
+            done = {"success": True, "commitOid": "0123456789abcdef", "commitUrl": url, "hookOutput": ""}
+            pull = (
+                {"pullRequestUrl": f"{self.hub.address}/{repository}/discussions/1"} if "create_pr" in self.path else {}
+            )
+            return self.json({**done, **pull})
+        return self.answer(404)
+
+    def json(self, body: Any, found: bool = True) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Connection", "close")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
     def content(self, content: bytes, fault: str) -> None:
         start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         body = content[start:]
@@ -68,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": "0"}.items():
+        for name, value in {**(headers or {}), "Content-Length": "0", "Connection": "close"}.items():
             self.send_header(name, value)
         self.end_headers()
 

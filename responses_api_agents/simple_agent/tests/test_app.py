@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -66,7 +67,9 @@ class Servers:
         return answer
 
 
-def ask(servers: Servers, *, max_steps: int | None = None, **params: Any) -> Any:
+def ask(
+    servers: Servers, *, max_steps: int | None = None, settings: dict[str, Any] | None = None, **params: Any
+) -> Any:
     config = SimpleAgentConfig(
         host="127.0.0.1",
         port=1,
@@ -75,6 +78,7 @@ def ask(servers: Servers, *, max_steps: int | None = None, **params: Any) -> Any
         resources_server=ResourcesServerRef(type="resources_servers", name="tools"),
         model_server=ModelServerRef(type="responses_api_models", name="model"),
         max_steps=max_steps,
+        **(settings or {}),
     )
     agent = SimpleAgent(config=config, server_client=servers.client)
     with TestClient(agent.setup_webserver()) as client:
@@ -153,6 +157,68 @@ def test_a_model_that_calls_tools_for_ever_leaves_an_incomplete_rollout() -> Non
     result = ask(servers).json()
     assert len(servers.tool_calls) == DEFAULT_MAX_STEPS
     assert result["incomplete_details"] == {"reason": "max_steps"}
+
+
+class SlowTools(Servers):
+    """Tools of which each waits for all later ones of the same answer; ``most`` is how many ran at once."""
+
+    def __init__(self, *answers: dict[str, Any], expected: int) -> None:
+        super().__init__(*answers)
+        self.expected = expected
+        self.running = self.most = self.ended = 0
+        self.all_there = asyncio.Event()
+
+    async def post(self, server_name: str, url_path: str, json: Any, cookies: Any = None) -> Any:
+        if server_name == "model":
+            return await super().post(server_name, url_path, json, cookies)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if url_path == "/crash":
+                raise ConnectionResetError("gone")
+            if self.most >= self.expected:
+                self.all_there.set()
+            await self.all_there.wait()
+            for _ in range(10 - 3 * len(self.tool_calls)):  # the first one takes longest
+                await asyncio.sleep(0)
+            return await super().post(server_name, url_path, json, cookies)
+        finally:
+            self.running -= 1
+            self.ended += 1
+
+
+def test_calls_of_one_answer_can_run_at_the_same_time_and_keep_their_order() -> None:
+    calls = [call(name, "{}", name) for name in ("a", "b", "c")]
+    servers = SlowTools(response(*calls), response(message("done")), expected=3)
+    output = ask(servers, settings={"concurrent_tool_calls": True}).json()["output"]
+    assert servers.most == 3
+    assert [item["call_id"] for item in output if item["type"] == "function_call_output"] == ["a", "b", "c"]
+    assert [json.loads(item["output"])["tool"] for item in output[3:6]] == ["/a", "/b", "/c"]
+
+
+def test_calls_run_one_after_the_other_unless_told_otherwise() -> None:
+    servers = SlowTools(response(call("a", "{}", "a"), call("b", "{}", "b")), response(message("done")), expected=1)
+    ask(servers)
+    assert (servers.most, servers.ended) == (1, 2)
+
+
+def test_a_call_that_fails_the_rollout_ends_the_others() -> None:
+    servers = SlowTools(response(call("a", "{}", "a"), call("crash", "{}", "b")), expected=3)
+    with pytest.raises(ConnectionResetError):
+        ask(servers, settings={"concurrent_tool_calls": True})
+    assert (servers.running, servers.ended) == (0, 2)
+
+
+def test_what_the_model_may_write_is_limited_over_all_its_answers() -> None:
+    answers = [response(call("again", "{}"), usage={**usage(10), "output_tokens": 40}) for _ in range(9)]
+    servers = Servers(*answers)
+    result = ask(servers, settings={"max_generated_tokens": 100}, max_output_tokens=70).json()
+    assert [request["max_output_tokens"] for request in servers.model_requests] == [70, 60, 20]
+    assert result["incomplete_details"] == {"reason": "max_generated_tokens"}
+    assert result["usage"]["output_tokens"] == 120
+    unlimited = Servers(response(message("hi")))
+    ask(unlimited)
+    assert "max_output_tokens" not in unlimited.model_requests[0]
 
 
 def test_usage_is_summed_and_its_details_are_dropped_once_there_are_two() -> None:

@@ -1,0 +1,198 @@
+"""``ng_download_dataset_from_hf`` and ``ng_upload_dataset_to_hf``: task files from the hub, and to it.
+
+A download is resumed, compared with the hub's checksum, and appears whole. An upload is checked before anything is
+sent, and goes through the hub's own library, which knows how large files are stored there.
+"""
+
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, Field, model_validator
+
+from nemo_gym.cli import console
+from nemo_gym.cli.command import Exit
+from nemo_gym.cli.parameters import read_parameters
+from nemo_gym.config.keys import RESOURCES_SERVERS
+from nemo_gym.config.paths import find_readable
+from nemo_gym.data.hub import HUB, HubFile, fetch, list_files
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.io.files import replacing
+from nemo_gym.rollouts.tasks import read_tasks
+from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
+
+Split = Literal["train", "validation", "test"]
+TOKEN: Final = "HF_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_HELP: Final = f"Token for the hub; {TOKEN} of the environment unless given."
+
+
+class DownloadDatasetConfig(BaseModel):
+    """Parameters of ``ng_download_dataset_from_hf``."""
+
+    repo_id: str = Field(description="The dataset on the hub: owner/name.")
+    artifact_fpath: str | None = Field(default=None, description="One file of it.")
+    split: Split | None = Field(default=None, description="One split of it: the file <split>.jsonl.")
+    output_fpath: str | None = Field(default=None, description="Where to put that file.")
+    output_dirpath: str | None = Field(
+        default=None, description="Folder to put files into; without a file or a split, all JSONL files of the dataset."
+    )
+    revision: str = Field(default="main", description="Branch, tag or commit.")
+    hf_token: str | None = Field(default=None, description=TOKEN_HELP)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.artifact_fpath and self.split:
+            raise ValueError("artifact_fpath and split name the same thing; give one of them")
+        if bool(self.output_fpath) == bool(self.output_dirpath):
+            raise ValueError("give either output_fpath or output_dirpath")
+        if self.output_fpath and not (self.artifact_fpath or self.split):
+            raise ValueError("output_fpath is for one file; name it with artifact_fpath or split")
+        return self
+
+
+class UploadDatasetConfig(BaseModel):
+    """Parameters of ``ng_upload_dataset_to_hf``."""
+
+    input_jsonl_fpath: str = Field(description="The file to upload.")
+    resource_config_path: str = Field(
+        description="Configuration of the environment that it is for; domain and name of the dataset come from there."
+    )
+    hf_organization: str = Field(description="Who the dataset will belong to.")
+    dataset_name: str | None = Field(default=None, description="Name of the dataset, if not that of the environment.")
+    hf_dataset_prefix: str = Field(default="Nemotron-RL", description="What the name on the hub begins with.")
+    split: Split = Field(default="train", description="Which split the file is.")
+    hf_collection_name: str | None = Field(default=None, description="Collection to add the dataset to …")
+    hf_collection_slug: str | None = Field(default=None, description="… and the last part of its address.")
+    create_pr: bool = Field(default=False, description="Propose the change instead of making it.")
+    revision: str | None = Field(default=None, description="Branch to upload to, if not the main one.")
+    commit_message: str | None = Field(default=None, description="One line about the change.")
+    commit_description: str | None = Field(default=None, description="More about it.")
+    hf_token: str | None = Field(default=None, description=TOKEN_HELP)
+
+
+def download_dataset(overrides: Sequence[str]) -> int:
+    """Fetch the files and say where they are."""
+    config = read_parameters(DownloadDatasetConfig, overrides)
+    environment = _with_token(config.hf_token)
+    for name in _wanted(config, environment):
+        found = fetch(HubFile(config.repo_id, name, rows=0, revision=config.revision), environment)
+        target = Path(config.output_fpath) if config.output_fpath else Path(str(config.output_dirpath), *_parts(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with found.open("rb") as original, replacing(target) as copy:
+            shutil.copyfileobj(original, copy)
+        console.emit(str(target))
+    return Exit.OK
+
+
+def _wanted(config: DownloadDatasetConfig, environment: Mapping[str, str]) -> list[str]:
+    if config.artifact_fpath or config.split:
+        return [config.artifact_fpath or f"{config.split}.jsonl"]
+    names = [name for name in list_files(config.repo_id, config.revision, environment) if name.endswith(".jsonl")]
+    if not names:
+        raise ConfigError(f"{config.repo_id} has no JSONL files", hint="name a file of it: +artifact_fpath=<path>")
+    return names
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """The path of a file, which the hub chose, kept inside the folder."""
+    return tuple(part for part in PurePosixPath(name).parts if part not in ("..", "/"))
+
+
+def _with_token(token: str | None) -> dict[str, str]:
+    return {**os.environ, **({TOKEN: token} if token else {})}
+
+
+def upload_dataset(overrides: Sequence[str]) -> int:
+    """Check the file, upload it, and say where it is."""
+    config = read_parameters(UploadDatasetConfig, overrides)
+    path = Path(config.input_jsonl_fpath)
+    rows = _check_rows(path, is_train=config.split == "train")
+    repo_id = repository(config)
+    token = _with_token(config.hf_token).get(TOKEN)
+    if not token:
+        raise ConfigError("uploading needs a token", hint=f"set {TOKEN}, or hf_token in env.yaml")
+    library = _library()
+    api = library.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or HUB, token=token)
+    try:
+        api.create_repo(repo_id, repo_type="dataset", exist_ok=True)
+        done = api.upload_file(
+            path_or_fileobj=path,
+            path_in_repo=f"{config.split}.jsonl",
+            repo_id=repo_id,
+            repo_type="dataset",
+            revision=config.revision,
+            create_pr=config.create_pr,
+            commit_message=config.commit_message or f"Upload {config.split} split",
+            commit_description=config.commit_description,
+        )
+        _add_to_collection(api, repo_id, config)
+    except (OSError, ValueError, _network_error(library)) as error:  # the hub's own errors are among these
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"could not upload to {repo_id}: {reason}", hint="check the names and the token") from error
+    console.note(f"{rows} rows uploaded to {repo_id}, {config.split}.jsonl")
+    console.emit(str(getattr(done, "pr_url", None) or getattr(done, "commit_url", None) or done))
+    return Exit.OK
+
+
+def _add_to_collection(api: Any, repo_id: str, config: UploadDatasetConfig) -> None:
+    if not config.hf_collection_slug:
+        return
+    name = (config.hf_collection_name or "").lower().replace(" ", "-")
+    slug = f"{config.hf_organization}/{name}-{config.hf_collection_slug}" if name else config.hf_collection_slug
+    api.add_collection_item(collection_slug=slug, item_id=repo_id, item_type="dataset", exists_ok=True)
+
+
+def repository(config: UploadDatasetConfig) -> str:
+    """The name on the hub: ``<organization>/<prefix>-<domain>-<name>``."""
+    path = find_readable(config.resource_config_path)
+    if path is None:
+        raise ConfigPathNotFoundError(f"{config.resource_config_path}: no such file", hint="correct the path")
+    content = yaml.safe_load(path.read_text("utf-8"))
+    for name, settings in _servers(content):
+        if domain := settings.get("domain"):
+            return f"{config.hf_organization}/{config.hf_dataset_prefix}-{domain}-{config.dataset_name or name}"
+    raise ConfigError(f"{path} has no resources server with a domain", hint="add domain: … to its settings")
+
+
+def _servers(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for block in content.values() if isinstance(content, dict) else ():
+        servers = block.get(RESOURCES_SERVERS) if isinstance(block, dict) else None
+        for name, settings in (servers or {}).items():
+            if isinstance(settings, dict):
+                yield str(name), settings
+
+
+def _check_rows(path: Path, *, is_train: bool) -> int:
+    """Count the rows; a row of training data that asks nothing is refused."""
+    count = 0
+    for task in read_tasks(path):
+        count += 1
+        if is_train and RESPONSES_CREATE_PARAMS_KEY_NAME not in task.fields:
+            raise ConfigError(
+                f"{path}:{task.number + 1}: the row has no {RESPONSES_CREATE_PARAMS_KEY_NAME}",
+                hint="prepare the file with ng_prepare_data or ng_materialize_prompts first",
+            )
+    if not count:
+        raise ConfigError(f"{path} has no rows")
+    return count
+
+
+def _network_error(library: Any) -> type[Exception]:
+    """What the HTTP client of the hub's library raises if nobody answers; the client depends on its version."""
+    client = type(library.utils.get_session()).__module__.partition(".")[0]
+    found: type[Exception] = sys.modules[client].HTTPError
+    return found
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "uploading a dataset needs the library 'huggingface_hub'", hint="pip install 'rollout-gym[data]'"
+        ) from None

@@ -1,0 +1,122 @@
+"""Probes of an environment's manners: sessions that do not mix, state that goes when its rollout does, and verification
+that leaves time for others.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from omegaconf import DictConfig
+
+from nemo_gym.servers.environment_report import EnvironmentReport
+from nemo_gym.servers.players import Item, Player, Row, SilentPlayer, message
+from nemo_gym.servers.stage import Played, Stage, open_stage
+
+MAX_BLOCKED_S: Final = 0.02
+MUCH_TOO_LONG_S: Final = 0.5
+SLOW_S: Final = 1.0
+HOSTILE_LENGTH: Final = 20_000
+HOSTILE: Final = ("1", "(", "\\boxed{", ". ", "```\n", '{"a": ')
+ABANDONED: Final = 20
+TRIES: Final = 3  # of everything that is timed: the machine may be busy, the quickest try tells
+
+
+class PlayedAlone(NamedTuple):
+    """A game that was played alone, and how it ended."""
+
+    row: Row
+    player: Player
+    played: Played
+
+
+async def check_sessions(
+    stage: Stage, config: DictConfig, alone: Sequence[PlayedAlone], report: EnvironmentReport
+) -> None:
+    """The same games once more, one by one and then all at once: only state that leaks makes a difference."""
+    if stage.is_judged:
+        return
+    for rollout in alone:
+        again = await stage.play(rollout.row, rollout.player)
+        if fingerprint(again) != fingerprint(rollout.played):
+            if await _is_steady(config, rollout):
+                report.error("sessions", "a rollout depends on those before it: state leaks between sessions")
+            else:
+                report.warn("determinism", "the same answers in the same task do not always lead to the same end")
+            return
+    together = await asyncio.gather(*(stage.play(row, player) for row, player, _ in [*alone, *alone]))
+    expected = [fingerprint(rollout.played) for rollout in [*alone, *alone]]
+    if [fingerprint(played) for played in together] != expected:
+        report.error("sessions", "rollouts end otherwise beside each other than alone: state leaks between sessions")
+
+
+async def _is_steady(config: DictConfig, rollout: PlayedAlone) -> bool:
+    """Whether a game always ends the same way in a server that has just been started."""
+    ends = set()
+    for _ in range(2):
+        async with open_stage(config) as fresh:
+            ends.add(fingerprint(await fresh.play(rollout.row, rollout.player)))
+    return len(ends) == 1
+
+
+def fingerprint(played: Played) -> str:
+    """What a rollout came to: its reward, and what its tools said."""
+    output = (played.verdict.get("response") or {}).get("output") or ()
+    said = [item.get("output") for item in output if item.get("type") == "function_call_output"]
+    return json.dumps([played.reward, played.failure, said], sort_keys=True)
+
+
+async def check_retention(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> None:
+    """Whether the server keeps something for every rollout, ended or not."""
+    before = sizes_of(stage.server)
+    for _ in range(ABANDONED):
+        await stage.seed(rows[0])
+    after = sizes_of(stage.server)
+    for name in sorted(growing(before, after, by=ABANDONED)):
+        report.warn(
+            "retention",
+            f"{name} grows with every rollout that fails before /verify; SessionStates forgets what was abandoned",
+        )
+    for _ in range(ABANDONED):
+        await stage.play(rows[0], SilentPlayer())
+    ended = sizes_of(stage.server)
+    for name in sorted(growing(after, ended, by=ABANDONED)):
+        report.warn("retention", f"{name} grows with every rollout; /verify should remove its state")
+
+
+def sizes_of(server: Any) -> dict[str, int]:
+    """The lengths of the plain collections that a server object holds."""
+    held = {**vars(server), **(getattr(server, "__pydantic_private__", None) or {})}
+    return {name: len(value) for name, value in held.items() if isinstance(value, dict | list | set)}
+
+
+def growing(before: Mapping[str, int], after: Mapping[str, int], *, by: int) -> set[str]:
+    """The names of the collections that have grown by at least so much."""
+    return {name for name, size in after.items() if size - before.get(name, 0) >= by}
+
+
+async def check_speed(stage: Stage, answers: Sequence[tuple[Row, list[Item]]], report: EnvironmentReport) -> None:
+    """How long verification takes, and for how long it stops everything else."""
+    usual = [await _quickest(stage, row, output) for row, output in answers]
+    report.verify_p95_s = sorted(each.seconds for each in usual)[math.ceil(0.95 * len(usual)) - 1]
+    blocked = [(each.blocked_s, "an ordinary answer") for each in usual]
+    for number, unit in enumerate(HOSTILE):
+        text = (unit * HOSTILE_LENGTH)[:HOSTILE_LENGTH]
+        hostile = await _quickest(stage, answers[number % len(answers)][0], [message(text)])
+        if hostile.failure is not None and hostile.failure_class is None:
+            report.error("verification", f"fails on {HOSTILE_LENGTH} characters of {unit!r}: {hostile.failure[:300]}")
+        blocked.append((hostile.blocked_s, f"{HOSTILE_LENGTH} characters of {unit!r}"))
+    report.longest_block_s, what = max(blocked)
+    if report.longest_block_s > MAX_BLOCKED_S:
+        text = f"blocks the event loop for {report.longest_block_s * 1000:.0f} ms on {what}: use a thread or a process"
+        (report.error if report.longest_block_s > MUCH_TOO_LONG_S else report.warn)("blocking", text)
+    if report.verify_p95_s > SLOW_S and not stage.is_judged:
+        report.warn("slow", f"verification takes {report.verify_p95_s:.1f} s (p95)")
+
+
+async def _quickest(stage: Stage, row: Row, output: list[Item]) -> Played:
+    tries = [await stage.verify(row, output)]
+    while len(tries) < TRIES and tries[-1].blocked_s > MAX_BLOCKED_S:
+        tries.append(await stage.verify(row, output))
+    return min(tries, key=lambda played: played.blocked_s)

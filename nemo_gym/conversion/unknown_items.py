@@ -33,10 +33,16 @@ def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def release_items(items: Iterable[Any]) -> list[Any]:
-    """The items with wrapped ones unwrapped, as their endpoint made them."""
-    return [
-        wrapped if isinstance(item, dict) and (wrapped := unknown_item(item)) is not None else item for item in items
-    ]
+    """The items as their endpoint made them; what an assistant said says that it is a message, which some insist on."""
+    return [_released(item) if isinstance(item, dict) else item for item in items]
+
+
+def _released(item: dict[str, Any]) -> Any:
+    if KEPT_ITEM in item and unknown_item(item) is not None:
+        return item[KEPT_ITEM]
+    if "type" not in item and item.get("role") == "assistant":
+        return {**item, "type": "message"}
+    return item
 
 
 def release_encoded(request: bytes) -> bytes:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
@@ -57,6 +56,9 @@ class AnyRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
+    # A stream is made from the recorded answer, before the request comes here.
+    stream: Literal[False] | None = None
+
 
 class ReplayModel(SimpleResponsesAPIModel):
     """A model server in front of another, or in its place."""
@@ -84,12 +86,6 @@ class ReplayModel(SimpleResponsesAPIModel):
                 self._recording = Recording(path)
         except OSError as error:
             raise _unusable(path, error) from error
-
-    def setup_webserver(self) -> FastAPI:
-        """Build the app; a request that is not recorded is answered as a failed model call."""
-        app = super().setup_webserver()
-        app.add_exception_handler(ModelCallError, _answer_model_error)
-        return app
 
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: the recorded bytes."""
@@ -181,11 +177,6 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
         f"recording: {path} can't be opened: {error.strerror or error}",
         hint="record one first, with mode: record" if missing else "choose another file, or correct its permissions",
     )
-
-
-async def _answer_model_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ModelCallError)
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ the model and what to do, but not the key.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymAsyncOpenAI,
@@ -23,8 +24,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_responses_input_output_items
-from nemo_gym.servers.models.answering import ForwardedChatParams, answer_model_error
-from nemo_gym.servers.models.failures import ModelCallError
+from nemo_gym.servers.models.answering import ForwardedChatParams
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.policy import PolicyState
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, good_content
@@ -88,9 +88,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         return self._calls.adapted(body_dict)
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
+        """Build the app, with what inference servers offer besides OpenAI's protocols."""
         app = super().setup_webserver()
-        app.add_exception_handler(ModelCallError, answer_model_error)
         app.post("/tokenize")(self.tokenize)
         app.post("/detokenize")(self.detokenize)
         app.get("/health")(self.health)
@@ -119,6 +118,10 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Answer a Chat Completions request; options that the protocol does not know reach the endpoint."""
         chat = body.model_dump(exclude_unset=True)
         return await self._calls.complete(self._calls.session(request), chat, request=request)
+
+    def sampling_extras(self) -> Collection[str]:
+        """Name the options of a chat that the Responses API does not have."""
+        return () if self.config.is_responses_native else SAMPLING_EXTRAS
 
     async def tokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn a prompt into tokens, if the endpoint can."""

@@ -199,7 +199,7 @@ OPERATIONAL: Final = frozenset(
     {
         *("name", "host", "port", "entrypoint", "domain", "num_workers", "isolation"),
         *("max_concurrent_requests", "num_concurrent_requests", "request_timeout_s", "connect_timeout_s"),
-        *("endpoint_max_concurrent_requests", "max_queue_depth", "max_retries", "prices"),
+        *("endpoint_max_concurrent_requests", "max_queue_depth", "max_retries", "prices", "on_loss"),
         *("n_parallel", "engines", "threads"),
     }
 )

@@ -72,21 +72,18 @@ async def call_asgi(app: ASGIApp, scope: Scope, body: bytes) -> AsgiAnswer:
     return answer
 
 
-def replay(body: bytes, after: Receive | None = None) -> Receive:
-    """An ASGI ``receive`` for a body that has already been read.
+async def stay_connected() -> Message:
+    """The ASGI ``receive`` of a caller that never hangs up: one in this process is cancelled instead."""
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never
 
-    ``after`` tells when the caller goes away. One inside the process stays until it has its answer: it is cancelled
-    with the call.
-    """
+
+def replay(body: bytes, rest: Receive = stay_connected) -> Receive:
+    """An ASGI ``receive`` for a body that has already been read; ``rest`` tells what comes after it."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
-        if messages:
-            return messages.pop()
-        if after is not None:
-            return await after()
-        await asyncio.Event().wait()
-        return {"type": "http.disconnect"}
+        return messages.pop() if messages else await rest()
 
     return receive
 

@@ -7,6 +7,7 @@
 Each rollout gets the answers that it got when they were recorded, in the same order, however many run at once.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
@@ -28,12 +29,15 @@ from nemo_gym.openai_utils import (
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
-from responses_api_models.replay_model.recording import Answer, Asked, Recorder, Recording
+from responses_api_models.replay_model.recording import Answer, Asked, DamagedRecordingError, Recorder, Recording
 from responses_api_models.replay_model.upstream import EndpointSettings, Forwarded, Source, source_of
+
+logger = logging.getLogger(__name__)
 
 RESPONSES: Final = "/v1/responses"
 CHAT: Final = "/v1/chat/completions"
 COMPARED: Final = 200  # how many requests are searched for the nearest
+DAMAGED_HINT: Final = "restore the file from a copy, or record what is missing (mode: lenient)"
 HINT: Final = "record it (mode: record or lenient), or make the run as it was recorded: same tasks, settings and agent"
 
 
@@ -84,6 +88,8 @@ class ReplayModel(SimpleResponsesAPIModel):
                 self._recorder = Recorder(path)
             if self.config.mode != "record":
                 self._recording = Recording(path)
+                if self._recording.unreadable:
+                    logger.warning("recording %s: %s", path, DamagedRecordingError(self._recording.unreadable))
         except OSError as error:
             raise _unusable(path, error) from error
 
@@ -123,9 +129,13 @@ class ReplayModel(SimpleResponsesAPIModel):
         text, scope = canonical(body), current_scope()
         asked = Asked(key_of(path, text), path, text, scope)
         if self._recording is not None:
-            place = self._recording.find(asked.key, scope, self._asked.next(scope, asked.key))
-            if place is not None:
-                return Forwarded(self._recording.answer(place))
+            try:
+                place = self._recording.find(asked.key, scope, self._asked.next(scope, asked.key))
+                if place is not None:
+                    return Forwarded(self._recording.answer(place))
+            except DamagedRecordingError as error:
+                if self.config.mode == "replay":
+                    raise self._address.error(ModelErrorKind.REJECTED, str(error), hint=DAMAGED_HINT) from error
         if self._source is None or self._recorder is None:
             raise self._unknown(asked)
         forwarded = await self._source.ask(path, body, cookies)

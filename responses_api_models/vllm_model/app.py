@@ -108,16 +108,16 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """Answer a Responses API request."""
-        return NeMoGymResponse.model_validate(
-            await self._calls.respond(self._calls.session(request), request_as_sent(body), request=request)
-        )
+        asked = request_as_sent(body)
+        session = self._calls.session(request, asked)
+        return NeMoGymResponse.model_validate(await self._calls.respond(session, asked, request=request))
 
     async def chat_completions(  # type: ignore[override]  # FastAPI passes what a handler names
         self, request: Request, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request; options that the protocol does not know reach the endpoint."""
         chat = body.model_dump(exclude_unset=True)
-        return await self._calls.complete(self._calls.session(request), chat, request=request)
+        return await self._calls.complete(self._calls.session(request, chat), chat, request=request)
 
     def sampling_extras(self) -> Collection[str]:
         """Name the options of a chat that the Responses API does not have."""
@@ -125,12 +125,12 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     async def tokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn a prompt into tokens, if the endpoint can."""
-        answer = await self._calls.post(self._calls.session(request), "/tokenize", body)
+        answer = await self._calls.post(self._calls.session(request, body), "/tokenize", body)
         return Response(good_content(answer), media_type="application/json")
 
     async def detokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn tokens into text, if the endpoint can."""
-        answer = await self._calls.post(self._calls.session(request), "/detokenize", body)
+        answer = await self._calls.post(self._calls.session(request, body), "/detokenize", body)
         return Response(good_content(answer), media_type="application/json")
 
     async def update_weights(self, body: WeightUpdate) -> PolicyState:

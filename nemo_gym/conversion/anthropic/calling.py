@@ -180,8 +180,8 @@ def request_to_messages(asked: Mapping[str, Any], *, max_tokens: int) -> Message
         body["metadata"] = {"user_id": user}
     if given.get("stop"):
         body["stop_sequences"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
-    lost = [_named(name, given[name]) for name in given if name not in _CARRIED]
-    lost = [name for name in lost if name] + history.lost
+    unknown = [_named(name, given[name]) for name in given if name not in _CARRIED]
+    lost = [name for name in unknown if name] + history.lost
     lost += _add_output_config(body, given.get("reasoning", {}), given.get("text", {}))
     lost += _add_tools(body, given)
     return MessagesRequest(body, lost)

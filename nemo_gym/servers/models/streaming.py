@@ -5,7 +5,7 @@ is cached or recorded is the same either way. A server whose endpoint streams pa
 goes wrong before the first event is an ordinary error answer; later it is the last event.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -210,7 +210,7 @@ class StreamRelay:
         revised = self._revise(data)
         return event if revised is data else SentEvent(encode_event(revised), revised)
 
-    async def _events(self, reply: "aiohttp.ClientResponse") -> AsyncIterator[SentEvent]:
+    async def _events(self, reply: "aiohttp.ClientResponse") -> AsyncGenerator[SentEvent]:
         splitter = EventSplitter(limit=loop_client().settings.max_answer_bytes)
         try:
             async for chunk in reply.content.iter_any():
@@ -222,5 +222,5 @@ class StreamRelay:
             raise self._upstream.address.unusable(b"", str(error), hint=STREAM_HINT) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             kind = ModelErrorKind.TIMEOUT if isinstance(error, TimeoutError) else ModelErrorKind.CONNECTION
-            reason = f"the stream broke off: {error or type(error).__name__}"
+            reason = f"the stream broke off: {str(error) or type(error).__name__}"
             raise self._upstream.address.error(kind, reason, hint=STREAM_HINT) from error

@@ -74,10 +74,11 @@ async def test_openai_by_both_of_its_protocols(endpoint: str, *, streams: bool) 
     ):
         tools: Any = [{"type": "function", **function, "strict": False}]
         history: list[Any] = [{"role": "user", "content": QUESTION}]
+        answer: Any = None
         for _ in range(2):
             if streams:
                 async with client.responses.stream(model="m", input=history, tools=tools) as events:
-                    answer: Any = await events.get_final_response()
+                    answer = await events.get_final_response()
             else:
                 answer = await client.responses.create(model="m", input=history, tools=tools)
             history += [item.to_dict() for item in answer.output]
@@ -92,6 +93,7 @@ async def test_openai_by_both_of_its_protocols(endpoint: str, *, streams: bool) 
 async def test_openai_chat(*, streams: bool) -> None:
     tools: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     history: list[Any] = [{"role": "user", "content": QUESTION}]
+    answer: Any = None
     async with (
         model_server("responses", streams=streams) as (upstream, url),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
@@ -99,13 +101,13 @@ async def test_openai_chat(*, streams: bool) -> None:
         for _ in range(2):
             if streams:
                 async with client.chat.completions.stream(model="m", messages=history, tools=tools) as events:
-                    answer: Any = await events.get_final_completion()
+                    answer = await events.get_final_completion()
             else:
                 answer = await client.chat.completions.create(model="m", messages=history, tools=tools)
             message = answer.choices[0].message
             history.append(message.to_dict())
             history += [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in message.tool_calls or ()]
-        assert message.content == "It is 42."
+        assert answer.choices[0].message.content == "It is 42."
         assert results(upstream) == ["42"]
 
 
@@ -114,6 +116,7 @@ async def test_anthropic(*, streams: bool) -> None:
     anthropic = pytest.importorskip("anthropic")
     tools = [{"name": "add", "input_schema": {"type": "object", "properties": {}}}]
     history: list[Any] = [{"role": "user", "content": QUESTION}]
+    answer: Any = None
     async with (
         model_server("chat_completions", streams=streams) as (upstream, url),
         anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client,
@@ -138,7 +141,7 @@ async def test_anthropic(*, streams: bool) -> None:
 @pytest.mark.parametrize("by_responses", [False, True], ids=["chat", "responses"])
 async def test_langchain(endpoint: str, *, streams: bool, by_responses: bool) -> None:
     langchain = pytest.importorskip("langchain_openai", reason="install the extra clients, or run make clients")
-    from langchain_core.messages import HumanMessage, ToolMessage
+    messages = pytest.importorskip("langchain_core.messages")
 
     async with (
         model_server(endpoint if by_responses else "responses", streams=streams) as (upstream, url),
@@ -153,16 +156,17 @@ async def test_langchain(endpoint: str, *, streams: bool, by_responses: bool) ->
             http_async_client=http,
         )
         bound = client.bind_tools([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}])
-        history: list[Any] = [HumanMessage(QUESTION)]
+        history: list[Any] = [messages.HumanMessage(QUESTION)]
+        answer: Any = None
         for _ in range(2):
             if streams:
-                answer: Any = None
+                answer = None
                 async for chunk in bound.astream(history):
                     answer = chunk if answer is None else answer + chunk
             else:
                 answer = await bound.ainvoke(history)
             history.append(answer)
-            history += [ToolMessage("42", tool_call_id=call["id"]) for call in answer.tool_calls]
+            history += [messages.ToolMessage("42", tool_call_id=call["id"]) for call in answer.tool_calls]
         assert answer.text == "It is 42."
         assert results(upstream) == ["42"]
 
@@ -171,15 +175,15 @@ async def test_langchain(endpoint: str, *, streams: bool, by_responses: bool) ->
 @MODES
 async def test_pydantic_ai(endpoint: str, *, streams: bool) -> None:
     pydantic_ai = pytest.importorskip("pydantic_ai", reason="install the extra clients, or run make clients")
-    from pydantic_ai.models.openai import OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
+    models = pytest.importorskip("pydantic_ai.models.openai")
+    providers = pytest.importorskip("pydantic_ai.providers.openai")
 
     async with (
         model_server(endpoint, streams=streams) as (upstream, url),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
-        provider = OpenAIProvider(openai_client=client)
-        agent = pydantic_ai.Agent(OpenAIResponsesModel("m", provider=provider))
+        provider = providers.OpenAIProvider(openai_client=client)
+        agent = pydantic_ai.Agent(models.OpenAIResponsesModel("m", provider=provider))
 
         @agent.tool_plain  # type: ignore[untyped-decorator]
         def add(a: int, b: int) -> int:

@@ -129,7 +129,7 @@ async def test_the_clients_own_assembly_gives_the_same_response() -> None:
         async with openai_client(url) as client, client.responses.stream(model="any", input="hi") as sent:
             final = await sent.get_final_response()
 
-        assert [item["type"] for item in final.to_dict()["output"]] == ["reasoning", "message", "function_call"]  # type: ignore[index, union-attr]
+        assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
         assert final.output_text == "hi there"
         assert endpoint.bodies == [{"input": "hi", "model": "real-name", "stream": True}]
 

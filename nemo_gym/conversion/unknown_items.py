@@ -34,11 +34,14 @@ def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def release_items(items: Iterable[Any]) -> list[Any]:
     """The items as their endpoint made them; what an assistant said says that it is a message, which some insist on."""
-    return [_released(item) if isinstance(item, dict) else item for item in items]
+    return [
+        item if not isinstance(item, dict) or ("type" in item and KEPT_ITEM not in item) else _released(item)
+        for item in items
+    ]
 
 
 def _released(item: dict[str, Any]) -> Any:
-    if KEPT_ITEM in item and unknown_item(item) is not None:
+    if unknown_item(item) is not None:
         return item[KEPT_ITEM]
     if "type" not in item and item.get("role") == "assistant":
         return {**item, "type": "message"}

@@ -7,9 +7,10 @@ the model and what to do, but not the key.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
+import orjson
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import PrivateAttr
@@ -38,6 +39,10 @@ from responses_api_models.vllm_model.weights import WeightUpdate, pass_on
 
 # Servers written for NeMo Gym import the converter from here.
 __all__ = ["VLLMConverter", "VLLMModel", "VLLMModelConfig", "split_responses_input_output_items"]
+
+
+# What a prompt is made of.
+PROMPT: Final = ("messages", "tools", "chat_template_kwargs")
 
 
 class UnsupportedSettingsError(ConfigError, NotImplementedError):
@@ -122,6 +127,18 @@ class VLLMModel(SimpleResponsesAPIModel):
     def sampling_extras(self) -> Collection[str]:
         """Name the options of a chat that the Responses API does not have."""
         return () if self.config.is_responses_native else SAMPLING_EXTRAS
+
+    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """Count by the endpoint's ``/tokenize``, if it has one that knows chats."""
+        if self.config.is_responses_native:
+            return None
+        chat = self._calls.adapted(self._converter.request_to_chat(asked))
+        prompt = {name: chat[name] for name in PROMPT if name in chat}
+        answer = await self._calls.post("", "/tokenize", prompt)
+        if answer.status in (404, 405, 501):
+            return None
+        count = orjson.loads(good_content(answer)).get("count")
+        return count if isinstance(count, int) else None
 
     async def tokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn a prompt into tokens, if the endpoint can."""

@@ -106,7 +106,8 @@ def _blocks(content: str | Sequence[Mapping[str, Any]], history: MessageHistory)
     for part in content:
         if part.get("logprobs"):
             history.lost.append(LOGPROBS_SAID)
-        if not are_citations(part.get("annotations") or ()):
+        notes = part.get("annotations")
+        if notes and not are_citations(notes):
             history.lost.append(ANNOTATIONS)
     return [part_to_block(part) for part in content]
 

@@ -86,7 +86,7 @@ def lost_in_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """What blocks say besides their content, and the Responses API cannot."""
     for message in messages:
         for block in message["content"] if isinstance(message["content"], list) else ():
-            if block.get("cache_control"):
+            if "cache_control" in block:
                 yield CACHE_CONTROL
             if block.get("is_error"):
                 yield IS_ERROR
@@ -134,11 +134,11 @@ def _message_to_items(message: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 def _said(role: str, blocks: list[Mapping[str, Any]]) -> dict[str, Any]:
     parts = [block_to_part(block) for block in blocks]
     if role == "assistant":  # its own words go back without the bookkeeping of an output message
-        noted = [{"annotations": block["citations"]} if block.get("citations") else {} for block in blocks]
-        parts = [
-            part | {"type": "output_text"} | notes if "text" in part else part
-            for part, notes in zip(parts, noted, strict=True)
-        ]
+        for part, block in zip(parts, blocks, strict=True):
+            if "text" in part:
+                part["type"] = "output_text"
+                if block.get("citations"):
+                    part["annotations"] = block["citations"]
     return {"role": role, "content": parts, "type": "message"}
 
 

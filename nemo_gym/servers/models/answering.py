@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 
 # How a request is served, which no answer depends on; the interface's type of a request does not have them.
 SERVICE_KEYS: Final = frozenset({"prompt_cache_key", "safety_identifier"})
-REQUEST_KEYS: Final = frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | {"conversation"}
+REQUEST_KEYS: Final = (
+    frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
+)
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
 # What a conversion raises for a request that was passed on without a look at it.
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -55,7 +57,7 @@ class ForwardedParams(BaseModel):
     @model_validator(mode="after")
     def _only_known_keys(self) -> Self:
         extra = self.__pydantic_extra__ or {}
-        unknown = extra.keys() - REQUEST_KEYS - SAMPLING_EXTRAS
+        unknown = extra.keys() - REQUEST_KEYS
         if unknown:
             raise ValueError(f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
         if extra.get("stream"):  # routes that stream have taken it out

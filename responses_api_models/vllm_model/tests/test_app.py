@@ -457,6 +457,18 @@ async def test_the_tokenizer_of_the_endpoint_can_be_used() -> None:
         assert endpoint.bodies == [{"prompt": "hi", "model": "real-name"}, {"tokens": [1], "model": "real-name"}]
 
 
+async def test_input_tokens_are_counted_by_the_endpoint_that_can() -> None:
+    routes = {"/tokenize": [reply({"count": 7, "tokens": []}), reply({"error": "no"}, 404)]}
+    async with serving(routes=routes) as endpoint:
+        server = model(endpoint.url)
+        counted = await post(server, {"input": "hi"}, "/v1/responses/input_tokens")
+        unknown = await post(server, {"input": "hi"}, "/v1/responses/input_tokens")
+
+        assert counted.json() == {"object": "response.input_tokens", "input_tokens": 7}
+        assert unknown.status_code == 501
+        assert set(endpoint.bodies[0]) == {"messages", "model"}
+
+
 # ---- several endpoints ----------------------------------------------------------------------------------------------
 async def test_a_session_stays_with_its_endpoint_and_sessions_are_spread() -> None:
     async with serving(reply(completion())) as one, serving(reply(completion())) as other:

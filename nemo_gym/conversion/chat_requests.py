@@ -30,7 +30,7 @@ _SAME: Final = SAMPLING_EXTRAS | {
     *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"),
     *("prompt_cache_key", "safety_identifier"),
 }
-# Values that ask for nothing special, so nothing is lost without them.
+# Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "background": (False,),
     "prompt": ({},),
@@ -52,7 +52,7 @@ class ChatOptions(NamedTuple):
 
 
 def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False, custom_tools: bool = False) -> ChatOptions:
-    """Everything that a request sets, apart from its conversation; ``custom_tools`` if the endpoint knows those."""
+    """All options that a request sets; everything but its conversation. ``custom_tools``: the endpoint knows those."""
     options: dict[str, Any] = {}
     lost: list[str] = []
     for name, value in asked.items():
@@ -106,7 +106,7 @@ def _add_text(options: dict[str, Any], text: Mapping[str, Any]) -> list[str]:
 def _add_tools(
     options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool, custom_tools: bool
 ) -> list[str]:
-    """Add the tools and what is said about them; endpoints refuse the latter without the former."""
+    """Add the tools and the options about tools, which endpoints refuse if there are no tools."""
     tools = asked["tools"]
     dropped = _WRAPPING if keep_strict else _WRAPPING_AND_STRICT
     lost: list[str] = []

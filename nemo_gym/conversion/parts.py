@@ -14,7 +14,7 @@ SAMPLING_EXTRAS: Final = frozenset(
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "chat_template_kwargs"),
     }
 )
-# Which version of its weights a model server answered with; for trainers, never sent back to a model.
+# The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
 
 

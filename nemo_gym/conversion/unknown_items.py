@@ -33,16 +33,16 @@ def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def release_items(items: Iterable[Any]) -> list[Any]:
-    """The items as their endpoint made them; what an assistant said says that it is a message, which some insist on."""
+    """The items with wrapped ones unwrapped. An assistant's message without a type gets it; some endpoints insist."""
     return [
-        item if not isinstance(item, dict) or ("type" in item and KEPT_ITEM not in item) else _released(item)
+        item if not isinstance(item, dict) or ("type" in item and UNKNOWN_ITEM not in item) else _released(item)
         for item in items
     ]
 
 
 def _released(item: dict[str, Any]) -> Any:
     if unknown_item(item) is not None:
-        return item[KEPT_ITEM]
+        return item[UNKNOWN_ITEM]
     if "type" not in item and item.get("role") == "assistant":
         return {**item, "type": "message"}
     return item

@@ -241,7 +241,7 @@ def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
 
 
 async def read_to_end(response: "aiohttp.ClientResponse") -> None:
-    """Read the whole body, which the response keeps; stop where it gets too long."""
+    """Read the whole body into the response; refuse one that is too long."""
     limit = loop_client().settings.max_answer_bytes
     parts, size = [], 0
     try:

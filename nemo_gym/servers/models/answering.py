@@ -37,7 +37,7 @@ REQUEST_KEYS: Final = (
     frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
 )
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
-# What a conversion raises for a request that was passed on without a look at it.
+# What a conversion raises for a request that was passed on without validation.
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -45,9 +45,9 @@ Params = TypeVar("Params", bound=BaseModel)
 
 
 class ForwardedParams(BaseModel):
-    """A request that is passed on as it came, if its keys are known: the endpoint checks the rest.
+    """A request that is passed on unchanged. Only its keys are checked here; the endpoint checks the rest.
 
-    Known are those of the protocol, and options of sampling that inference servers have besides.
+    Besides the keys of the protocol it may have the sampling options that inference servers add.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -99,7 +99,7 @@ def valid_request(model: type[Params], asked: Mapping[str, Any]) -> Params:
 
 
 def refuse_malformed(asked: Mapping[str, Any]) -> None:
-    """Raise what validation says of a request that could not be converted; nothing if it finds no fault."""
+    """Raise the validation error of a request that could not be converted, if validation finds one."""
     valid_request(NeMoGymResponseCreateParamsNonStreaming, asked)
 
 

@@ -64,7 +64,7 @@ class Endpoint:
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 
     async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
-        """Send JSON that is encoded already; the answer may have any status."""
+        """Send JSON that is already encoded. The answer may have any status."""
         return await request(method, url, data=body, **self._options())
 
     def open(
@@ -80,7 +80,7 @@ class Endpoint:
             "retries": self._policy,
             "on_retry": self._count_retry,
             "door": self.door,
-            # The headers have keys in them that must not reach another host.
+            # The headers contain keys that must not reach another host.
             "same_origin": True,
             "_internal": self.internal,
         }

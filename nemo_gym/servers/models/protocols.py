@@ -109,14 +109,14 @@ def _converted(body: AnthropicMessagesRequest, losses: LossPolicy, extras: Colle
 
 
 def messages_answer(message: dict[str, Any], *, stream: bool = False) -> Response:
-    """A message as the client wants it: whole, or as events that were waiting for its end."""
+    """A message as the client asked for it: whole, or as a stream of events, sent once the message is complete."""
     if stream:
         return Response(event_bytes(message_events(message)), media_type=EVENT_STREAM)
     return Response(orjson.dumps(message), media_type="application/json")
 
 
 def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
-    """What a handler takes: always the body, and the request if it asks for one."""
+    """The arguments of a handler: always the body, and the request if the handler declares it."""
     return {
         name: request if parameter.annotation is Request or name == "request" else body
         for name, parameter in inspect.signature(handler).parameters.items()

@@ -14,7 +14,7 @@ LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_model
   test_documentation.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo train test check format lowest engines bench bench-all clean
+.PHONY: help demo train test clients check format lowest engines bench bench-all clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,6 +43,10 @@ train: $(TRAIN) ## train a real small model on its own rollouts and see the rewa
 
 test: $(DEV) ## run the tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+clients: $(DEV) ## run model servers with the clients of LangChain, pydantic-ai and openai-agents
+	$(PIP) -e '.[clients]'
+	$(BIN)/python -m pytest -q tests/servers/models/test_clients.py
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff format .

@@ -1,12 +1,13 @@
 """Front door: the base of every model server, which is an adapter to a model."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from fastapi import Body, FastAPI, Request, Response
 from pydantic import PrivateAttr, model_validator
 
+from nemo_gym.conversion.losses import LossPolicy, OnLoss
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -16,14 +17,25 @@ from nemo_gym.openai_utils import (
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
-from nemo_gym.servers.models.answering import answer_messages
+from nemo_gym.servers.models.answering import takes_forwarded
 from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
+from nemo_gym.servers.models.protocols import (
+    MESSAGES,
+    add_counting_routes,
+    add_error_handlers,
+    add_models_route,
+    answer_messages,
+)
+from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, RESPONSES, Relay, add_streaming_route
 
 __all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "SimpleResponsesAPIModel"]
 
 
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
     """Settings of a model server; subclass it to add fields."""
+
+    # What to do about parts of a request that the endpoint's protocol has no words for.
+    on_loss: OnLoss = "error"
 
 
 class BaseResponsesAPIModel(BaseServer):
@@ -38,23 +50,37 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     uses_cache: ClassVar[bool] = True
 
     _cached_calls: CachedCalls | None = PrivateAttr(default=None)
+    _losses: LossPolicy = PrivateAttr(default_factory=LossPolicy)
 
     @model_validator(mode="after")
     def _open_cache(self) -> Self:
         cache = open_cache(getattr(self.server_client, "global_config_dict", None)) if self.uses_cache else None
         if cache is not None:
             self._cached_calls = CachedCalls(cache, identity(type(self), self.config))
+        self._losses = LossPolicy(getattr(self.config, "on_loss", "error"))
         return self
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app with ``/v1/chat/completions``, ``/v1/responses`` and ``/v1/messages``."""
+        """Build the app: ``/v1/chat/completions``, ``/v1/responses``, ``/v1/messages``, models and counts of tokens."""
         app = FastAPI()
         self.setup_session_middleware(app)
         cached = self._cached_calls.wrap if self._cached_calls is not None else lambda handler: handler
-        app.post("/v1/chat/completions")(cached(self.chat_completions_handler()))
-        app.post("/v1/responses")(cached(self.responses_handler()))
-        app.post("/v1/messages")(self.messages)
+        # What is cached is the whole answer, so a stream of it is made here.
+        relays = self.stream_relays() if self._cached_calls is None else {}
+        for path, handler in (
+            (CHAT_COMPLETIONS, self.chat_completions_handler()),
+            (RESPONSES, self.responses_handler()),
+        ):
+            add_streaming_route(app, path, cached(handler), relays.get(path))
+        app.post(MESSAGES)(self.messages)
+        add_counting_routes(app, self.count_input_tokens, self._losses)
+        add_models_route(app, self.model_names())
+        add_error_handlers(app)
         return app
+
+    def stream_relays(self) -> Mapping[str, Relay]:
+        """By path: what passes the streams of an endpoint on. All other streams are made from whole answers."""
+        return {}
 
     def responses_handler(self) -> Callable[..., Any]:
         """The handler of ``/v1/responses``; a server can return a cheaper one than ``responses`` here."""
@@ -63,6 +89,19 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     def chat_completions_handler(self) -> Callable[..., Any]:
         """The handler of ``/v1/chat/completions``, which can be replaced in the same way."""
         return self.chat_completions
+
+    def sampling_extras(self) -> Collection[str]:
+        """Which options besides those of the Responses API reach the endpoint by ``responses_handler``."""
+        return ()
+
+    def model_names(self) -> list[str]:
+        """What ``/v1/models`` lists; requests may call the model anything."""
+        return [str(getattr(self.config, "model", None) or self.config.name)]
+
+    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """How many tokens a request of the Responses API would be read as; None if the endpoint can't tell."""
+        del asked  # for servers that can
+        return None
 
     @abstractmethod
     async def chat_completions(
@@ -75,7 +114,13 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         """Answer one Responses API request."""
 
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
-        """Answer one request of Anthropic's Messages API through ``responses``."""
-        cached = self._cached_calls
-        responses = self.responses if cached is None else cached.wrap_typed(self.responses, NeMoGymResponse)
-        return await answer_messages(responses, request, body)
+        """Answer one request of Anthropic's Messages API, by way of ``/v1/responses``."""
+        cheap, cached = self.responses_handler(), self._cached_calls
+        handler = cheap if takes_forwarded(cheap) else self.responses
+        return await answer_messages(
+            handler if cached is None else cached.wrap(handler),
+            request,
+            body,
+            losses=self._losses,
+            extras=self.sampling_extras(),
+        )

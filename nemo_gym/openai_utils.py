@@ -1,6 +1,7 @@
 """Front door: the types that travel between servers, and a client for endpoints that speak OpenAI's protocols."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -49,6 +50,7 @@ from nemo_gym.schemas.items import (
     TokenIDLogProbMixin,
 )
 from nemo_gym.schemas.responses import (
+    SPENT,
     NeMoGymFunctionToolParam,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -111,6 +113,7 @@ __all__ = [
     "NeMoGymSummary",
     "TokenIDLogProbMixin",
     "accumulate_response_usage",
+    "add_spent",
 ]
 
 # An item with only some of the required fields can't be trained on.
@@ -133,7 +136,26 @@ def accumulate_response_usage(
         name: _add_details(getattr(total, name, None), getattr(additional, name, None))
         for name in ("input_tokens_details", "output_tokens_details")
     }
-    return total.model_copy(update={**sums, **details}, deep=True)
+    # The details are summed, so nothing has to be said besides, unless somebody has.
+    has_spent = any(SPENT in (usage.model_extra or {}) for usage in (total, additional))
+    spent = add_spent(total.model_dump(), additional.model_dump()) if has_spent else {}
+    return total.model_copy(update={**sums, **details, **spent}, deep=True)
+
+
+def add_spent(total: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What was paid for in two usages, where that is not what they add up to anyway; to be put into their sum."""
+    both = [_spent(total), _spent(new)]
+    if not (SPENT in total or SPENT in new or any(one["cached_tokens"] for one in both)):
+        return {}
+    return {SPENT: {name: both[0][name] + both[1][name] for name in both[0]}}
+
+
+def _spent(usage: Mapping[str, Any]) -> dict[str, int]:
+    if usage.get(SPENT) is not None:
+        return dict(usage[SPENT])
+    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    counts = {"input_tokens": usage["input_tokens"], "output_tokens": usage["output_tokens"]}
+    return {**counts, "cached_tokens": cached}
 
 
 def _add_details(first: BaseModel | None, second: BaseModel | None) -> BaseModel | None:

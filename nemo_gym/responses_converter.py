@@ -4,7 +4,6 @@ The work is done in ``nemo_gym.conversion``, on dictionaries; this module assign
 offers typed versions for authors.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from nemo_gym.conversion.chat_answers import (
     with_version,
 )
 from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
+from nemo_gym.conversion.losses import LossPolicy, OnLoss, Way
 from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -41,8 +41,6 @@ __all__ = [
     "split_responses_input_output_items",
 ]
 
-logger = logging.getLogger(__name__)
-
 _ITEMS: Final[TypeAdapter[list[NeMoGymResponseOutputItem]]] = TypeAdapter(list[NeMoGymResponseOutputItem])
 
 
@@ -58,8 +56,16 @@ class ResponsesConverter(BaseModel):
     uses_reasoning_parser: bool = True
     past_reasoning: PastReasoning = "think"
     keep_strict: bool = False
+    # The endpoint knows tools whose input is any text.
+    custom_tools: bool = False
+    on_loss: OnLoss = "warn"
 
-    _reported: set[str] = PrivateAttr(default_factory=set)
+    _losses: LossPolicy = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Prepare what is remembered between requests."""
+        super().model_post_init(context)
+        self._losses = LossPolicy(self.on_loss)
 
     # Typed
 
@@ -102,9 +108,11 @@ class ResponsesConverter(BaseModel):
     # As on the wire
 
     def request_to_chat(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The same request for Chat Completions. What has no equivalent is logged once."""
-        options, lost = options_to_chat(asked, keep_strict=self.keep_strict)
-        state = ResponsesConverterState(self.return_token_id_information, self.past_reasoning)
+        """The same request for Chat Completions; what that can't express is logged or refused (``on_loss``)."""
+        options, lost = options_to_chat(asked, keep_strict=self.keep_strict, custom_tools=self.custom_tools)
+        state = ResponsesConverterState(
+            self.return_token_id_information, self.past_reasoning, custom_tools=self.custom_tools
+        )
         if asked.get("instructions") is not None:
             state.messages.append({"role": "system", "content": asked["instructions"]})
         question = asked["input"]
@@ -112,8 +120,8 @@ class ResponsesConverter(BaseModel):
             state.messages.append({"role": "user", "content": [{"type": "text", "text": question}]})
             question = ()
         messages = items_to_messages(question, state)
-        for name in lost + state.lost:
-            self._report(name)
+        if lost or state.lost or state.remarks:
+            self._losses.check(Way.TO_CHAT, [*lost, *state.lost, *sorted(state.remarks)])
         return {"messages": messages, **options}
 
     def message_to_items(self, message: Mapping[str, Any]) -> list[Item]:
@@ -141,11 +149,6 @@ class ResponsesConverter(BaseModel):
     @staticmethod
     def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
         return wrap_reasoning(texts)
-
-    def _report(self, name: str) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
-            logger.warning("Chat Completions has no equivalent for %s: it is not sent", name)
 
 
 def request_as_sent(params: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:

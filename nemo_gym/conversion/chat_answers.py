@@ -56,11 +56,34 @@ def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_rea
     calls = get("tool_calls") or _only_call(message, new_id)
     if text or refusal or not (thoughts or calls):
         items.append(_message(text, refusal, new_id))
+        if get("annotations") and text:
+            items[-1]["content"][0]["annotations"] = [_annotation(given) for given in get("annotations") or ()]
     items += map(_call, calls)
     return items
 
 
+def _annotation(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A citation without the object that a chat wraps its fields in."""
+    kind = given.get("type")
+    inner = given.get(kind) if isinstance(kind, str) else None
+    return {"type": kind, **inner} if isinstance(inner, Mapping) else dict(given)
+
+
+def _custom_call(call: Mapping[str, Any]) -> Item:
+    custom, name = call["custom"], call["id"]
+    return {
+        "call_id": name,
+        "input": custom["input"],
+        "name": custom["name"],
+        "type": "custom_tool_call",
+        "id": name,
+        "status": "completed",
+    }
+
+
 def _call(call: Mapping[str, Any]) -> Item:
+    if call.get("type") == "custom":
+        return _custom_call(call)
     function, name = call["function"], call["id"]
     return {
         "arguments": function["arguments"],

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from nemo_gym.conversion.chat_answers import LOGPROBS
+from nemo_gym.conversion.losses import ANNOTATIONS, ENCRYPTED, LOGPROBS_SAID, NAMESPACE, PHASE, SUMMARY
 from nemo_gym.conversion.parts import (
     REASONING_FIELDS,
+    SAMPLING_EXTRAS,
     TOKEN_FIELDS,
     UnsupportedContentError,
     parts_to_chat,
@@ -24,14 +26,19 @@ from nemo_gym.conversion.parts import (
 )
 from nemo_gym.conversion.unknown_items import unknown_item
 
-_SAME: Final = frozenset({"metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"})
+_SAME: Final = SAMPLING_EXTRAS | {
+    *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"),
+    *("prompt_cache_key", "safety_identifier"),
+}
 # Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "background": (False,),
     "prompt": ({},),
     "truncation": ("disabled",),
 }
-_UNKNOWN_TO_CHAT: Final = frozenset({"background", "max_tool_calls", "previous_response_id", "prompt", "truncation"})
+_UNKNOWN_TO_CHAT: Final = frozenset(
+    {"background", "conversation", "max_tool_calls", "previous_response_id", "prompt", "truncation"}
+)
 _WRAPPING: Final = ("type",)
 _WRAPPING_AND_STRICT: Final = ("type", "strict")
 _FORMAT_FIELDS: Final = ("name", "description", "schema", "strict")
@@ -44,8 +51,8 @@ class ChatOptions(NamedTuple):
     lost: list[str]
 
 
-def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False) -> ChatOptions:
-    """All options that a request sets; everything but its conversation."""
+def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False, custom_tools: bool = False) -> ChatOptions:
+    """All options that a request sets; everything but its conversation. ``custom_tools``: the endpoint knows those."""
     options: dict[str, Any] = {}
     lost: list[str] = []
     for name, value in asked.items():
@@ -54,7 +61,7 @@ def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False) -> C
         if name in _SAME:
             options[name] = value
         elif name == "tools":
-            lost += _add_tools(options, asked, keep_strict=keep_strict)
+            lost += _add_tools(options, asked, keep_strict=keep_strict, custom_tools=custom_tools)
         elif name in _CONVERTED:
             lost += _CONVERTED[name](options, value)
         elif name in _UNKNOWN_TO_CHAT and value not in _HARMLESS.get(name, ()):
@@ -96,35 +103,53 @@ def _add_text(options: dict[str, Any], text: Mapping[str, Any]) -> list[str]:
     return [f"text.{name}" for name, value in text.items() if name not in ("format", "verbosity") and value is not None]
 
 
-def _add_tools(options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool) -> list[str]:
+def _add_tools(
+    options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool, custom_tools: bool
+) -> list[str]:
     """Add the tools and the options about tools, which endpoints refuse if there are no tools."""
     tools = asked["tools"]
     dropped = _WRAPPING if keep_strict else _WRAPPING_AND_STRICT
-    functions = [
-        {"type": "function", "function": {name: value for name, value in tool.items() if name not in dropped}}
-        for tool in tools
-        if tool["type"] == "function"
-    ]
-    if functions:
-        options["tools"] = functions
-        if asked.get("tool_choice") is not None:
-            options["tool_choice"] = _tool_choice(asked["tool_choice"])
+    lost: list[str] = []
+    carried: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool["type"] == "function":
+            function = {name: value for name, value in tool.items() if name not in dropped}
+            carried.append({"type": "function", "function": function})
+        elif tool["type"] == "custom" and custom_tools:
+            carried.append({"type": "custom", "custom": _custom_tool(tool)})
+        else:
+            lost.append(f"tools.{tool['type']}")
+    choice = asked.get("tool_choice")
+    known = ("function", "allowed_tools", "custom") if custom_tools else ("function", "allowed_tools")
+    if choice is not None and not isinstance(choice, str) and choice.get("type") not in known:
+        lost.append(f"tool_choice.{choice.get('type')}")
+        choice = None
+    if carried:
+        options["tools"] = carried
+        if choice is not None:
+            options["tool_choice"] = _tool_choice(choice)
         if asked.get("parallel_tool_calls") is not None:
             options["parallel_tool_calls"] = asked["parallel_tool_calls"]
-    if len(functions) == len(tools):
-        return []
-    return [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
+    return lost
+
+
+def _custom_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    custom = {name: value for name, value in tool.items() if name != "type"}
+    wanted = custom.get("format")
+    if wanted and wanted.get("type") == "grammar":
+        grammar = {name: value for name, value in wanted.items() if name != "type"}
+        custom["format"] = {"type": "grammar", "grammar": grammar}
+    return custom
 
 
 def _tool_choice(choice: str | Mapping[str, Any]) -> Any:
     if isinstance(choice, str):
         return choice
-    if choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice["name"]}}
-    if choice.get("type") == "allowed_tools":
-        tools = [_tool_choice(tool) for tool in choice.get("tools", [])]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": tools}}
-    return dict(choice)
+    kind = choice["type"]
+    if kind in ("function", "custom"):
+        return {"type": kind, kind: {"name": choice["name"]}}
+    tools = [_tool_choice(tool) for tool in choice.get("tools", [])]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": tools}}
 
 
 _CONVERTED: Final[Mapping[str, Callable[[dict[str, Any], Any], list[str]]]] = {
@@ -153,8 +178,11 @@ class ResponsesConverterState:
     refusal_buffer: str | None = None
     tool_calls_buffer: list[dict[str, Any]] = field(default_factory=list)
     token_information: dict[str, Any] | None = None
-    # What has no equivalent in a chat.
+    # Whether the endpoint knows calls whose input is any text.
+    custom_tools: bool = False
+    # What could not be said in a chat, and remarks on what was said.
     lost: list[str] = field(default_factory=list)
+    remarks: set[str] = field(default_factory=set)
 
     def add_text(self, text: str) -> None:
         """Append to the assistant's text in this turn."""
@@ -172,8 +200,11 @@ class ResponsesConverterState:
             if wrapped is not None:
                 self.lost.append(f"items of type {wrapped.get('type')}")
             elif item.get("encrypted_content"):
-                self.lost.append("encrypted reasoning")
-        elif self.past_reasoning == "think":
+                self.lost.append(ENCRYPTED)
+            return
+        if item.get("content") and item.get("summary"):
+            self.remarks.add(SUMMARY)
+        if self.past_reasoning == "think":
             self.add_text(wrap_reasoning(texts))
         elif self.past_reasoning != "drop":
             self.reasoning_buffer += texts
@@ -207,7 +238,12 @@ def items_to_messages(items: Iterable[Mapping[str, Any]], state: ResponsesConver
         elif kind == "function_call":
             function = {"name": item["name"], "arguments": item["arguments"]}
             state.tool_calls_buffer.append({"id": item["call_id"], "type": "function", "function": function})
-        elif kind == "function_call_output":
+            if item.get("namespace"):
+                state.remarks.add(NAMESPACE)
+        elif kind == "custom_tool_call" and state.custom_tools:
+            custom = {"name": item["name"], "input": item["input"]}
+            state.tool_calls_buffer.append({"id": item["call_id"], "type": "custom", "custom": custom})
+        elif kind == "function_call_output" or (kind == "custom_tool_call_output" and state.custom_tools):
             state.flush_assistant()
             content = parts_to_chat(item["output"])
             state.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
@@ -226,7 +262,10 @@ def _add_message(item: Mapping[str, Any], state: ResponsesConverterState) -> Non
     if role != "assistant":
         state.flush_assistant()
         state.messages.append({"role": role, "content": parts_to_chat(content)})
-    elif isinstance(content, str):
+        return
+    if item.get("phase"):
+        state.remarks.add(PHASE)
+    if isinstance(content, str):
         state.add_text(content)
     else:
         for part in content:
@@ -237,6 +276,10 @@ def _add_part(part: Mapping[str, Any], state: ResponsesConverterState) -> None:
     kind = part["type"]
     if kind in ("output_text", "input_text"):
         state.add_text(part["text"])
+        if part.get("annotations"):
+            state.remarks.add(ANNOTATIONS)
+        if part.get("logprobs"):
+            state.remarks.add(LOGPROBS_SAID)
     elif kind == "refusal":
         state.add_refusal(part["refusal"])
     else:

@@ -7,9 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from nemo_gym.conversion.chat_answers import INCOMPLETE, LOGPROBS, Item
+from nemo_gym.conversion.losses import ANNOTATIONS, AUDIO_SAID, SPEAKERS
 from nemo_gym.conversion.parts import TOKEN_FIELDS, reasoning_texts
 
-_SAME: Final = ("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "parallel_tool_calls")
+_SAME: Final = (
+    *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "parallel_tool_calls"),
+    # No options of the Responses API, but of the protocols behind it.
+    *("prompt_cache_key", "safety_identifier", "stop", "top_k"),
+)
 _RENAMED: Final = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -21,6 +26,7 @@ _CARRIED: Final = frozenset(
 )
 # Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, Any]] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "modalities": ["text"]}
+_LOST_KEYS: Final = {"audio": AUDIO_SAID, "annotations": ANNOTATIONS, "name": SPEAKERS}
 _FINISH: Final = {reason: finish for finish, reason in INCOMPLETE.items()}
 
 
@@ -51,7 +57,13 @@ def chat_to_request(
         if "tool_choice" in given:
             asked["tool_choice"] = _tool_choice(given["tool_choice"])
     lost = [name for name in given if name not in _CARRIED and given[name] != _HARMLESS.get(name)]
-    return ResponsesRequest(asked, lost)
+    return ResponsesRequest(asked, lost + _lost_in_history(given["messages"]))
+
+
+def _lost_in_history(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What messages have besides their content; each kind once."""
+    lost = [name for key, name in _LOST_KEYS.items() if any(message.get(key) for message in messages)]
+    return list(dict.fromkeys(lost))
 
 
 def _text_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +116,9 @@ def _message(output: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     refusals = [part["refusal"] for part in parts if part["type"] == "refusal"]
     thoughts = [text for item in output if item["type"] == "reasoning" for text in reasoning_texts(item)]
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts else None}
+    notes = [_annotation(note) for part in parts for note in part.get("annotations") or ()]
+    if notes:
+        message["annotations"] = notes
     if refusals:
         message["refusal"] = "".join(refusals)
     if thoughts:
@@ -119,6 +134,13 @@ def _message(output: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if item.get("generation_token_ids") is not None:
             message |= {name: item[name] for name in TOKEN_FIELDS if item.get(name) is not None}
     return message
+
+
+def _annotation(note: Mapping[str, Any]) -> dict[str, Any]:
+    """A citation in the object that a chat wraps its fields in."""
+    if note.get("type") != "url_citation" or "url_citation" in note:
+        return dict(note)
+    return {"type": "url_citation", "url_citation": {name: note[name] for name in note if name != "type"}}
 
 
 def _logprobs(output: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

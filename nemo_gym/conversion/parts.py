@@ -10,6 +10,13 @@ TOKEN_FIELDS: Final = (
     *("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"),
     "generation_sampling",  # what the log-probabilities are, and how the tokens were sampled
 )
+# Options of sampling that inference servers have besides OpenAI's, and those that only one of its two protocols names.
+SAMPLING_EXTRAS: Final = frozenset(
+    {
+        *("top_k", "min_p", "top_a", "typical_p", "seed", "stop", "logit_bias", "min_tokens", "ignore_eos"),
+        *("frequency_penalty", "presence_penalty", "repetition_penalty", "chat_template_kwargs"),
+    }
+)
 # The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
 
@@ -105,10 +112,13 @@ def _extract_blocks(content: str) -> tuple[list[str], str]:
 
 
 def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
-    """The texts of a reasoning item; some endpoints put them into ``content`` and leave the summary empty."""
-    if item.get("summary"):
-        return [part["text"] for part in item["summary"]]
-    return [part["text"] for part in item.get("content") or () if isinstance(part, dict) and "text" in part]
+    """What a reasoning item says: its content, where the endpoint shows that, else the summary."""
+    content = item.get("content")
+    if content:
+        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
+        if texts:
+            return texts
+    return [part["text"] for part in item.get("summary") or ()]
 
 
 def separate_reasoning(message: Mapping[str, Any]) -> str:

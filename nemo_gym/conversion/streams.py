@@ -1,11 +1,12 @@
-"""Reads a stream of events as the whole answer that it adds up to. Pure.
+"""Streams of events, read as the whole answers they amount to, or one event after the other. Pure.
 
-Some endpoints only stream, or stream without being asked to. Nothing here waits: the stream has ended before it is
-read. A stream that ends before its answer is complete is an error.
+Some endpoints only stream, or stream although nobody asked. Such a stream has ended, one way or the other, before it is
+read; if it ends before its answer does, that is an error: half an answer is not an answer. A stream that is passed on
+is split into its events as the bytes come.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -54,6 +55,35 @@ def _error_among(events: list[dict[str, Any]]) -> bytes | None:
         if event.get("error") and not event.get("choices"):
             return orjson.dumps({"error": event["error"]})
     return None
+
+
+class SentEvent(NamedTuple):
+    """An event as its endpoint sent it, and what it says."""
+
+    raw: bytes
+    data: dict[str, Any]
+
+
+class EventSplitter:
+    """Splits the bytes of a stream, however they are cut, into events; comments and the closing mark are left out."""
+
+    def __init__(self, *, limit: int) -> None:
+        self._rest = b""
+        self._left = self._limit = limit
+
+    def feed(self, chunk: bytes) -> Iterator[SentEvent]:
+        """The events that are complete with these bytes."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise BrokenStreamError(f"a stream of more than {self._limit} bytes")
+        *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
+        for block in blocks:
+            for data in _events(block):
+                yield SentEvent(block.lstrip(b"\n") + b"\n\n", data)
+
+    def end(self) -> Iterator[SentEvent]:
+        """The event that the stream ends with, if nothing but the empty line after it is missing."""
+        yield from self.feed(b"\n\n")
 
 
 def _events(content: bytes) -> Iterator[dict[str, Any]]:
@@ -130,13 +160,14 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
 def _grow_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     """Extend the call with the same index. Endpoints that send a call as a whole may leave the index out."""
     index = part.get("index", len(calls))
+    kind, given = ("custom", "input") if part.get("custom") else ("function", "arguments")
     while len(calls) <= index:
-        calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
-    call, function = calls[index], part.get("function") or {}
+        calls.append({"type": kind, kind: {"name": "", given: ""}})
+    call, inner = calls[index], part.get(kind) or {}
     if part.get("id"):
         call["id"] = part["id"]
-    call["function"]["name"] += function.get("name") or ""
-    arguments = function.get("arguments")
-    if isinstance(arguments, dict):
-        arguments = orjson.dumps(arguments).decode()
-    call["function"]["arguments"] += arguments or ""
+    call[kind]["name"] += inner.get("name") or ""
+    added = inner.get(given)
+    if isinstance(added, dict):
+        added = orjson.dumps(added).decode()
+    call[kind][given] += added or ""

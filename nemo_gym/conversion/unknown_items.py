@@ -33,10 +33,19 @@ def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def release_items(items: Iterable[Any]) -> list[Any]:
-    """The items with wrapped ones unwrapped, as their endpoint made them."""
+    """The items with wrapped ones unwrapped. An assistant's message without a type gets it; some endpoints insist."""
     return [
-        wrapped if isinstance(item, dict) and (wrapped := unknown_item(item)) is not None else item for item in items
+        item if not isinstance(item, dict) or ("type" in item and UNKNOWN_ITEM not in item) else _released(item)
+        for item in items
     ]
+
+
+def _released(item: dict[str, Any]) -> Any:
+    if unknown_item(item) is not None:
+        return item[UNKNOWN_ITEM]
+    if "type" not in item and item.get("role") == "assistant":
+        return {**item, "type": "message"}
+    return item
 
 
 def release_encoded(request: bytes) -> bytes:

@@ -56,10 +56,17 @@ class _Cached(msgspec.Struct, gc=False):
     cached_tokens: _Count | None = 0
 
 
+class _Spent(msgspec.Struct, gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    cached_tokens: _Count
+
+
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: _Count
     output_tokens: _Count
     input_tokens_details: _Cached | None = None
+    spent: _Spent | None = None
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -108,6 +115,8 @@ def _usage(response: _Response | None) -> Usage | None:
     usage = response.usage if response is not None else None
     if usage is None:
         return None
+    if usage.spent is not None:
+        return Usage(usage.spent.input_tokens, usage.spent.output_tokens, usage.spent.cached_tokens)
     cached = usage.input_tokens_details
     return Usage(usage.input_tokens, usage.output_tokens, (cached.cached_tokens or 0) if cached else 0)
 

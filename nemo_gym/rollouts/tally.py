@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nemo_gym.errors import Exit
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
+from nemo_gym.schemas.responses import SPENT
 from nemo_gym.schemas.rows import Prices
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ def usage_in(record: Mapping[str, Any]) -> Usage | None:
     usage = response.get("usage") if isinstance(response, dict) else None
     if not isinstance(usage, dict):
         return None
+    spent = usage.get(SPENT)
+    if isinstance(spent, dict):
+        usage = {**spent, "input_tokens_details": spent}
     details = usage.get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
     counts: tuple[Any, ...] = (usage.get("input_tokens"), usage.get("output_tokens"), cached or 0)

@@ -215,6 +215,33 @@ class NeMoGymChatCompletionMessageToolCall(ChatPart):
     type: Literal["function"] = "function"
 
 
+class CustomToolInput(ChatPart):
+    """What a tool is given whose input is any text."""
+
+    input: str
+    name: str
+
+
+class CustomToolCall(ChatPart):
+    """The model asks for a tool whose input is any text."""
+
+    id: str
+    custom: CustomToolInput
+    type: Literal["custom"]
+
+
+def _call_kind(call: Any) -> str:
+    kind = call.get("type") if isinstance(call, dict) else getattr(call, "type", None)
+    return "custom" if kind == "custom" else "function"
+
+
+ToolCall: TypeAlias = Annotated[
+    Annotated[NeMoGymChatCompletionMessageToolCall, Tag("function")] | Annotated[CustomToolCall, Tag("custom")],
+    Discriminator(_call_kind),
+    SerializeAsAny(),
+]
+
+
 class NeMoGymChatCompletionMessage(ChatPart):
     """An answer of the model."""
 
@@ -224,7 +251,7 @@ class NeMoGymChatCompletionMessage(ChatPart):
     annotations: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
     function_call: NeMoGymFunction | None = None
-    tool_calls: list[NeMoGymChatCompletionMessageToolCall] | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class NeMoGymChatCompletionMessageForTraining(NeMoGymChatCompletionMessage, TokenIDLogProbMixin):

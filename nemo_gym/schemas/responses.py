@@ -4,7 +4,7 @@ The order of the fields is the order of the keys in every file and on the wire. 
 a misspelt option is an error and not silently ignored; a response keeps them, so that nothing an endpoint sent is lost.
 """
 
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, Tag, with_config
 from typing_extensions import TypedDict
@@ -101,6 +101,11 @@ class NeMoGymResponseOutputTokensDetails(ResponsePart):
     """What the output tokens were spent on."""
 
     reasoning_tokens: int
+
+
+# In a usage: the tokens that were paid for, where the other numbers do not tell (answers from a cache cost nothing, and
+# agents do not sum the details of several turns).
+SPENT: Final = "spent"
 
 
 class NeMoGymResponseUsage(ResponsePart):

@@ -97,8 +97,16 @@ def wants_marks(config: Any) -> bool:
         return True
     blocks = OmegaConf.to_container(config, resolve=False)
     assert isinstance(blocks, dict)
-    servers = (block.get("responses_api_models") for block in blocks.values() if isinstance(block, dict))
-    return any(ASKING in server for server in servers if isinstance(server, dict))
+    models = (block.get("responses_api_models") for block in blocks.values() if isinstance(block, dict))
+    return any(
+        ASKING in model or any(map(_has_replicas, model.values())) for model in models if isinstance(model, dict)
+    )
+
+
+def _has_replicas(settings: Any) -> bool:
+    """Whether a model server has several endpoints, of which each rollout is to stay with one."""
+    urls = settings.get("base_url") if isinstance(settings, dict) else None
+    return isinstance(urls, list) and len(urls) > 1
 
 
 def mark_rollout(task: int, rollout: int, attempt: int) -> None:

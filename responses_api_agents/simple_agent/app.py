@@ -21,7 +21,7 @@ from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body,
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.io.json import encode_json
 from nemo_gym.metrics.aggregate import forwards_metrics_to
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, add_spent
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
 
@@ -286,6 +286,7 @@ def add_usage(total: Json | None, new: Json | None) -> Json | None:
         "output_tokens": total["output_tokens"] + new["output_tokens"],
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": total["total_tokens"] + new["total_tokens"],
+        **add_spent(total, new),
     }
 
 

@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.anthropic.answers import message_to_response
 from nemo_gym.conversion.anthropic.calling import request_to_messages
+from nemo_gym.conversion.anthropic.serving import event_bytes, message_events
 from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.from_chat import chat_to_request, response_to_completion
+from nemo_gym.conversion.losses import Way
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
@@ -32,13 +34,13 @@ from nemo_gym.servers.models.answering import (
     MALFORMED,
     ForwardedChatParams,
     ForwardedParams,
-    answer_model_error,
-    messages_answer,
     refuse_malformed,
 )
 from nemo_gym.servers.models.endpoint import Upstream
-from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
 from nemo_gym.servers.models.gate import gates_of
+from nemo_gym.servers.models.protocols import messages_answer
+from nemo_gym.servers.models.streaming import MESSAGE_EVENTS, StreamRelay
 from responses_api_models.anthropic_model.upstream import AnthropicEndpoint, MessageReader
 
 CONVERTER: Final = ResponsesConverter(return_token_id_information=False)
@@ -97,15 +99,20 @@ class AnthropicModel(SimpleResponsesAPIModel):
         self._reader = MessageReader(address)
         self._path = endpoint.messages_path
 
-    def setup_webserver(self) -> FastAPI:
-        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
-        app = super().setup_webserver()
-        app.add_exception_handler(ModelCallError, answer_model_error)
-        return app
-
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         return self.relay_responses if type(self).responses is AnthropicModel.responses else self.responses
+
+    def model_names(self) -> list[str]:
+        """Name the endpoint's model."""
+        return [self.config.anthropic_model]
+
+    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """Have the endpoint count."""
+        body = self._converted(asked)
+        del body["max_tokens"]  # refused there
+        sent = encode_json({**body, "model": self.config.anthropic_model})
+        return self._reader.count(await self._upstream.post(f"{self._path}/count_tokens", sent))
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
         """Answer a Responses API request."""
@@ -121,34 +128,45 @@ class AnthropicModel(SimpleResponsesAPIModel):
         """Answer a Chat Completions request."""
         try:
             asked, lost = chat_to_request(body.model_dump(exclude_unset=True), CONVERTER.history_to_items)
+            self._losses.check(Way.FROM_CHAT, lost)
         except UnsupportedContentError as error:
             raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
-        self._reader.report(lost)
         return NeMoGymChatCompletion.model_validate(response_to_completion(await self._respond(asked)))
 
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:  # noqa: ARG002 - the route's
         """Answer a request of the endpoint's own protocol."""
-        asked = body.model_dump(exclude_unset=True, exclude={"stream"})
-        message = self._reader.message(await self._send({"max_tokens": self.config.max_tokens, **asked}))
-        return messages_answer(message.model_dump(exclude_unset=True), stream=bool(body.stream))
+        asked = {"max_tokens": self.config.max_tokens, **body.model_dump(exclude_unset=True, exclude={"stream"})}
+        if body.stream:
+            relay = StreamRelay(self._upstream, MESSAGE_EVENTS)
+            return await relay.answer(self._path, self._encode({**asked, "stream": True}), self._as_events)
+        message = self._reader.message(await self._send(asked))
+        return messages_answer(message.model_dump(exclude_unset=True))
+
+    def _as_events(self, content: bytes) -> bytes:
+        return event_bytes(message_events(self._reader.message(content).model_dump(exclude_unset=True)))
 
     async def _respond(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        message = self._reader.message(await self._send(self._converted(asked)))
+        return message_to_response(
+            message, asked, new_id=_new_id, created_at=float(int(time.time())), model=self.config.anthropic_model
+        )
+
+    def _converted(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         try:
             body, lost = request_to_messages(asked, max_tokens=self.config.max_tokens)
+            self._losses.check(Way.TO_MESSAGES, lost)
         except UnsupportedContentError as error:
             raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
         except MALFORMED:
             refuse_malformed(asked)
             raise
-        self._reader.report(lost)
-        message = self._reader.message(await self._send(body))
-        return message_to_response(
-            message, asked, new_id=_new_id, created_at=float(int(time.time())), model=self.config.anthropic_model
-        )
+        return body
 
     async def _send(self, body: Mapping[str, Any]) -> bytes:
-        asked = self.config.extra_body | dict(body) | {"model": self.config.anthropic_model}
-        return await self._upstream.post(self._path, encode_json(asked))
+        return await self._upstream.post(self._path, self._encode(body))
+
+    def _encode(self, body: Mapping[str, Any]) -> bytes:
+        return encode_json(self.config.extra_body | dict(body) | {"model": self.config.anthropic_model})
 
 
 def _new_id() -> str:

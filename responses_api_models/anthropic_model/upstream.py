@@ -1,6 +1,5 @@
 """An endpoint that speaks Anthropic's Messages API: its headers, its busy signal, and how its answers are read."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,8 +9,9 @@ from nemo_gym.conversion.anthropic.answers import message_of_stream, notes_on
 from nemo_gym.conversion.reading import error_body, explain
 from nemo_gym.conversion.streams import BrokenStreamError, is_stream, whole_answer
 from nemo_gym.schemas.messages import AnthropicMessage
-from nemo_gym.servers.models.answering import STREAM_HINT, AnswerReader
+from nemo_gym.servers.models.answering import AnswerReader
 from nemo_gym.servers.models.endpoint import RETRY_ERROR_CODES, Endpoint
+from nemo_gym.servers.models.failures import STREAM_HINT
 
 OVERLOADED: Final = 529
 BASE_URL_HINT: Final = "check that the base URL belongs to Anthropic's Messages API, like https://api.anthropic.com/v1"
@@ -55,8 +55,3 @@ class MessageReader(AnswerReader):
             raise self.address.unusable(error_body(content), reason, hint=BASE_URL_HINT) from error
         self.note(*notes_on(message))
         return message
-
-    def report(self, lost: Iterable[str]) -> None:
-        """Log once what cannot be sent."""
-        for name in lost:
-            self.warn_once(f"the Messages API has no equivalent for {name}: it is not sent")

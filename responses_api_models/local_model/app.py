@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field, PrivateAttr
 from tqdm import tqdm
 
@@ -30,7 +29,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.models.answering import ForwardedChatParams
-from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
 from nemo_gym.servers.models.policy import Policy, PolicyState
 from responses_api_models.local_model.completions import Outcome, chat_completion
 from responses_api_models.local_model.engine import (
@@ -93,7 +92,9 @@ class LocalModel(SimpleResponsesAPIModel):
             max_calls=config.max_parallel_tool_calls,
             carries_tokens=config.on_policy_correction,
         )
-        self._converter = ResponsesConverter(return_token_id_information=config.return_token_id_information)
+        self._converter = ResponsesConverter(
+            return_token_id_information=config.return_token_id_information, on_loss=config.on_loss
+        )
         name = Path(config.model_path).stem if config.model_path else Path(SMOLLM2.file_name).stem
         self._address = ModelAddress("this process", name)
         self._policy = Policy(config.weights_token) if config.weights_token else None
@@ -103,7 +104,6 @@ class LocalModel(SimpleResponsesAPIModel):
         require_xllamacpp()
         app = super().setup_webserver()
         app.router.lifespan_context = self._lifespan
-        app.add_exception_handler(ModelCallError, _answer_model_error)
         if self._policy is not None:
             self._policy.add_routes(app, self.update_weights)
         return app
@@ -219,11 +219,6 @@ def _add_logprobs(response: NeMoGymResponse, completion: NeMoGymChatCompletion) 
     ]
     if logprobs and texts:
         texts[0].logprobs = logprobs["content"]
-
-
-async def _answer_model_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ModelCallError)
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ Answers are checked once and forwarded. Whatever goes wrong upstream becomes one
 the model and what to do, but not the key.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal
 
 import orjson
-from fastapi import FastAPI, Response
+from fastapi import Response
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.conversion.answer_events import completion_stream, response_stream
 from nemo_gym.conversion.chat_requests import PastReasoning
-from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.conversion.plain_response import is_plain_response
 from nemo_gym.conversion.unknown_items import release_encoded
 from nemo_gym.io.json import encode_json
@@ -31,12 +32,20 @@ from nemo_gym.servers.models.answering import (
     AnswerReader,
     ForwardedChatParams,
     ForwardedParams,
-    answer_model_error,
     refuse_malformed,
+    valid_request,
 )
 from nemo_gym.servers.models.endpoint import Endpoint, Upstream
-from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
 from nemo_gym.servers.models.gate import gates_of
+from nemo_gym.servers.models.streaming import (
+    CHAT_CHUNKS,
+    CHAT_COMPLETIONS,
+    RESPONSE_EVENTS,
+    RESPONSES,
+    Relay,
+    StreamRelay,
+)
 
 WITHOUT_MODEL: Final = {"model"}
 
@@ -91,18 +100,68 @@ class OpenAIModel(SimpleResponsesAPIModel):
         self._upstream = Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
         self._reader = AnswerReader(address)
         self._converter = ResponsesConverter(
-            return_token_id_information=False, past_reasoning=config.past_reasoning, keep_strict=True
+            return_token_id_information=False,
+            past_reasoning=config.past_reasoning,
+            keep_strict=True,
+            custom_tools=True,
+            on_loss=config.on_loss,
         )
-
-    def setup_webserver(self) -> FastAPI:
-        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
-        app = super().setup_webserver()
-        app.add_exception_handler(ModelCallError, answer_model_error)
-        return app
 
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         return self.relay_responses if type(self).responses is OpenAIModel.responses else self.responses
+
+    def stream_relays(self) -> Mapping[str, Relay]:
+        """Pass on what the endpoint streams, unless a subclass answers otherwise, or the answer has to be converted."""
+        relays: dict[str, Relay] = {}
+        if type(self).chat_completions is OpenAIModel.chat_completions:
+            relays[CHAT_COMPLETIONS] = self._stream_chat
+        if type(self).responses is OpenAIModel.responses and self.config.endpoint == "responses":
+            relays[RESPONSES] = self._stream_responses
+        return relays
+
+    def sampling_extras(self) -> Collection[str]:
+        """Name the options of a chat that the Responses API does not have."""
+        return SAMPLING_EXTRAS if self.config.endpoint == "chat_completions" else ()
+
+    def model_names(self) -> list[str]:
+        """Name the endpoint's model."""
+        return [self.config.openai_model]
+
+    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """Have the endpoint count, if it has the Responses API."""
+        if self.config.endpoint == "chat_completions":
+            return None
+        sent = encode_json({**asked, "model": self.config.openai_model})
+        return self._reader.count(await self._upstream.post("/responses/input_tokens", sent))
+
+    async def _stream_responses(self, asked: dict[str, Any], options: Mapping[str, Any]) -> Response:
+        body = valid_request(ForwardedParams, asked).to_send()
+        sent = self.config.extra_body | body | {"model": self.config.openai_model, "stream": True}
+        if options:
+            sent["stream_options"] = options
+
+        def revise(event: dict[str, Any]) -> dict[str, Any]:
+            content = orjson.dumps(event["response"])
+            if is_plain_response(content):
+                return event
+            reading = self._reader.response(content, asked)
+            return event | {"response": reading.response.model_dump()} if reading.is_repaired else event
+
+        def make(content: bytes) -> bytes:
+            return response_stream(self._reader.response(content, asked).response.model_dump())
+
+        return await StreamRelay(self._upstream, RESPONSE_EVENTS, revise).answer("/responses", encode_json(sent), make)
+
+    async def _stream_chat(self, asked: dict[str, Any], options: Mapping[str, Any]) -> Response:
+        body = orjson.loads(self._encode(valid_request(ForwardedChatParams, asked)))
+        sent = body | {"stream": True} | ({"stream_options": options} if options else {})
+
+        def make(content: bytes) -> bytes:
+            completion = self._reader.completion(content).model_dump()
+            return completion_stream(completion, usage=bool(options.get("include_usage")))
+
+        return await StreamRelay(self._upstream, CHAT_CHUNKS).answer("/chat/completions", encode_json(sent), make)
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
         """Forward the endpoint's answer if it is a valid response, else one made from it."""

@@ -7,12 +7,12 @@
 Each rollout gets the answers that it got when they were recorded, in the same order, however many run at once.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
@@ -29,12 +29,15 @@ from nemo_gym.openai_utils import (
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
-from responses_api_models.replay_model.recording import Answer, Asked, Recorder, Recording
+from responses_api_models.replay_model.recording import Answer, Asked, DamagedRecordingError, Recorder, Recording
 from responses_api_models.replay_model.upstream import EndpointSettings, Forwarded, Source, source_of
+
+logger = logging.getLogger(__name__)
 
 RESPONSES: Final = "/v1/responses"
 CHAT: Final = "/v1/chat/completions"
 COMPARED: Final = 200  # how many requests are searched for the nearest
+DAMAGED_HINT: Final = "restore the file from a copy, or record what is missing (mode: lenient)"
 HINT: Final = "record it (mode: record or lenient), or make the run as it was recorded: same tasks, settings and agent"
 
 
@@ -56,6 +59,9 @@ class AnyRequest(BaseModel):
     """A request that is forwarded or looked up without being read; the upstream server checks it."""
 
     model_config = ConfigDict(extra="allow")
+
+    # A stream is made from the recorded answer, before the request comes here.
+    stream: Literal[False] | None = None
 
 
 class ReplayModel(SimpleResponsesAPIModel):
@@ -82,14 +88,10 @@ class ReplayModel(SimpleResponsesAPIModel):
                 self._recorder = Recorder(path)
             if self.config.mode != "record":
                 self._recording = Recording(path)
+                if self._recording.unreadable:
+                    logger.warning("recording %s: %s", path, DamagedRecordingError(self._recording.unreadable))
         except OSError as error:
             raise _unusable(path, error) from error
-
-    def setup_webserver(self) -> FastAPI:
-        """Build the app; a request that is not recorded is answered as a failed model call."""
-        app = super().setup_webserver()
-        app.add_exception_handler(ModelCallError, _answer_model_error)
-        return app
 
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: the recorded bytes."""
@@ -127,9 +129,13 @@ class ReplayModel(SimpleResponsesAPIModel):
         text, scope = canonical(body), current_scope()
         asked = Asked(key_of(path, text), path, text, scope)
         if self._recording is not None:
-            place = self._recording.find(asked.key, scope, self._asked.next(scope, asked.key))
-            if place is not None:
-                return Forwarded(self._recording.answer(place))
+            try:
+                place = self._recording.find(asked.key, scope, self._asked.next(scope, asked.key))
+                if place is not None:
+                    return Forwarded(self._recording.answer(place))
+            except DamagedRecordingError as error:
+                if self.config.mode == "replay":
+                    raise self._address.error(ModelErrorKind.REJECTED, str(error), hint=DAMAGED_HINT) from error
         if self._source is None or self._recorder is None:
             raise self._unknown(asked)
         forwarded = await self._source.ask(path, body, cookies)
@@ -181,11 +187,6 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
         f"recording: {path} can't be opened: {error.strerror or error}",
         hint="record one first, with mode: record" if missing else "choose another file, or correct its permissions",
     )
-
-
-async def _answer_model_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ModelCallError)
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 
 if __name__ == "__main__":

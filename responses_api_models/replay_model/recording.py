@@ -12,8 +12,9 @@ processes may record to one file.
 import base64
 import fcntl
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,20 @@ from responses_api_models.replay_model.matching import common_end
 REMEMBERED: Final = 4096  # how many attempts to remember the last request of
 WORTHWHILE: Final = 64  # characters in common
 
+SHOWN_LINES: Final = 5
+# How a line begins: whose answer a damaged one held can often still be read.
+BEGINNING: Final = re.compile(rb'\{"key":"([0-9a-f]+)","path":"[^"]*","scope":\[(-?\d+),(\d+),(\d+)\]')
+
 Scope = tuple[int, int, int]  # task, rollout, attempt
+
+
+class DamagedRecordingError(ValueError):
+    """What was asked for is, or may be, on a line that cannot be read."""
+
+    def __init__(self, lines: Sequence[int]) -> None:
+        shown = ", ".join(map(str, lines[:SHOWN_LINES])) + (", …" if len(lines) > SHOWN_LINES else "")
+        which = f"lines {shown} of it are" if len(lines) > 1 else f"line {shown} of it is"
+        super().__init__(f"{which} damaged")
 
 
 class Place(NamedTuple):
@@ -119,11 +133,15 @@ class Recording:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._places: dict[str, list[tuple[Scope | None, Place]]] = {}
         self._own: dict[tuple[str, int, int], list[tuple[int, Place]]] = {}
-        self.unreadable = 0
+        # The numbers of lines that cannot be read: all of them, those whose rollout is known, and the rest.
+        self.unreadable: list[int] = []
+        self._unreadable_of: dict[tuple[str, int, int], list[int]] = {}
+        self._nobodys: list[int] = []
+        self._damaged: dict[Place, int] = {}
         offset = 0
         with path.open("rb") as lines:
-            for line in lines:
-                self._add_line(line, Place(offset, len(line)))
+            for number, line in enumerate(lines, 1):
+                self._add_line(line, Place(offset, len(line)), number)
                 offset += len(line)
 
     def __len__(self) -> int:
@@ -144,11 +162,16 @@ class Recording:
 
         A recorded attempt gets the answer it got then. Otherwise the rollout's answers are used in the order in which
         they came. A rollout that was not recorded gets those of others, each rollout starting with a different one.
+        Raises ``DamagedRecordingError`` if its answer may be on a line that cannot be read.
         """
+        own = self._own.get((key, scope.task, scope.rollout)) if scope is not None else None
+        if scope is not None and not own:
+            unreadable = self._unreadable_of.get((key, scope.task, scope.rollout)) or self._nobodys
+            if unreadable:
+                raise DamagedRecordingError(unreadable)
         others = self._places.get(key)
         if not others:
             return None
-        own = self._own.get((key, scope.task, scope.rollout)) if scope is not None else None
         if scope is None or not own:
             return others[((scope.rollout if scope is not None else 0) + number) % len(others)][1]
         exact = [place for attempt, place in own if attempt == scope.attempt] or [place for _, place in own]
@@ -156,19 +179,23 @@ class Recording:
 
     def answer(self, place: Place) -> Answer:
         """Read the answer on a line."""
+        if place in self._damaged:
+            raise DamagedRecordingError([self._damaged[place]])
         line = self._line(place)
         body = line["answer"].encode() if "answer" in line else base64.b64decode(line["answer_base64"])
         return Answer(line["status"], body, line.get("headers", {}))
 
     def text(self, place: Place) -> str | None:
         """Read the canonical text of the request on a line; None if a line that it builds on is missing."""
+        if place in self._damaged:
+            return None
         line, pieces = self._line(place), list[dict[str, Any]]()
         while line.get("base") is not None:
             pieces.append(line)
-            bases = self._places.get(line["base"])
+            bases = [base for _, base in self._places.get(line["base"], ()) if base not in self._damaged]
             if not bases or len(pieces) > REMEMBERED:
                 return None
-            line = self._line(bases[0][1])
+            line = self._line(bases[0])
         text: str = line["request"]
         for piece in reversed(pieces):
             text = text[: piece["head"]] + piece["request"] + text[len(text) - piece["tail"] :]
@@ -189,14 +216,28 @@ class Recording:
         """Close the file."""
         os.close(self._descriptor)
 
-    def _add_line(self, text: bytes, place: Place) -> None:
+    def _add_line(self, text: bytes, place: Place, number: int) -> None:
         try:
             line = orjson.loads(text)
             key, scope, _ = line["key"], line["scope"], line["status"]
         except (ValueError, KeyError, TypeError):
-            self.unreadable += bool(text.strip())
+            if text.strip():
+                self._add_unreadable(text, place, number)
             return
         self.add(key, (scope[0], scope[1], scope[2]) if scope else None, place)
+
+    def _add_unreadable(self, text: bytes, place: Place, number: int) -> None:
+        """Note whose line cannot be read. One that a crash cut short was never answered, so it holds no place."""
+        self.unreadable.append(number)
+        found = BEGINNING.match(text)
+        if found is None:
+            self._nobodys.append(number)
+            return
+        key, scope = found[1].decode(), (int(found[2]), int(found[3]), int(found[4]))
+        self._unreadable_of.setdefault((key, *scope[:2]), []).append(number)
+        if text.rstrip().endswith(b"}"):
+            self._damaged[place] = number
+            self.add(key, scope, place)
 
     def _line(self, place: Place) -> dict[str, Any]:
         line: dict[str, Any] = orjson.loads(os.pread(self._descriptor, place.length, place.offset))

@@ -7,14 +7,16 @@ the model and what to do, but not the key.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
+import orjson
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymAsyncOpenAI,
@@ -23,8 +25,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_responses_input_output_items
-from nemo_gym.servers.models.answering import ForwardedChatParams, answer_model_error
-from nemo_gym.servers.models.failures import ModelCallError
+from nemo_gym.servers.models.answering import ForwardedChatParams
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.policy import PolicyState
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls
@@ -39,6 +40,10 @@ from responses_api_models.vllm_model.weights import WeightUpdate, pass_on
 
 # Servers written for NeMo Gym import the converter from here.
 __all__ = ["VLLMConverter", "VLLMModel", "VLLMModelConfig", "split_responses_input_output_items"]
+
+
+# What a prompt is made of.
+PROMPT: Final = ("messages", "tools", "chat_template_kwargs")
 
 
 class UnsupportedSettingsError(ConfigError, NotImplementedError):
@@ -89,9 +94,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         return self._calls.adapted(body_dict)
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app. A failed model call is answered as such, rather than as a fault of this server."""
+        """Build the app, with what inference servers offer besides OpenAI's protocols."""
         app = super().setup_webserver()
-        app.add_exception_handler(ModelCallError, answer_model_error)
         app.post("/tokenize")(self.tokenize)
         app.post("/detokenize")(self.detokenize)
         app.get("/health")(self.health)
@@ -110,25 +114,41 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """Answer a Responses API request."""
-        return NeMoGymResponse.model_validate(
-            await self._calls.respond(self._calls.session(request), request_as_sent(body), request=request)
-        )
+        asked = request_as_sent(body)
+        session = self._calls.session(request, asked)
+        return NeMoGymResponse.model_validate(await self._calls.respond(session, asked, request=request))
 
     async def chat_completions(  # type: ignore[override]  # FastAPI passes what a handler names
         self, request: Request, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request; options that the protocol does not know reach the endpoint."""
         chat = body.model_dump(exclude_unset=True)
-        return await self._calls.complete(self._calls.session(request), chat, request=request)
+        return await self._calls.complete(self._calls.session(request, chat), chat, request=request)
+
+    def sampling_extras(self) -> Collection[str]:
+        """Name the options of a chat that the Responses API does not have."""
+        return () if self.config.is_responses_native else SAMPLING_EXTRAS
+
+    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """Count by the endpoint's ``/tokenize``, if it has one that knows chats."""
+        if self.config.is_responses_native:
+            return None
+        chat = self._calls.adapted(self._converter.request_to_chat(asked))
+        prompt = {name: chat[name] for name in PROMPT if name in chat}
+        answer = await self._calls.post("", "/tokenize", prompt)
+        if answer.status in (404, 405, 501):
+            return None
+        count = orjson.loads(good_content(answer)).get("count")
+        return count if isinstance(count, int) else None
 
     async def tokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn a prompt into tokens, if the endpoint can."""
-        answer = await self._calls.post(self._calls.session(request), "/tokenize", body)
+        answer = await self._calls.post(self._calls.session(request, body), "/tokenize", body)
         return Response(good_content(answer), media_type="application/json")
 
     async def detokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn tokens into text, if the endpoint can."""
-        answer = await self._calls.post(self._calls.session(request), "/detokenize", body)
+        answer = await self._calls.post(self._calls.session(request, body), "/detokenize", body)
         return Response(good_content(answer), media_type="application/json")
 
     async def update_weights(self, body: WeightUpdate) -> PolicyState:

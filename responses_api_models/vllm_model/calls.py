@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from nemo_gym.servers.models.answering import MALFORMED, ForwardedParams, refuse
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.models.policy import Policy
+from nemo_gym.servers.rollout_scope import current_rollout_id, current_scope
 from responses_api_models.vllm_model.replicas import Answered, good_content, is_overflow
 from responses_api_models.vllm_model.request_metadata import (
     MetadataError,
@@ -56,9 +58,17 @@ class ModelCalls:
             asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
         )
 
-    def session(self, request: Request) -> str:
-        """Identify the caller; with one endpoint that does not matter."""
-        return str(request.session[SESSION_ID_KEY]) if len(self.replicas.all) > 1 else ""
+    def session(self, request: Request, asked: Mapping[str, Any]) -> str:
+        """Identify the rollout, or else the conversation of a caller; with one endpoint that does not matter."""
+        if len(self.replicas.all) == 1:
+            return ""
+        scope, rollout = current_scope(), current_rollout_id()
+        if scope is not None or rollout is not None:
+            return scope.run if scope is not None else str(rollout)
+        # A client may use one cookie for any number of conversations, which need not share an endpoint.
+        said = asked.get("input", asked.get("messages"))
+        beginning = encode_json([asked.get("instructions"), said[:2] if isinstance(said, list) else said])
+        return f"{request.session[SESSION_ID_KEY]}.{blake2b(beginning, digest_size=8).hexdigest()}"
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
         """Answer a Responses API request; for a model of one endpoint."""
@@ -186,7 +196,8 @@ class SessionCalls:
 
     async def relay_responses(self, request: Request, body: ForwardedParams = Body()) -> Response:
         """Answer a Responses API request."""
-        answer = await self._calls.respond(self._calls.session(request), body.asked(), request=request)
+        asked = body.asked()
+        answer = await self._calls.respond(self._calls.session(request, asked), asked, request=request)
         return Response(encode_json(answer), media_type="application/json")
 
 

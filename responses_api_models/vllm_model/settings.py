@@ -119,4 +119,5 @@ def make_converter(config: VLLMModelConfig) -> ResponsesConverter:
         return_token_id_information=config.return_token_id_information,
         uses_reasoning_parser=config.uses_reasoning_parser,
         past_reasoning="separate" if parsed else "think",
+        on_loss=config.on_loss,
     )

@@ -155,7 +155,8 @@ def test_what_the_responses_api_cannot_express_is_listed() -> None:
     asked, lost = messages_to_request(body)
 
     assert lost == ["stop_sequences", "top_k", "tools.web_search_20250305"]
-    assert asked == {"input": []}
+    assert asked == {"input": [], "user": "u"}
+    assert messages_to_request(body, extras={"stop"}).asked["stop"] == ["x"]
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "any"])

@@ -10,6 +10,7 @@ from nemo_gym import responses_converter
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
+    NeMoGymChatCompletionMessage,
     NeMoGymChoice,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCallForTraining,
@@ -221,13 +222,37 @@ def test_strict_is_kept_on_demand() -> None:
                 "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
             },
         ),
-        ({"type": "custom", "name": "c"}, {"type": "custom", "name": "c"}),
+        ({"type": "custom", "name": "c"}, {"type": "custom", "custom": {"name": "c"}}),
     ],
 )
 def test_the_choice_of_tools_is_carried_over(given: Any, expected: Any) -> None:
-    tools = [{"type": "function", "name": "f"}]
+    asked = {"input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": given}
 
-    assert to_chat({"input": "hi", "tools": tools, "tool_choice": given})["tool_choice"] == expected
+    assert converter(custom_tools=True).request_to_chat(asked)["tool_choice"] == expected
+
+
+def test_custom_tools_and_their_calls_go_to_a_chat_that_knows_them_and_come_back() -> None:
+    grammar = {"syntax": "lark", "definition": "start: /x/"}
+    tool = {"type": "custom", "name": "c", "format": {"type": "grammar", **grammar}}
+    call = {"type": "custom_tool_call", "call_id": "1", "id": "1", "name": "c", "input": "x", "status": "completed"}
+    output = {"type": "custom_tool_call_output", "call_id": "1", "output": "y"}
+    there = converter(custom_tools=True)
+
+    chat = there.request_to_chat({"input": [call, output], "tools": [tool]})
+
+    assert chat["tools"][0]["custom"]["format"] == {"type": "grammar", "grammar": grammar}
+    assert chat["messages"][1] == {"role": "tool", "tool_call_id": "1", "content": "y"}
+    message = NeMoGymChatCompletionMessage.model_validate(chat["messages"][0])
+    assert there.message_to_items(message.model_dump()) == [call]
+
+
+def test_citations_of_a_chat_are_annotations() -> None:
+    cited = {"url": "https://a", "title": "A", "start_index": 0, "end_index": 2}
+    said = {"role": "assistant", "content": "hi", "annotations": [{"type": "url_citation", "url_citation": cited}]}
+
+    (item,) = converter().message_to_items(said)
+
+    assert item["content"][0]["annotations"] == [{"type": "url_citation", **cited}]
 
 
 def test_without_tools_nothing_is_said_about_tools() -> None:
@@ -257,7 +282,7 @@ def test_what_a_chat_cannot_express_is_logged_once(caplog: pytest.LogCaptureFixt
         for _ in range(3):
             once.responses_to_chat_completion_create_params(params)
 
-    reported = sorted(record.args[0] for record in caplog.records if isinstance(record.args, tuple))
+    reported = sorted(record.args[1] for record in caplog.records if isinstance(record.args, tuple))
     assert reported == [
         "encrypted reasoning",
         "include",

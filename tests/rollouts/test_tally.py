@@ -153,3 +153,10 @@ def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(p
     finished = summary(Tally(completed=2), planned=2).text()
     assert finished.splitlines()[0] == "2 of 2 rollouts completed"
     assert "resume" not in finished
+
+
+def test_what_was_not_paid_for_is_not_spent() -> None:
+    spent = {"input_tokens": 10, "output_tokens": 1, "cached_tokens": 4}
+    usage = {"input_tokens": 30, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 0}, "spent": spent}
+
+    assert usage_in({"response": {"usage": usage}}) == Usage(10, 1, 4)

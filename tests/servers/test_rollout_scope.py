@@ -120,6 +120,8 @@ def test_old_attempts_are_forgotten() -> None:
         ({"cache": "folder"}, True),
         ({"m": {"responses_api_models": {"replay_model": {}}}, "x": "${nowhere}"}, True),
         ({"m": {"responses_api_models": {"openai_model": {}}}, "n": 1}, False),
+        ({"m": {"responses_api_models": {"vllm_model": {"base_url": ["a", "b"]}}}}, True),
+        ({"m": {"responses_api_models": {"vllm_model": {"base_url": ["a"]}}}}, False),
     ],
 )
 def test_marks_are_made_only_for_those_who_ask(config: dict[str, Any], wanted: bool) -> None:

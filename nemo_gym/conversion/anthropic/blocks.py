@@ -1,6 +1,6 @@
 """Converts blocks of Anthropic's Messages API to parts of the Responses API, and back. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -9,6 +9,16 @@ from nemo_gym.conversion.parts import UnsupportedContentError
 
 # The key for arguments that are not a JSON object: a block has no other place for what the model really wrote.
 INVALID_ARGUMENTS: Final = "_invalid_arguments"
+
+
+_CITATIONS: Final = frozenset(
+    {"char_location", "content_block_location", "page_location", "search_result_location", "web_search_result_location"}
+)
+
+
+def are_citations(annotations: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether annotations came from this protocol, and can go back."""
+    return all(note.get("type") in _CITATIONS for note in annotations)
 
 
 def block_to_part(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +61,9 @@ def part_to_block(part: Mapping[str, Any]) -> dict[str, Any]:
     """A part of a message as a block of input."""
     kind = part["type"]
     if kind in ("input_text", "output_text"):
-        return {"type": "text", "text": part["text"]}
+        block = {"type": "text", "text": part["text"]}
+        notes = part.get("annotations")
+        return block | {"citations": list(notes)} if notes and are_citations(notes) else block
     if kind == "refusal":
         return {"type": "text", "text": part["refusal"]}
     if kind == "input_image":

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.anthropic.blocks import arguments_to_input, part_to_block
+from nemo_gym.conversion.anthropic.blocks import are_citations, arguments_to_input, part_to_block
 from nemo_gym.conversion.anthropic.serving import REDACTED
+from nemo_gym.conversion.chat_answers import LOGPROBS
+from nemo_gym.conversion.losses import ANNOTATIONS, LATE_INSTRUCTIONS, LOGPROBS_SAID, NAMESPACE, PHASE, UNSIGNED
 from nemo_gym.conversion.parts import reasoning_texts
 from nemo_gym.conversion.unknown_items import unknown_item
 
@@ -68,34 +70,45 @@ def history_to_messages(items: str | Sequence[Mapping[str, Any]]) -> MessageHist
             case "message":
                 _add_message(item, history)
             case "function_call":
+                if item.get("namespace"):
+                    history.lost.append(NAMESPACE)
                 given = arguments_to_input(item["arguments"])
                 name = history.name_call(item["call_id"])
                 history.add("assistant", [{"type": "tool_use", "id": name, "name": item["name"], "input": given}])
             case "function_call_output":
-                content = _blocks(item["output"])
+                content = _blocks(item["output"], history)
                 name = history.name_result(item["call_id"])
                 history.add("user", [{"type": "tool_result", "tool_use_id": name, "content": content}])
             case "reasoning":
                 history.add("assistant", _thoughts(item, history))
             case other:
                 history.lost.append(f"items of type {other}")
+    history.lost = list(dict.fromkeys(history.lost))
     return history
 
 
 def _add_message(item: Mapping[str, Any], history: MessageHistory) -> None:
-    role, blocks = item["role"], _blocks(item["content"])
+    role, blocks = item["role"], _blocks(item["content"], history)
     if role in _INSTRUCTING:
         if not history.messages and all(block["type"] == "text" for block in blocks):
             history.system.append("".join(block["text"] for block in blocks))
             return
-        history.lost.append("the role of instructions after the first message")
+        history.lost.append(LATE_INSTRUCTIONS)
         role = "user"
+    if item.get("phase"):
+        history.lost.append(PHASE)
     history.add(role, blocks)
 
 
-def _blocks(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _blocks(content: str | Sequence[Mapping[str, Any]], history: MessageHistory) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
+    for part in content:
+        if part.get("logprobs"):
+            history.lost.append(LOGPROBS_SAID)
+        notes = part.get("annotations")
+        if notes and not are_citations(notes):
+            history.lost.append(ANNOTATIONS)
     return [part_to_block(part) for part in content]
 
 
@@ -107,23 +120,26 @@ def _thoughts(item: Mapping[str, Any], history: MessageHistory) -> list[dict[str
     proof = item.get("encrypted_content")
     if not proof:
         if reasoning_texts(item):
-            history.lost.append("reasoning without a signature")
+            history.lost.append(UNSIGNED)
         return []
     if str(item.get("id")).startswith(REDACTED):
         return [{"type": "redacted_thinking", "data": proof}]
     return [{"type": "thinking", "thinking": "\n".join(reasoning_texts(item)), "signature": proof}]
 
 
-_SAME: Final = ("temperature", "top_p")
-_UNKNOWN: Final[Sequence[str]] = (
-    "background",
-    "include",
-    "max_tool_calls",
-    "previous_response_id",
-    "prompt",
-    "service_tier",
-    "top_logprobs",
-    "truncation",
+_SAME: Final = ("temperature", "top_p", "top_k")
+_CARRIED: Final = frozenset(
+    {
+        *_SAME,
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "model",
+        "parallel_tool_calls",
+        "reasoning",
+        "safety_identifier",
+    }
+    | {"stop", "stream", "text", "tool_choice", "tools", "user"}
 )
 # Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -131,7 +147,13 @@ _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     # Endpoints of this protocol always return encrypted reasoning.
     "include": ([], ["reasoning.encrypted_content"]),
     "prompt": ({},),
+    "chat_template_kwargs": ({},),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "metadata": ({},),
+    "presence_penalty": (0,),
     "service_tier": ("auto", "default"),
+    "store": (False,),
     "truncation": ("disabled",),
 }
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
@@ -154,13 +176,23 @@ def request_to_messages(asked: Mapping[str, Any], *, max_tokens: int) -> Message
     system = [*([given["instructions"]] if given.get("instructions") else []), *history.system]
     if system:
         body["system"] = "\n\n".join(system)
-    if given.get("user"):
-        body["metadata"] = {"user_id": given["user"]}
-    lost = [name for name in _UNKNOWN if name in given and given[name] not in _HARMLESS.get(name, ())]
-    lost += history.lost
+    user = given.get("user") or given.get("safety_identifier")
+    if user:
+        body["metadata"] = {"user_id": user}
+    if given.get("stop"):
+        body["stop_sequences"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
+    unknown = [_named(name, given[name]) for name in given if name not in _CARRIED]
+    lost = [name for name in unknown if name] + history.lost
     lost += _add_output_config(body, given.get("reasoning", {}), given.get("text", {}))
     lost += _add_tools(body, given)
     return MessagesRequest(body, lost)
+
+
+def _named(name: str, value: Any) -> str | None:
+    """The name of an option that is lost; None if it asks for nothing special."""
+    if value in _HARMLESS.get(name, ()):
+        return None
+    return f"include.{LOGPROBS}" if name == "include" and LOGPROBS in value else name
 
 
 def _add_output_config(body: dict[str, Any], reasoning: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
@@ -171,6 +203,7 @@ def _add_output_config(body: dict[str, Any], reasoning: Mapping[str, Any], text:
         config["effort"] = _EFFORTS[effort]
     elif effort not in (None, "none"):
         lost.append("reasoning.effort")
+    lost += [f"reasoning.{name}" for name, value in reasoning.items() if name != "effort" and value is not None]
     wanted = text.get("format") or {"type": "text"}
     if wanted["type"] == "json_schema":
         config["format"] = {"type": "json_schema", "schema": wanted["schema"]}
@@ -185,15 +218,24 @@ def _add_output_config(body: dict[str, Any], reasoning: Mapping[str, Any], text:
 
 def _add_tools(body: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
     tools = given.get("tools", [])
+    wanted = given.get("tool_choice", "auto")
     functions = [tool for tool in tools if tool["type"] == "function"]
+    lost = [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
+    if not isinstance(wanted, str):
+        if wanted.get("type") not in ("function", "allowed_tools"):
+            lost.append(f"tool_choice.{wanted.get('type')}")
+        elif wanted["type"] == "allowed_tools":
+            # Offering the others as well would say that the model may call them.
+            allowed = [tool.get("name") for tool in wanted.get("tools", [])]
+            functions = [tool for tool in functions if tool["name"] in allowed]
     if functions:
         body["tools"] = [_tool(tool) for tool in functions]
-        choice = _tool_choice(given.get("tool_choice", "auto"))
+        choice = _tool_choice(wanted)
         if given.get("parallel_tool_calls") is False and choice["type"] != "none":
             choice["disable_parallel_tool_use"] = True
         if choice != {"type": "auto"}:
             body["tool_choice"] = choice
-    return [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
+    return lost
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

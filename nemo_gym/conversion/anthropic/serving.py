@@ -4,44 +4,97 @@ Converts the request to the Responses API, and the response to a message, whole 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from nemo_gym.conversion.anthropic.blocks import arguments_to_input, block_to_part, input_to_arguments
+from nemo_gym.conversion.answer_events import encode_event
+from nemo_gym.conversion.anthropic.blocks import (
+    arguments_to_input,
+    block_to_part,
+    input_to_arguments,
+    part_to_block,
+)
+from nemo_gym.conversion.losses import CACHE_CONTROL, DOCUMENT_CITATIONS, DOCUMENT_CONTEXT, IS_ERROR
 from nemo_gym.conversion.parts import reasoning_texts
 
-# Options that affect the answer and have no equivalent in the Responses API.
-_LOST: Final = ("stop_sequences", "top_k", "thinking", "mcp_servers", "container")
+# Options that only Chat Completions has besides, and their names there.
+_EXTRAS: Final = {"stop_sequences": "stop", "top_k": "top_k"}
 _SAME: Final = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "any": "required"}
 REDACTED: Final = "rs_redacted_"
 
 
+_KNOWN: Final = frozenset(
+    {*_SAME, *_EXTRAS, "messages", "system", "tools", "tool_choice", "stream", "thinking", "metadata", "output_config"}
+)
+
+
 class ConvertedRequest(NamedTuple):
-    """A request of the Responses API, and the names of the options that have no equivalent there."""
+    """A request of the Responses API, and the names of what got lost."""
 
     asked: dict[str, Any]
     lost: list[str]
 
 
-def messages_to_request(body: Mapping[str, Any]) -> ConvertedRequest:
-    """The same request for the Responses API; keys without a value count as missing."""
+def messages_to_request(body: Mapping[str, Any], *, extras: Container[str] = ()) -> ConvertedRequest:
+    """The same request for the Responses API; keys without a value count as left out.
+
+    ``extras`` names options besides those of the Responses API that can be carried all the same.
+    """
     items = [item for message in body["messages"] for item in _message_to_items(message)]
     asked: dict[str, Any] = {"input": items}
     asked |= {other: body[name] for name, other in _SAME.items() if body.get(name) is not None}
     system = body.get("system")
     if system:
         asked["instructions"] = system if isinstance(system, str) else "\n".join(block["text"] for block in system)
-    lost = [name for name in _LOST if body.get(name)]
+    lost = [name for name, value in body.items() if value and name not in _KNOWN]
+    for name, other in _EXTRAS.items():
+        if body.get(name) and other in extras:
+            asked[other] = body[name]
+        elif body.get(name):
+            lost.append(name)
+    lost += _add_options(asked, body) + list(lost_in_blocks(body["messages"]))
     tools = body.get("tools") or []
     functions = [tool for tool in tools if tool.get("input_schema") is not None]
     lost += [f"tools.{tool.get('type')}" for tool in tools if tool.get("input_schema") is None]
     if functions:
         asked["tools"] = [_tool(tool) for tool in functions]
         _add_choice(asked, body.get("tool_choice") or {"type": "auto"})
-    return ConvertedRequest(asked, lost)
+    return ConvertedRequest(asked, list(dict.fromkeys(lost)))
+
+
+def _add_options(asked: dict[str, Any], body: Mapping[str, Any]) -> list[str]:
+    """Add what the Responses API calls by other names; gives what it has no names for."""
+    metadata = dict(body.get("metadata") or {})
+    if metadata.pop("user_id", None):
+        asked["user"] = body["metadata"]["user_id"]
+    config = dict(body.get("output_config") or {})
+    effort, wanted = config.pop("effort", None), config.pop("format", None)
+    if effort:
+        asked["reasoning"] = {"effort": effort}
+    if wanted:
+        # The name is required there, and unknown here.
+        asked["text"] = {"format": {"name": "answer", "strict": True, **wanted}}
+    lost = ["thinking"] if (body.get("thinking") or {}).get("type") == "enabled" else []
+    lost += [f"metadata.{name}" for name in metadata]
+    return lost + [f"output_config.{name}" for name, value in config.items() if value]
+
+
+def lost_in_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What blocks say besides their content, and the Responses API cannot."""
+    for message in messages:
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            if "cache_control" in block:
+                yield CACHE_CONTROL
+            if block.get("is_error"):
+                yield IS_ERROR
+            if block["type"] == "document":
+                if (block.get("citations") or {}).get("enabled"):
+                    yield DOCUMENT_CITATIONS
+                if block.get("context"):
+                    yield DOCUMENT_CONTEXT
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +133,12 @@ def _message_to_items(message: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _said(role: str, blocks: list[Mapping[str, Any]]) -> dict[str, Any]:
     parts = [block_to_part(block) for block in blocks]
-    if role == "assistant":  # without the other fields of an output message
-        parts = [part | {"type": "output_text"} if "text" in part else part for part in parts]
+    if role == "assistant":  # its own words go back without the bookkeeping of an output message
+        for part, block in zip(parts, blocks, strict=True):
+            if "text" in part:
+                part["type"] = "output_text"
+                if block.get("citations"):
+                    part["annotations"] = block["citations"]
     return {"role": role, "content": parts, "type": "message"}
 
 
@@ -91,7 +148,7 @@ def _block_to_item(block: Mapping[str, Any]) -> dict[str, Any] | None:
             arguments = input_to_arguments(block["input"])
             return {"type": "function_call", "call_id": block["id"], "name": block["name"], "arguments": arguments}
         case "tool_result":
-            output = _result(block.get("content"))
+            output = _result(block.get("content")) or ("error" if block.get("is_error") else "")
             return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": output}
         case "thinking":
             summary = [{"type": "summary_text", "text": block["thinking"]}] if block["thinking"] else []
@@ -148,8 +205,8 @@ def _name(response_id: str) -> str:
 def _blocks(item: Mapping[str, Any]) -> list[dict[str, Any]]:
     match item["type"]:
         case "message":
-            texts = [part.get("text") or part.get("refusal") or "" for part in item["content"]]
-            return [{"type": "text", "text": text} for text in texts if text]
+            blocks = [part_to_block(part) for part in item["content"]]
+            return [block for block in blocks if block.get("text")]
         case "function_call":
             given = arguments_to_input(item["arguments"])
             return [{"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": given}]
@@ -208,4 +265,4 @@ def _unfold(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
 
 def event_bytes(events: Iterator[dict[str, Any]]) -> bytes:
     """The events as the body of a ``text/event-stream``."""
-    return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in events)
+    return b"".join(map(encode_event, events))

@@ -179,7 +179,7 @@ class _Call:
         try:
             response = await self._send()
             if self.whole:
-                await _read(response, self.client.settings.max_answer_bytes)
+                await read_to_end(response)
                 self.leave()
         except BaseException:
             self.leave()
@@ -240,8 +240,9 @@ def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
     return target
 
 
-async def _read(response: "aiohttp.ClientResponse", limit: int) -> None:
+async def read_to_end(response: "aiohttp.ClientResponse") -> None:
     """Read the whole body into the response; refuse one that is too long."""
+    limit = loop_client().settings.max_answer_bytes
     parts, size = [], 0
     try:
         async for part in response.content.iter_any():

@@ -1,24 +1,20 @@
 """What model servers have in common: passing requests on, reading answers, and answering with errors.
 
-A reader belongs to one model at one endpoint. An unusable answer becomes a ``ModelCallError`` that names both and says
-what to do; a repaired answer is logged, once for each kind of repair. Every model server also offers Anthropic's
-Messages API, which is translated here to a handler of the Responses API.
+A reader belongs to one model at one endpoint. What it can't use becomes a ``ModelCallError`` that names both and says
+what to do; what it could use after a repair is logged, each kind once.
 """
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self, TypeVar
 
 import orjson
-from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from nemo_gym.conversion.anthropic.serving import event_bytes, message_events, messages_to_request, response_to_message
 from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
-from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.conversion.reading import (
     ReadResponse,
     error_body,
@@ -30,22 +26,30 @@ from nemo_gym.conversion.reading import (
 from nemo_gym.conversion.streams import BrokenStreamError
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.schemas.messages import AnthropicMessagesRequest
-from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
+from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.servers.models.failures import STREAM_HINT, ModelAddress, ModelErrorKind
 
 logger = logging.getLogger(__name__)
 
 
-REQUEST_KEYS: Final = frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields)
+# How a request is served, which no answer depends on; the interface's type of a request does not have them.
+SERVICE_KEYS: Final = frozenset({"prompt_cache_key", "safety_identifier"})
+REQUEST_KEYS: Final = (
+    frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
+)
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
-STREAM_HINT: Final = "ask the endpoint not to stream, or look at its log for why it stopped"
 # What a conversion raises for a request that was passed on without validation.
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
+Params = TypeVar("Params", bound=BaseModel)
+
+
 class ForwardedParams(BaseModel):
-    """A request that is passed on unchanged. Only its keys are checked here; the endpoint checks the rest."""
+    """A request that is passed on unchanged. Only its keys are checked here; the endpoint checks the rest.
+
+    Besides the keys of the protocol it may have the sampling options that inference servers add.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -53,9 +57,12 @@ class ForwardedParams(BaseModel):
 
     @model_validator(mode="after")
     def _only_known_keys(self) -> Self:
-        unknown = (self.__pydantic_extra__ or {}).keys() - REQUEST_KEYS
+        extra = self.__pydantic_extra__ or {}
+        unknown = extra.keys() - REQUEST_KEYS
         if unknown:
             raise ValueError(f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
+        if extra.get("stream"):  # routes that stream have taken it out
+            raise ValueError("stream: Input should be true or false")
         return self
 
     def asked(self) -> dict[str, Any]:
@@ -78,13 +85,23 @@ class ForwardedChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
     model_config = ConfigDict(extra="allow")
 
 
-def refuse_malformed(asked: Mapping[str, Any]) -> None:
-    """Raise the validation error of a request that could not be converted, if validation finds one."""
+def takes_forwarded(handler: Callable[..., Any]) -> bool:
+    """Whether a handler takes requests that nobody has read, with options that only its endpoint knows."""
+    return any(parameter.annotation is ForwardedParams for parameter in inspect.signature(handler).parameters.values())
+
+
+def valid_request(model: type[Params], asked: Mapping[str, Any]) -> Params:
+    """The request as what its route takes; raises what the route would."""
     try:
-        NeMoGymResponseCreateParamsNonStreaming.model_validate(asked)
+        return model.model_validate(asked)
     except ValidationError as error:
         errors = [{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors(include_url=False)]
         raise RequestValidationError(errors, body=asked) from None
+
+
+def refuse_malformed(asked: Mapping[str, Any]) -> None:
+    """Raise the validation error of a request that could not be converted, if validation finds one."""
+    valid_request(NeMoGymResponseCreateParamsNonStreaming, asked)
 
 
 class AnswerReader:
@@ -132,6 +149,16 @@ class AnswerReader:
         self.note(*notes)
         return completion
 
+    def count(self, content: bytes) -> int:
+        """The number of input tokens in a body."""
+        try:
+            number = orjson.loads(content)["input_tokens"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            number = None
+        if not isinstance(number, int):
+            raise self.address.unusable(content, "no number of tokens")
+        return number
+
     def note(self, *notes: str) -> None:
         """Log what is unusual about the endpoint's answers, once."""
         for note in notes:
@@ -142,51 +169,3 @@ class AnswerReader:
         if words not in self._logged:
             self._logged.add(words)
             logger.warning("model %s at %s: %s", self.address.model, self.address.endpoint, words)
-
-
-def answer_model_error(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request whose model call failed."""
-    assert isinstance(error, ModelCallError)
-    body = error.body()
-    if request.url.path == "/v1/messages":
-        body = {"type": "error", **body}
-    return JSONResponse(body, status_code=error.status, headers=error.headers())
-
-
-Responses = Callable[..., Awaitable[NeMoGymResponse]]
-
-
-async def answer_messages(responses: Responses, request: Request, body: AnthropicMessagesRequest) -> Response:
-    """The answer to a request of the Messages API. Options without an equivalent are logged once per app."""
-    try:
-        asked, lost = messages_to_request(body.model_dump(exclude_none=True))
-    except UnsupportedContentError as error:
-        problem = {"type": "invalid_request_error", "message": str(error)}
-        return JSONResponse({"type": "error", "error": problem}, status_code=400)
-    _report(request.app.state, lost)
-    params = NeMoGymResponseCreateParamsNonStreaming.model_validate(asked)
-    response = await responses(**_values(responses, request, params))
-    return messages_answer(response_to_message(response.model_dump()), stream=bool(body.stream))
-
-
-def messages_answer(message: dict[str, Any], *, stream: bool) -> Response:
-    """A message as the client asked for it: whole, or as a stream of events, sent once the message is complete."""
-    if stream:
-        return Response(event_bytes(message_events(message)), media_type="text/event-stream")
-    return Response(orjson.dumps(message), media_type="application/json")
-
-
-def _report(state: Any, lost: list[str]) -> None:
-    if not hasattr(state, "reported_options"):
-        state.reported_options = set()
-    for name in sorted(set(lost) - state.reported_options):
-        state.reported_options.add(name)
-        logger.warning("the Responses API has no equivalent for %s: it is not sent", name)
-
-
-def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
-    """The arguments of a handler: always the body, and the request if the handler declares it."""
-    return {
-        name: request if parameter.annotation is Request or name == "request" else body
-        for name, parameter in inspect.signature(handler).parameters.items()
-    }

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import orjson
 from omegaconf import DictConfig
@@ -33,6 +33,7 @@ from nemo_gym.config.interpolation import plain_or_error
 from nemo_gym.config.paths import started_in
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError
+from nemo_gym.schemas.responses import SPENT
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 
 logger = logging.getLogger(__name__)
@@ -190,8 +191,6 @@ def _sole(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-Model = TypeVar("Model", bound=BaseModel)
-
 CACHE: Final = "cache"
 CACHE_MAX_GB: Final = "cache_max_gb"
 # Settings that affect how a model is called but not what it generates.
@@ -199,7 +198,7 @@ OPERATIONAL: Final = frozenset(
     {
         *("name", "host", "port", "entrypoint", "domain", "num_workers", "isolation"),
         *("max_concurrent_requests", "num_concurrent_requests", "request_timeout_s", "connect_timeout_s"),
-        *("endpoint_max_concurrent_requests", "max_queue_depth", "max_retries", "prices"),
+        *("endpoint_max_concurrent_requests", "max_queue_depth", "max_retries", "prices", "on_loss"),
         *("n_parallel", "engines", "threads"),
     }
 )
@@ -263,26 +262,14 @@ class CachedCalls:
                 return await handler(**values)
             key = self.key(route, body.model_dump(mode="json", exclude_unset=True))
             content = await self.cache.get(key)
+            if content is not None:
+                return Response(_unpaid(content), media_type="application/json")
+            result = await handler(**values)
+            content = _reusable_content(result)
             if content is None:
-                result = await handler(**values)
-                content = _reusable_content(result)
-                if content is None:
-                    return result
-                await self.cache.put(key, content)
+                return result
+            await self.cache.put(key, content)
             return Response(content, media_type="application/json")
-
-        return answer
-
-    def wrap_typed(
-        self, handler: Callable[..., Awaitable[Model]], model: type[Model]
-    ) -> Callable[..., Awaitable[Model]]:
-        """The same for callers that expect a model object instead of a response."""
-        cached = self.wrap(handler)
-
-        @wraps(handler)
-        async def answer(**values: Any) -> Model:
-            result = await cached(**values)
-            return model.model_validate_json(bytes(result.body)) if isinstance(result, Response) else result
 
         return answer
 
@@ -295,6 +282,15 @@ class CachedCalls:
         number = self._asked.next(scope, request)
         repeat = f"{scope.rollout if scope is not None else 'any'}.{number}"
         return blake2b(f"{request}.{repeat}".encode(), digest_size=20).hexdigest()
+
+
+def _unpaid(content: bytes) -> bytes:
+    """An answer whose usage says that nobody was paid for it, so that budgets do not count it."""
+    answer = orjson.loads(content)
+    if not isinstance(answer, dict) or not isinstance(answer.get("usage"), dict):
+        return content
+    answer["usage"][SPENT] = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
+    return orjson.dumps(answer)
 
 
 def _reusable_content(result: Any) -> bytes | None:

@@ -7,13 +7,22 @@ Requests to busy and failing endpoints are retried a bounded number of times. Re
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.io.json import encode_json
-from nemo_gym.servers.http.client import Retry, Timeout, get_response_json, raise_for_status, request
+from nemo_gym.servers.http.client import (
+    Retry,
+    Timeout,
+    get_response_json,
+    raise_for_status,
+    read_to_end,
+    request,
+    stream,
+)
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.servers.http.retry import RetryPolicy
 from nemo_gym.servers.models.failures import ModelAddress
@@ -23,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 RATE_LIMIT_ERROR_CODES: Final = [429, 502, 503, 504, 520]
+EVENT_STREAM: Final = "text/event-stream"
 RETRY_ERROR_CODES: Final = [*RATE_LIMIT_ERROR_CODES, 500]
 
 
@@ -55,19 +65,25 @@ class Endpoint:
 
     async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
         """Send JSON that is already encoded. The answer may have any status."""
-        return await request(
-            method,
-            url,
-            data=body,
-            headers=self._headers,
-            timeout=self._timeout,
-            retries=self._policy,
-            on_retry=self._count_retry,
-            door=self.door,
+        return await request(method, url, data=body, **self._options())
+
+    def open(
+        self, method: str, url: str, body: bytes | None
+    ) -> contextlib.AbstractAsyncContextManager["aiohttp.ClientResponse"]:
+        """Send the same; the body of the answer is still to come, and only what fails before it is repeated."""
+        return stream(method, url, data=body, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "headers": self._headers,
+            "timeout": self._timeout,
+            "retries": self._policy,
+            "on_retry": self._count_retry,
+            "door": self.door,
             # The headers contain keys that must not reach another host.
-            same_origin=True,
-            _internal=self.internal,
-        )
+            "same_origin": True,
+            "_internal": self.internal,
+        }
 
     def _count_retry(self, retry: Retry) -> None:
         self.retries += 1
@@ -92,11 +108,31 @@ class Upstream:
                 reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
         except request_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error
+        return await self.read(reply)
+
+    async def read(self, reply: "aiohttp.ClientResponse") -> bytes:
+        """The body of an answer; anything but a good status is a ``ModelCallError``."""
         content = await reply.read()
         if not reply.ok:
             attempts = 1 + self.endpoint.max_retries if reply.status in RETRY_ERROR_CODES else 1
             raise self.address.refusal(reply.status, reply.headers, content, attempts=attempts)
         return content
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, body: bytes) -> AsyncIterator["aiohttp.ClientResponse"]:
+        """An answer of a good status; a stream of events is still to come, and keeps its place until the block is left.
+
+        Any other answer is whole.
+        """
+        url = self.endpoint.base_url + path
+        try:
+            async with self._slots, self.endpoint.open("POST", url, body) as reply:
+                if not reply.ok or EVENT_STREAM not in reply.headers.get("Content-Type", ""):
+                    await read_to_end(reply)
+                    await self.read(reply)
+                yield reply
+        except request_errors.RequestFailedError as error:
+            raise self.address.no_answer(error) from error
 
 
 class NeMoGymAsyncOpenAI(BaseModel):

@@ -53,6 +53,7 @@ HINTS: Final[Mapping[ModelErrorKind, str]] = {
     ModelErrorKind.AUTH: "check the API key",
     ModelErrorKind.REJECTED: "the endpoint does not accept this request; its message above says why",
 }
+STREAM_HINT: Final = "ask the endpoint not to stream, or look at its log for why it stopped"
 NOT_FOUND_HINT: Final = (
     "check the base URL and the model's name; for an endpoint that has only Chat Completions, "
     "set endpoint: chat_completions (openai_model) or use vllm_model"

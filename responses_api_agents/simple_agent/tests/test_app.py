@@ -229,6 +229,18 @@ def test_usage_is_summed_and_its_details_are_dropped_once_there_are_two() -> Non
     assert total["output_tokens_details"]["reasoning_tokens"] == 0
 
 
+def test_what_the_endpoint_had_in_its_cache_is_summed_over_all_turns() -> None:
+    first, second = usage(10), usage(20)
+    first["input_tokens_details"] = {"cached_tokens": 4}
+    second["spent"] = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}  # answered from a cache of ours
+
+    total = add_usage(first, second)
+
+    assert total is not None
+    assert total["spent"] == {"input_tokens": 10, "output_tokens": 1, "cached_tokens": 4}
+    assert add_usage(total, usage(5))["spent"]["input_tokens"] == 15  # type: ignore[index]
+
+
 def test_a_single_usage_is_kept_as_it_is() -> None:
     only = usage(10)
     assert add_usage(None, only) == add_usage(only, None) == usage(10)

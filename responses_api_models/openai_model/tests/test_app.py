@@ -526,7 +526,7 @@ async def test_the_real_anthropic_client_understands_our_errors() -> None:
 
 async def test_what_anthropics_protocol_says_and_ours_cannot_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(reply(RESPONSE)) as endpoint:
-        transport = httpx.ASGITransport(model(endpoint.url).setup_webserver())
+        transport = httpx.ASGITransport(model(endpoint.url, on_loss="warn").setup_webserver())
         async with httpx.AsyncClient(transport=transport, base_url="http://model") as client:
             asked = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["x"]}
             answers = [await client.post("/v1/messages", json=asked) for _ in range(2)]
@@ -538,7 +538,8 @@ async def test_what_anthropics_protocol_says_and_ours_cannot_is_told(caplog: pyt
         assert caplog.text.count("no equivalent for stop_sequences") == 1
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
         assert "container_upload" in refused.json()["error"]["message"]
-        assert malformed.status_code == 422
+        assert (malformed.status_code, malformed.json()["type"]) == (422, "error")
+        assert "messages.0.content" in malformed.json()["error"]["message"]
         assert len(endpoint.bodies) == 2
 
 

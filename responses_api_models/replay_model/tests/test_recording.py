@@ -9,7 +9,13 @@ import pytest
 
 from nemo_gym.servers.rollout_scope import RolloutScope
 from responses_api_models.replay_model.matching import key_of
-from responses_api_models.replay_model.recording import Answer, Asked, Recorder, Recording
+from responses_api_models.replay_model.recording import (
+    Answer,
+    Asked,
+    DamagedRecordingError,
+    Recorder,
+    Recording,
+)
 
 PATH = "/v1/responses"
 
@@ -90,17 +96,48 @@ def test_a_torn_line_costs_itself_only(path: Path) -> None:
     recorder = Recorder(path)
     recorder.append(asked("next", scope(0, 1)), Answer(200, b"c"))
     recording = Recording(path)
-    assert (len(recording), recording.unreadable) == (2, 1)
+    assert (len(recording), len(recording.unreadable)) == (2, 1)
     assert said(recording, first, scope(0, 0)) == b"a"
     assert said(recording, "next", scope(0, 1)) == b"c"
     assert not recording.is_known(key_of(PATH, first + "and more"))
+
+
+def test_a_damaged_line_is_named_and_no_other_answer_takes_its_place(path: Path) -> None:
+    recorder = Recorder(path)
+    for rollout, body in ((0, b"a"), (1, b"b"), (1, b"c"), (2, b"d")):
+        recorder.append(asked("q", scope(0, rollout)), Answer(200, body))
+    recorder.close()
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1].replace(b'"status":200', b'"status":2!0')  # in the middle
+    lines[3] = lines[3][:-9]  # cut short
+    path.write_bytes(b"\n".join(lines))
+    recording = Recording(path)
+
+    assert recording.unreadable == [2, 4]
+    assert said(recording, "q", scope(0, 0)) == b"a"
+    for who, line in ((scope(0, 1), 2), (scope(0, 2), 4)):
+        with pytest.raises(DamagedRecordingError, match=f"line {line} of it is damaged"):
+            said(recording, "q", who)
+    assert said(recording, "q", scope(0, 1), 1) == b"c"
+
+
+def test_a_line_that_may_be_anybodys_answer_is_named_to_those_who_have_none(path: Path) -> None:
+    recorder = Recorder(path)
+    recorder.append(asked("q", scope(0, 0)), Answer(200, b"a"))
+    recorder.close()
+    path.write_bytes(path.read_bytes() + b"\x00\x00\x00\n")
+    recording = Recording(path)
+
+    assert said(recording, "q", scope(0, 0)) == b"a"
+    with pytest.raises(DamagedRecordingError, match="line 2"):
+        said(recording, "q", scope(0, 1))
 
 
 def test_lines_that_are_no_exchanges_do_not_count(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'\n[]\nnull\n{"key": "x"}\n\xff\n{"key": "k", "scope": null, "status": 200, "answer": "a"}')
     recording = Recording(path)
-    assert (len(recording), recording.unreadable) == (1, 4)
+    assert (len(recording), len(recording.unreadable)) == (1, 4)
 
 
 def test_a_request_whose_base_is_lost_has_no_text(path: Path) -> None:
@@ -154,7 +191,7 @@ def test_several_processes_record_to_one_file(tmp_path: Path) -> None:
     ]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     recording = Recording(path)
-    assert (len(recording), recording.unreadable) == (600, 0)
+    assert (len(recording), recording.unreadable) == (600, [])
     for name in ("0-0", "1-100", "2-199"):
         place = recording.find(name, None, 0)
         assert place is not None

@@ -14,6 +14,7 @@ from openai.types.responses import Response
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.rollout_scope import mark_rollout
 from responses_api_models.openai_model.tests.scripted_endpoint import (
     CUT,
     ENDLESS,
@@ -500,6 +501,18 @@ async def test_the_tokenizer_of_the_endpoint_can_be_used() -> None:
         assert endpoint.bodies == [{"prompt": "hi", "model": "real-name"}, {"tokens": [1], "model": "real-name"}]
 
 
+async def test_input_tokens_are_counted_by_the_endpoint_that_can() -> None:
+    routes = {"/tokenize": [reply({"count": 7, "tokens": []}), reply({"error": "no"}, 404)]}
+    async with serving(routes=routes) as endpoint:
+        server = model(endpoint.url)
+        counted = await post(server, {"input": "hi"}, "/v1/responses/input_tokens")
+        unknown = await post(server, {"input": "hi"}, "/v1/responses/input_tokens")
+
+        assert counted.json() == {"object": "response.input_tokens", "input_tokens": 7}
+        assert unknown.status_code == 501
+        assert set(endpoint.bodies[0]) == {"messages", "model"}
+
+
 # ---- several endpoints ----------------------------------------------------------------------------------------------
 async def test_a_session_stays_with_its_endpoint_and_sessions_are_spread() -> None:
     async with serving(reply(completion())) as one, serving(reply(completion())) as other:
@@ -513,6 +526,24 @@ async def test_a_session_stays_with_its_endpoint_and_sessions_are_spread() -> No
             return [body["messages"][0]["content"][0]["text"] for body in endpoint.bodies]
 
         assert (asked(one), asked(other)) == (["0", "2", "2", "2"], ["1", "1", "3", "3", "3", "3"])
+
+
+async def test_a_client_with_one_cookie_is_spread_over_the_endpoints_by_conversation_and_by_rollout() -> None:
+    async with serving(reply(completion())) as one, serving(reply(completion())) as other:
+        server = model(one.url, other.url)
+        async with client(server) as session:
+            for text in ("a", "b", "a", "b"):
+                question = {"role": "user", "content": text}
+                await session.post("/v1/responses", json={"input": [question]})
+        counts = len(one.bodies), len(other.bodies)
+        mark_rollout(0, 0, 1)
+        async with client(server) as session:
+            for text in ("c", "d"):
+                await session.post("/v1/responses", json={"input": text})
+
+        assert counts == (2, 2)
+        assert [body["messages"][0]["content"] for body in one.bodies[:2]] == ["a", "a"]
+        assert (len(one.bodies), len(other.bodies)) == (4, 2)
 
 
 @pytest.mark.parametrize("answer", [CUT, reply(b"upstream gone", 502), reply({}, 503)])

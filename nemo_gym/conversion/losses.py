@@ -1,0 +1,164 @@
+"""What one protocol says and another cannot: the one table of losses, and what to do about them.
+
+A conversion names what it leaves out; every such name has a row here. What changes the answer is an error unless the
+model server is told otherwise (``on_loss``); the rest is logged once.
+"""
+
+import logging
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cache
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from nemo_gym.conversion.parts import UnsupportedContentError
+
+logger = logging.getLogger(__name__)
+
+OnLoss: TypeAlias = Literal["error", "warn", "ignore"]
+
+
+class Way(StrEnum):
+    """Which protocol is left for which."""
+
+    TO_CHAT = "Responses API → Chat Completions"
+    TO_MESSAGES = "Responses API → Messages API"
+    FROM_CHAT = "Chat Completions → Responses API"
+    FROM_MESSAGES = "Messages API → Responses API"
+
+    @property
+    def target(self) -> str:
+        """The protocol that lacks something."""
+        return f"the {self.partition(' → ')[2]}".replace("the Chat", "Chat")
+
+
+class Loss(NamedTuple):
+    """Something that is left out on a way. A ``*`` at the end of a name stands for any rest."""
+
+    way: Way
+    name: str
+    changes_answer: bool
+    why: str
+
+    def is_named(self, name: str) -> bool:
+        """Whether a conversion means this row."""
+        return name == self.name or (self.name.endswith("*") and name.startswith(self.name[:-1]))
+
+
+ANNOTATIONS: Final = "annotations of earlier answers"
+LOGPROBS_SAID: Final = "log-probabilities of earlier answers"
+PHASE: Final = "phase of earlier answers"
+NAMESPACE: Final = "namespace of calls"
+SUMMARY: Final = "a reasoning summary beside the reasoning itself"
+ENCRYPTED: Final = "encrypted reasoning"
+UNSIGNED: Final = "reasoning without a signature"
+LATE_INSTRUCTIONS: Final = "the role of instructions after the first message"
+SPEAKERS: Final = "names of speakers"
+AUDIO_SAID: Final = "audio of earlier answers"
+IS_ERROR: Final = "is_error of tool results"
+CACHE_CONTROL: Final = "cache_control"
+DOCUMENT_CITATIONS: Final = "citations of documents"
+DOCUMENT_CONTEXT: Final = "context of documents"
+
+_STATE: Final = "the endpoint keeps no conversations, so what was said before would be missing"
+_HOSTED: Final = "only the endpoint that offers such a tool can run it"
+_ITEM: Final = "there is no message for it: searches, shells, computers, MCP, images, references, compacted history"
+_REMARK: Final = "a remark on an earlier answer; the answer itself is sent"
+_SERVICE: Final = "how the request is served, not what is generated"
+_OUTPUT: Final = "the answer would not be as it was asked for"
+
+LOSSES: Final = (
+    Loss(Way.TO_CHAT, "items of type *", True, _ITEM),
+    Loss(Way.TO_CHAT, "previous_response_id", True, _STATE),
+    Loss(Way.TO_CHAT, "conversation", True, _STATE),
+    Loss(Way.TO_CHAT, "prompt", True, "stored prompts belong to the endpoint that stores them"),
+    Loss(Way.TO_CHAT, "truncation", True, "a long conversation is refused instead of cut"),
+    Loss(Way.TO_CHAT, "max_tool_calls", True, "calls of hosted tools are not counted"),
+    Loss(Way.TO_CHAT, "tools.*", True, _HOSTED),
+    Loss(Way.TO_CHAT, "tool_choice.*", True, _HOSTED),
+    Loss(Way.TO_CHAT, "text.*", True, _OUTPUT),
+    Loss(Way.TO_CHAT, "reasoning.*", False, "a chat returns reasoning as it is, or not at all"),
+    Loss(Way.TO_CHAT, "include", False, "extra output that a chat does not have"),
+    Loss(Way.TO_CHAT, "background", False, _SERVICE),
+    Loss(Way.TO_CHAT, ENCRYPTED, False, "only the endpoint that wrote it can read it"),
+    Loss(Way.TO_CHAT, SUMMARY, False, "the reasoning itself is sent"),
+    Loss(Way.TO_CHAT, ANNOTATIONS, False, _REMARK),
+    Loss(Way.TO_CHAT, LOGPROBS_SAID, False, _REMARK),
+    Loss(Way.TO_CHAT, PHASE, False, _REMARK),
+    Loss(Way.TO_CHAT, NAMESPACE, False, "the call is sent under its name alone"),
+    Loss(Way.TO_MESSAGES, "items of type *", True, _ITEM),
+    Loss(Way.TO_MESSAGES, "previous_response_id", True, _STATE),
+    Loss(Way.TO_MESSAGES, "conversation", True, _STATE),
+    Loss(Way.TO_MESSAGES, "prompt", True, "stored prompts belong to the endpoint that stores them"),
+    Loss(Way.TO_MESSAGES, "truncation", True, "a long conversation is refused instead of cut"),
+    Loss(Way.TO_MESSAGES, "max_tool_calls", True, "calls of hosted tools are not counted"),
+    Loss(Way.TO_MESSAGES, "tools.*", True, _HOSTED),
+    Loss(Way.TO_MESSAGES, "tool_choice.*", True, _HOSTED),
+    Loss(Way.TO_MESSAGES, "text.*", True, _OUTPUT),
+    Loss(Way.TO_MESSAGES, "reasoning.effort", True, "an effort that the protocol does not name"),
+    Loss(Way.TO_MESSAGES, "reasoning.*", False, "thinking is returned as the endpoint sees fit"),
+    Loss(Way.TO_MESSAGES, "top_logprobs", True, "the protocol has no log-probabilities"),
+    Loss(Way.TO_MESSAGES, "include.message.output_text.logprobs", True, "the protocol has no log-probabilities"),
+    Loss(Way.TO_MESSAGES, "include", False, "extra output that the protocol does not have"),
+    Loss(Way.TO_MESSAGES, "background", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, "service_tier", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, "prompt_cache_key", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, "metadata", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, "store", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, UNSIGNED, False, "endpoints refuse thinking that they can't prove to be their own"),
+    Loss(Way.TO_MESSAGES, LATE_INSTRUCTIONS, False, "their text is sent as the user's"),
+    Loss(Way.TO_MESSAGES, ANNOTATIONS, False, f"{_REMARK}; citations of the same protocol are kept"),
+    Loss(Way.TO_MESSAGES, LOGPROBS_SAID, False, _REMARK),
+    Loss(Way.TO_MESSAGES, PHASE, False, _REMARK),
+    Loss(Way.TO_MESSAGES, NAMESPACE, False, "the call is sent under its name alone"),
+    Loss(Way.TO_MESSAGES, "*", True, "an option that the protocol does not have (seed, min_p, …)"),
+    Loss(Way.FROM_CHAT, AUDIO_SAID, True, "the protocol has no sound in answers"),
+    Loss(Way.FROM_CHAT, ANNOTATIONS, False, _REMARK),
+    Loss(Way.FROM_CHAT, SPEAKERS, False, "messages have a role and no name"),
+    Loss(Way.FROM_CHAT, "*", True, "an option that the protocol does not have (n, logit_bias, audio, …)"),
+    Loss(Way.FROM_MESSAGES, "stop_sequences", True, "only servers that ask by Chat Completions can pass it on"),
+    Loss(Way.FROM_MESSAGES, "top_k", True, "only servers that ask by Chat Completions can pass it on"),
+    Loss(Way.FROM_MESSAGES, "thinking", True, "a budget for thinking has no counterpart; output_config.effort has"),
+    Loss(Way.FROM_MESSAGES, "tools.*", True, _HOSTED),
+    Loss(Way.FROM_MESSAGES, "output_config.*", True, _OUTPUT),
+    Loss(Way.FROM_MESSAGES, DOCUMENT_CITATIONS, True, _OUTPUT),
+    Loss(Way.FROM_MESSAGES, DOCUMENT_CONTEXT, True, "files have a name and no description"),
+    Loss(Way.FROM_MESSAGES, IS_ERROR, False, "results have no such mark; their text is sent"),
+    Loss(Way.FROM_MESSAGES, CACHE_CONTROL, False, _SERVICE),
+    Loss(Way.FROM_MESSAGES, "service_tier", False, _SERVICE),
+    Loss(Way.FROM_MESSAGES, "metadata.*", False, _SERVICE),
+    Loss(Way.FROM_MESSAGES, "*", True, "an option that the protocol does not have (mcp_servers, container, …)"),
+)
+
+
+class LossError(UnsupportedContentError):
+    """A request that can't be sent without changing its answer."""
+
+
+@cache
+def find_loss(way: Way, name: str) -> Loss:
+    """The row of what a conversion left out; of several the first."""
+    return next(loss for loss in LOSSES if loss.way is way and loss.is_named(name))
+
+
+class LossPolicy:
+    """What one model server does about losses."""
+
+    def __init__(self, on_loss: OnLoss = "error") -> None:
+        self._on_loss = on_loss
+        self._said: set[tuple[Way, str]] = set()
+
+    def check(self, way: Way, names: Iterable[str]) -> None:
+        """Raise ``LossError`` for what must not be lost, and log the rest once."""
+        if self._on_loss == "ignore":
+            return
+        losses = {name: find_loss(way, name) for name in names}
+        if self._on_loss == "error":
+            fatal = [f"{name} ({loss.why})" for name, loss in losses.items() if loss.changes_answer]
+            if fatal:
+                raise LossError(
+                    f"{way.target} has no equivalent for {', '.join(fatal)}: leave it out, or set on_loss: warn"
+                )
+        for name in losses:
+            if (way, name) not in self._said:
+                self._said.add((way, name))
+                logger.warning("%s has no equivalent for %s: it is not sent", way.target, name)

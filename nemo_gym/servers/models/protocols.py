@@ -1,0 +1,166 @@
+"""What every model server offers around its own handlers: the Messages API, counts of tokens, models, errors.
+
+Errors have the shape of the protocol that was asked in: OpenAI's ``error`` object, or Anthropic's ``type: error``.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+
+from nemo_gym.conversion.anthropic.serving import event_bytes, message_events, messages_to_request, response_to_message
+from nemo_gym.conversion.losses import LossPolicy, Way
+from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.schemas.messages import AnthropicMessagesRequest
+from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.servers.models.answering import ForwardedParams, takes_forwarded, valid_request
+from nemo_gym.servers.models.endpoint import EVENT_STREAM
+from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
+
+MESSAGES: Final = "/v1/messages"
+INVALID: Final = "invalid_request_error"
+SHOWN_ERRORS: Final = 3
+# What Anthropic's clients know.
+ANTHROPIC_TYPES: Final[Mapping[str, str]] = {
+    ModelErrorKind.RATE_LIMITED: "rate_limit_error",
+    ModelErrorKind.TIMEOUT: "timeout_error",
+    ModelErrorKind.REJECTED: INVALID,
+}
+
+Responses = Callable[..., Awaitable[Any]]
+CountTokens = Callable[[Mapping[str, Any]], Awaitable[int | None]]
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer what goes wrong in the shape of the protocol."""
+    app.add_exception_handler(ModelCallError, answer_model_error)
+    app.add_exception_handler(RequestValidationError, answer_invalid_request)
+    app.add_exception_handler(UnsupportedContentError, answer_unsupported)
+
+
+def answer_model_error(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request whose model call failed."""
+    assert isinstance(error, ModelCallError)
+    body = error.body()
+    if is_anthropic(request):
+        kind = ANTHROPIC_TYPES.get(error.kind, "api_error")
+        body = {"type": "error", "error": {**body["error"], "type": kind, "kind": str(error.kind)}}
+    return JSONResponse(body, status_code=error.status, headers=error.headers())
+
+
+def answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that its route does not take; ``detail`` lists all that is wrong with it."""
+    assert isinstance(error, RequestValidationError)
+    errors = jsonable_encoder(error.errors())
+    places = [".".join(map(str, entry["loc"][1:])) for entry in errors]
+    shown = [f"{place or 'body'}: {entry['msg']}" for place, entry in zip(places, errors, strict=True)][:SHOWN_ERRORS]
+    more = f"; and {len(errors) - len(shown)} more" if len(errors) > len(shown) else ""
+    body = error_body(request, "; ".join(shown) + more, param=places[0] if places else None)
+    return JSONResponse({**body, "detail": errors}, status_code=422)
+
+
+def answer_unsupported(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that can't be converted."""
+    return JSONResponse(error_body(request, str(error)), status_code=400)
+
+
+def error_body(request: Request, message: str, *, kind: str = INVALID, param: str | None = None) -> dict[str, Any]:
+    """An error in the shape of the protocol that was asked in."""
+    if is_anthropic(request):
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": None}}
+
+
+def is_anthropic(request: Request) -> bool:
+    """Whether a request was made in Anthropic's protocol."""
+    return request.url.path.startswith(MESSAGES)
+
+
+async def answer_messages(
+    responses: Responses,
+    request: Request,
+    body: AnthropicMessagesRequest,
+    *,
+    losses: LossPolicy,
+    extras: Collection[str] = (),
+) -> Response:
+    """The answer to a request of the Messages API, by a handler of ``/v1/responses``.
+
+    ``extras`` names options that the server can send, although the Responses API does not have them.
+    """
+    asked = _converted(body, losses, extras)
+    kind = ForwardedParams if takes_forwarded(responses) else NeMoGymResponseCreateParamsNonStreaming
+    result = await responses(**_values(responses, request, valid_request(kind, asked)))
+    if isinstance(result, Response) and result.status_code != 200:
+        return result
+    response = result.model_dump() if isinstance(result, NeMoGymResponse) else orjson.loads(result.body)
+    return messages_answer(response_to_message(response), stream=bool(body.stream))
+
+
+def _converted(body: AnthropicMessagesRequest, losses: LossPolicy, extras: Collection[str]) -> dict[str, Any]:
+    asked, lost = messages_to_request(body.model_dump(exclude_none=True), extras=extras)
+    losses.check(Way.FROM_MESSAGES, lost)
+    return asked
+
+
+def messages_answer(message: dict[str, Any], *, stream: bool = False) -> Response:
+    """A message as the client asked for it: whole, or as a stream of events, sent once the message is complete."""
+    if stream:
+        return Response(event_bytes(message_events(message)), media_type=EVENT_STREAM)
+    return Response(orjson.dumps(message), media_type="application/json")
+
+
+def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
+    """The arguments of a handler: always the body, and the request if the handler declares it."""
+    return {
+        name: request if parameter.annotation is Request or name == "request" else body
+        for name, parameter in inspect.signature(handler).parameters.items()
+    }
+
+
+def add_counting_routes(app: FastAPI, count: CountTokens, losses: LossPolicy) -> None:
+    """Offer ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; ``count`` gives None if it can't."""
+
+    async def input_tokens(request: Request, body: ForwardedParams) -> JSONResponse:
+        number = await count(body.asked())
+        if number is None:
+            return _uncountable(request)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": number})
+
+    async def count_tokens(request: Request, body: AnthropicMessagesRequest) -> JSONResponse:
+        number = await count(_converted(body, losses, ()))
+        return _uncountable(request) if number is None else JSONResponse({"input_tokens": number})
+
+    app.post("/v1/responses/input_tokens")(input_tokens)
+    app.post(f"{MESSAGES}/count_tokens")(count_tokens)
+
+
+def _uncountable(request: Request) -> JSONResponse:
+    message = "this model server can't count tokens without generating: its endpoint has no route for that"
+    return JSONResponse(error_body(request, message, kind="not_supported"), status_code=501)
+
+
+def add_models_route(app: FastAPI, names: Sequence[str]) -> None:
+    """Offer ``/v1/models``, in a shape that the clients of both protocols read."""
+    listed = [
+        {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "rollout-gym",
+            "type": "model",
+            "display_name": name,
+            "created_at": "1970-01-01T00:00:00Z",
+        }
+        for name in names
+    ]
+
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+
+    app.get("/v1/models")(models)

@@ -1,0 +1,226 @@
+"""Answers of model servers as streams of events, for callers that send ``stream: true``.
+
+A route asks its handler for the whole answer and makes the events from it, so every model server can stream, and what
+is cached or recorded is the same either way. A server whose endpoint streams passes the events on as they come. What
+goes wrong before the first event is an ordinary error answer; later it is the last event.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from fastapi import FastAPI
+from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from nemo_gym.conversion.answer_events import (
+    DONE,
+    completion_stream,
+    encode_chunk,
+    encode_event,
+    response_stream,
+)
+from nemo_gym.conversion.streams import BrokenStreamError, EventSplitter, SentEvent
+from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.session import loop_client
+from nemo_gym.servers.models.answering import SERVICE_KEYS, takes_forwarded
+from nemo_gym.servers.models.endpoint import EVENT_STREAM, Upstream
+from nemo_gym.servers.models.failures import STREAM_HINT, ModelCallError, ModelErrorKind
+
+RESPONSES: Final = "/v1/responses"
+CHAT_COMPLETIONS: Final = "/v1/chat/completions"
+HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_STREAM: Final = b'"stream"'
+_SERVICE: Final = tuple(f'"{key}"'.encode() for key in sorted(SERVICE_KEYS))
+
+# What answers a request that wants a stream: the request without saying so, and its options of the stream.
+Relay = Callable[[dict[str, Any], Mapping[str, Any]], Awaitable[Response]]
+Make = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
+
+
+def _response_body(answer: Mapping[str, Any], _: Mapping[str, Any]) -> bytes:
+    return response_stream(answer)
+
+
+def _completion_body(answer: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
+    return completion_stream(answer, usage=bool(options.get("include_usage")))
+
+
+MADE_FROM_WHOLE: Final[Mapping[str, Make]] = {
+    RESPONSES: _response_body,
+    CHAT_COMPLETIONS: _completion_body,
+}
+
+
+def add_streaming_route(app: FastAPI, path: str, handler: Callable[..., Any], relay: Relay | None = None) -> None:
+    """Offer a handler of whole answers, which also streams; ``relay`` is for a server whose endpoint streams."""
+    make = MADE_FROM_WHOLE[path]
+    unread = frozenset() if path == CHAT_COMPLETIONS or takes_forwarded(handler) else SERVICE_KEYS
+
+    class StreamingRoute(APIRoute):
+        """A route whose requests may want a stream. Those that don't are not looked at."""
+
+        def get_route_handler(self) -> Callable[[Request], Any]:
+            answer_whole = super().get_route_handler()
+
+            async def answer(request: Request) -> Response:
+                content = await request.body()
+                asked = _object(content) if any(key in content for key in (_STREAM, *_SERVICE)) else None
+                if asked is None:
+                    return await answer_whole(request)
+                changed = {name: value for name, value in asked.items() if name not in unread}
+                if asked.get("stream") is not True:
+                    return await answer_whole(_with_body(request, changed))
+                del changed["stream"]
+                options = changed.pop("stream_options", None) or {}
+                if relay is not None:
+                    return await relay(changed, options)
+                return _as_stream(await answer_whole(_with_body(request, changed)), make, options)
+
+            return answer
+
+    app.router.add_api_route(path, handler, methods=["POST"], route_class_override=StreamingRoute)
+
+
+def _object(content: bytes) -> dict[str, Any] | None:
+    try:
+        asked = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+    return asked if isinstance(asked, dict) else None
+
+
+def _with_body(request: Request, asked: Mapping[str, Any]) -> Request:
+    changed = Request(request.scope, request.receive)
+    changed._body = orjson.dumps(asked)  # noqa: SLF001 - where a body is kept once it is read
+    return changed
+
+
+def _as_stream(whole: Response, make: Make, options: Mapping[str, Any]) -> Response:
+    if whole.status_code != 200:
+        return whole
+    events = Response(make(orjson.loads(whole.body), options), media_type=EVENT_STREAM, headers=dict(HEADERS))
+    events.raw_headers += [pair for pair in whole.raw_headers if pair[0] == b"set-cookie"]
+    events.background = whole.background
+    return events
+
+
+class RelayedStream(StreamingResponse):
+    """A stream that is passed on, and what has to be closed after it, also if nobody reads it."""
+
+    def __init__(self, content: AsyncIterator[bytes], held: AsyncExitStack) -> None:
+        super().__init__(content, media_type=EVENT_STREAM, headers=HEADERS)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProtocol:
+    """What distinguishes the streams of the protocols."""
+
+    # Whether an event ends the answer.
+    is_end: Callable[[dict[str, Any]], bool]
+    # The last event of a stream that failed, as the n-th event.
+    failure: Callable[[ModelCallError, int], bytes]
+    # What closes a stream after the event that ends it.
+    closing: bytes = b""
+
+
+def _is_last_chunk(chunk: dict[str, Any]) -> bool:
+    return any(choice.get("finish_reason") is not None for choice in chunk.get("choices") or ())
+
+
+def response_failure(error: ModelCallError, number: int) -> bytes:
+    """The error event of the Responses API, in the two shapes that are in use."""
+    said = error.body()["error"]
+    event = {"type": "error", "code": said["type"], "message": said["message"], "param": None, "error": said}
+    return encode_event({**event, "sequence_number": number})
+
+
+RESPONSE_EVENTS: Final = StreamProtocol(
+    lambda event: event.get("type") in ("response.completed", "response.incomplete", "response.failed"),
+    response_failure,
+)
+CHAT_CHUNKS: Final = StreamProtocol(_is_last_chunk, lambda error, _: encode_chunk(error.body()), DONE)
+MESSAGE_EVENTS: Final = StreamProtocol(
+    lambda event: event.get("type") == "message_stop",
+    lambda error, _: encode_event({"type": "error", **error.body()}),
+)
+
+
+class StreamRelay:
+    """Passes the streams of an endpoint on, event by event."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        protocol: StreamProtocol,
+        revise: Callable[[dict[str, Any]], dict[str, Any]] = lambda event: event,
+    ) -> None:
+        self._upstream = upstream
+        self._protocol = protocol
+        # A last look at the event that ends an answer; raises ``ModelCallError`` if it is not one.
+        self._revise = revise
+
+    async def answer(self, path: str, body: bytes, make: Callable[[bytes], bytes]) -> Response:
+        """The stream that answers a request; ``make`` turns a whole answer, if that is what comes, into one."""
+        async with AsyncExitStack() as opening:
+            reply = await opening.enter_async_context(self._upstream.stream(path, body))
+            if EVENT_STREAM not in reply.headers.get("Content-Type", ""):
+                return Response(make(await reply.read()), media_type=EVENT_STREAM, headers=dict(HEADERS))
+            events = await opening.enter_async_context(aclosing(self._events(reply)))
+            first = await anext(events, None)
+            if first is None:
+                raise self._upstream.address.unusable(b"", "an empty stream", hint=STREAM_HINT)
+            return RelayedStream(self._pass_on(self._checked(first), events), opening.pop_all())
+        raise AssertionError("a stream was neither answered nor refused")
+
+    async def _pass_on(self, first: SentEvent, rest: AsyncIterator[SentEvent]) -> AsyncIterator[bytes]:
+        number, is_complete = 0, False
+        try:
+            event: SentEvent | None = first
+            while event is not None:
+                yield event.raw
+                number += 1
+                is_complete = is_complete or self._protocol.is_end(event.data)
+                event = await anext(rest, None)
+                event = event and self._checked(event)
+            if not is_complete:
+                reason = f"a stream that broke off after {number} events"
+                raise self._upstream.address.unusable(b"", reason, hint=STREAM_HINT)
+            yield self._protocol.closing
+        except ModelCallError as error:
+            yield self._protocol.failure(error, number)
+
+    def _checked(self, event: SentEvent) -> SentEvent:
+        """The event, unless it reports an error; the one that ends the answer as a whole answer would have it."""
+        data = event.data
+        if data.get("type") == "error" or (data.get("error") and not data.get("choices") and "response" not in data):
+            raise self._upstream.address.unusable(orjson.dumps({"error": data.get("error") or data}), "an error")
+        if not self._protocol.is_end(data):
+            return event
+        revised = self._revise(data)
+        return event if revised is data else SentEvent(encode_event(revised), revised)
+
+    async def _events(self, reply: "aiohttp.ClientResponse") -> AsyncGenerator[SentEvent]:
+        splitter = EventSplitter(limit=loop_client().settings.max_answer_bytes)
+        try:
+            async for chunk in reply.content.iter_any():
+                for event in splitter.feed(chunk):
+                    yield event
+            for event in splitter.end():
+                yield event
+        except BrokenStreamError as error:
+            raise self._upstream.address.unusable(b"", str(error), hint=STREAM_HINT) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            kind = ModelErrorKind.TIMEOUT if isinstance(error, TimeoutError) else ModelErrorKind.CONNECTION
+            reason = f"the stream broke off: {str(error) or type(error).__name__}"
+            raise self._upstream.address.error(kind, reason, hint=STREAM_HINT) from error

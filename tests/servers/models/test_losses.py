@@ -1,0 +1,216 @@
+"""Every row of the table of losses, played through a real model server: refused, or answered and logged."""
+
+import logging
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+
+from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.conversion.losses import (
+    ANNOTATIONS,
+    AUDIO_SAID,
+    CACHE_CONTROL,
+    DOCUMENT_CITATIONS,
+    DOCUMENT_CONTEXT,
+    ENCRYPTED,
+    IS_ERROR,
+    LATE_INSTRUCTIONS,
+    LOGPROBS_SAID,
+    LOSSES,
+    NAMESPACE,
+    PHASE,
+    SPEAKERS,
+    SUMMARY,
+    UNSIGNED,
+    Loss,
+    Way,
+)
+from nemo_gym.server_utils import ServerClient
+from responses_api_models.anthropic_model.app import AnthropicModel, AnthropicModelConfig
+from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
+from responses_api_models.openai_model.tests.scripted_endpoint import reply, serving
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "models.md"
+USER = {"role": "user", "content": "hi"}
+
+
+def said(part: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    text = {"type": "output_text", "text": "yes", "annotations": [], **(part or {})}
+    return {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text], **more}
+
+
+def thought(**more: Any) -> dict[str, Any]:
+    return {"type": "reasoning", "id": "r", "summary": [], **more}
+
+
+CITED = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 0, "end_index": 1}
+SCORED = {"token": "yes", "logprob": -1.0, "bytes": [], "top_logprobs": []}
+SUMMARISED = [{"type": "summary_text", "text": "hm"}]
+CALLED = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "namespace": "n"}
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
+
+# What of a request of the Responses API is lost in both of the other protocols.
+COMMON: dict[str, dict[str, Any]] = {
+    "items of type *": {"input": [USER, {"type": "local_shell_call", "call_id": "c", "id": "i", "action": {}}]},
+    "previous_response_id": {"previous_response_id": "resp_1"},
+    "conversation": {"conversation": "conv_1"},
+    "prompt": {"prompt": {"id": "p"}},
+    "truncation": {"truncation": "auto"},
+    "max_tool_calls": {"max_tool_calls": 3},
+    "tools.*": {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://s"}]},
+    "tool_choice.*": {"tools": [FUNCTION], "tool_choice": {"type": "web_search"}},
+    "reasoning.*": {"reasoning": {"summary": "auto"}},
+    "include": {"include": ["file_search_call.results"]},
+    "background": {"background": True},
+    ANNOTATIONS: {"input": [USER, said({"annotations": [CITED]}), USER]},
+    LOGPROBS_SAID: {"input": [USER, said({"logprobs": [SCORED]}), USER]},
+    PHASE: {"input": [USER, said(phase="commentary"), USER]},
+    NAMESPACE: {"input": [USER, CALLED, {"type": "function_call_output", "call_id": "c", "output": "1"}]},
+}
+EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
+    Way.TO_CHAT: COMMON
+    | {
+        "text.*": {"text": {"shape": "round"}},
+        ENCRYPTED: {"input": [USER, thought(encrypted_content="x"), said(), USER]},
+        SUMMARY: {
+            "input": [
+                USER,
+                thought(summary=SUMMARISED, content=[{"type": "reasoning_text", "text": "h"}]),
+                said(),
+                USER,
+            ]
+        },
+    },
+    Way.TO_MESSAGES: COMMON
+    | {
+        "text.*": {"text": {"verbosity": "low"}},
+        "reasoning.effort": {"reasoning": {"effort": "extreme"}},
+        "top_logprobs": {"top_logprobs": 2},
+        "include.message.output_text.logprobs": {"include": ["message.output_text.logprobs"]},
+        "service_tier": {"service_tier": "flex"},
+        "prompt_cache_key": {"prompt_cache_key": "k"},
+        "metadata": {"metadata": {"a": "b"}},
+        "store": {"store": True},
+        UNSIGNED: {"input": [USER, thought(summary=SUMMARISED), said(), USER]},
+        LATE_INSTRUCTIONS: {"input": [USER, {"role": "system", "content": "be brief"}]},
+        "*": {"min_p": 0.1},
+    },
+    Way.FROM_CHAT: {
+        AUDIO_SAID: {"messages": [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}, USER]},
+        ANNOTATIONS: {"messages": [USER, {"role": "assistant", "content": "x", "annotations": [CITED]}, USER]},
+        SPEAKERS: {"messages": [USER | {"name": "Ada"}]},
+        "*": {"logit_bias": {"1": 2.0}},
+    },
+    Way.FROM_MESSAGES: {
+        "stop_sequences": {"stop_sequences": ["x"]},
+        "top_k": {"top_k": 3},
+        "thinking": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        "tools.*": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "output_config.*": {"output_config": {"task_budget": {"tokens": 9}}},
+        DOCUMENT_CITATIONS: {"messages": [{"role": "user", "content": []}]},
+        DOCUMENT_CONTEXT: {"messages": [{"role": "user", "content": []}]},
+        IS_ERROR: {"messages": [{"role": "user", "content": []}]},
+        CACHE_CONTROL: {"messages": [{"role": "user", "content": []}]},
+        "service_tier": {"service_tier": "auto"},
+        "metadata.*": {"metadata": {"other": "x"}},
+        "*": {"mcp_servers": [{"name": "s"}]},
+    },
+}
+SOURCE = {"type": "text", "media_type": "text/plain", "data": "d"}
+BLOCKS: dict[str, dict[str, Any]] = {
+    DOCUMENT_CITATIONS: {"type": "document", "source": SOURCE, "citations": {"enabled": True}},
+    DOCUMENT_CONTEXT: {"type": "document", "source": SOURCE, "context": "c"},
+    IS_ERROR: {"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True},
+    CACHE_CONTROL: {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}},
+}
+for name, block in BLOCKS.items():
+    EXAMPLES[Way.FROM_MESSAGES][name] = {"messages": [{"role": "user", "content": [block]}]}
+
+ANSWERS: dict[Way, Any] = {
+    Way.TO_CHAT: {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}],
+    },
+    Way.TO_MESSAGES: {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": "hi"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    },
+    Way.FROM_MESSAGES: {
+        "id": "resp",
+        "object": "response",
+        "created_at": 1.0,
+        "model": "m",
+        "output": [said()],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    },
+}
+ANSWERS[Way.FROM_CHAT] = ANSWERS[Way.TO_MESSAGES]
+BASES: dict[Way, tuple[str, dict[str, Any]]] = {
+    Way.TO_CHAT: ("/v1/responses", {"input": "hi"}),
+    Way.TO_MESSAGES: ("/v1/responses", {"input": "hi"}),
+    Way.FROM_CHAT: ("/v1/chat/completions", {"messages": [USER]}),
+    Way.FROM_MESSAGES: ("/v1/messages", {"messages": [USER], "max_tokens": 9}),
+}
+
+
+def server_of(way: Way, url: str, **settings: Any) -> SimpleResponsesAPIModel:
+    """A server that has to go this way."""
+    common = {"host": "h", "port": 1, "entrypoint": "", "name": "policy_model", "max_retries": 0, **settings}
+    client = MagicMock(spec=ServerClient)
+    if way in (Way.TO_MESSAGES, Way.FROM_CHAT):
+        address = {"anthropic_base_url": url, "anthropic_api_key": "none", "anthropic_model": "m"}
+        return AnthropicModel(config=AnthropicModelConfig(**common | address), server_client=client)
+    address = {"openai_base_url": url, "openai_api_key": "none", "openai_model": "m"}
+    if way is Way.TO_CHAT:
+        address["endpoint"] = "chat_completions"
+    return OpenAIModel(config=OpenAIModelConfig(**common | address), server_client=client)
+
+
+async def ask(server: SimpleResponsesAPIModel, way: Way, example: dict[str, Any]) -> httpx.Response:
+    path, body = BASES[way]
+    transport = httpx.ASGITransport(server.setup_webserver(), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://model") as client:
+        return await client.post(path, json=body | example)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.way.name}-{loss.name}")
+async def test_nothing_is_lost_in_silence(loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
+    example = EXAMPLES[loss.way][loss.name]
+    words = f"{loss.way.target} has no equivalent for {loss.name.removesuffix('*')}"
+    async with serving(reply(ANSWERS[loss.way])) as endpoint:
+        strict = await ask(server_of(loss.way, endpoint.url), loss.way, example)
+        if loss.changes_answer:
+            assert (strict.status_code, endpoint.bodies) == (400, [])
+            assert words in strict.json()["error"]["message"]
+            assert "on_loss: warn" in strict.json()["error"]["message"]
+        else:
+            assert strict.status_code == 200, strict.text
+            assert words in caplog.text
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            lenient = await ask(server_of(loss.way, endpoint.url, on_loss="warn"), loss.way, example)
+            assert (lenient.status_code, words in caplog.text) == (200, True), lenient.text
+            caplog.clear()
+            silent = await ask(server_of(loss.way, endpoint.url, on_loss="ignore"), loss.way, example)
+            assert (silent.status_code, caplog.text) == (200, "")
+
+
+def test_the_documents_list_every_loss() -> None:
+    rows = [
+        f"| {loss.way} | `{loss.name}` | {'yes' if loss.changes_answer else 'no'} | {loss.why} |" for loss in LOSSES
+    ]
+
+    assert "\n".join(rows) in DOCUMENT.read_text(encoding="utf-8")

@@ -1,6 +1,9 @@
 """Model servers that stream: over HTTP and in direct dispatch, made from whole answers and passed on."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anthropic
@@ -11,6 +14,7 @@ from nemo_gym.conversion.answer_events import completion_stream, response_stream
 from nemo_gym.conversion.streams import completion_of_stream, response_of_stream, whole_answer
 from responses_api_models.openai_model.tests.scripted_endpoint import (
     CUT,
+    Endpoint,
     error,
     reply,
     serving,
@@ -221,3 +225,67 @@ async def test_a_misspelt_option_is_refused_in_a_stream_as_elsewhere() -> None:
 
         assert answer.status == 422
         assert endpoint.bodies == []
+
+
+async def hung_up(reader: asyncio.StreamReader) -> None:
+    """Wait until nobody sends any more."""
+    with suppress(ConnectionError):
+        while await reader.read(65536):
+            pass
+
+
+@asynccontextmanager
+async def hesitating(first: bytes, rest: bytes) -> AsyncIterator[tuple[Endpoint, asyncio.Event, asyncio.Event]]:
+    """An endpoint that sends the rest of its stream only when it is told to, and tells when its client has gone."""
+    go_on, gone = asyncio.Event(), asyncio.Event()
+    head = b"HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head + first)
+        told = asyncio.create_task(go_on.wait())
+        left = asyncio.create_task(hung_up(reader))
+        await asyncio.wait({told, left}, return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            writer.write(rest)
+        else:
+            gone.set()
+        told.cancel()
+        left.cancel()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield Endpoint({}, url=url), go_on, gone
+    finally:
+        server.close()
+
+
+async def test_events_are_passed_on_while_the_endpoint_still_generates() -> None:
+    *first, _ = response_stream(RESPONSE).partition(b"\n\n")
+    begun = b"".join(first)
+    async with (
+        hesitating(begun, response_stream(RESPONSE).removeprefix(begun)) as (endpoint, go_on, _),
+        hosted(endpoint) as (_, url),
+        openai_client(url) as client,
+    ):
+        sent = await client.responses.create(model="any", input="hi", stream=True)
+        events = aiter(sent)
+        assert (await anext(events)).type == "response.created"
+        go_on.set()
+        assert [event.type async for event in events][-1] == "response.completed"
+
+
+async def test_a_client_that_goes_away_lets_go_of_the_endpoint() -> None:
+    *first, _ = response_stream(RESPONSE).partition(b"\n\n")
+    async with (
+        hesitating(b"".join(first), b"") as (endpoint, _, gone),
+        hosted(endpoint, max_concurrent_requests=1) as (_, url),
+        openai_client(url) as client,
+    ):
+        for _ in range(2):  # the second would wait for the place of the first
+            gone.clear()
+            sent = await client.responses.create(model="any", input="hi", stream=True)
+            assert (await anext(aiter(sent))).type == "response.created"
+            await sent.close()
+            await asyncio.wait_for(gone.wait(), 20)

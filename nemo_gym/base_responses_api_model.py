@@ -25,6 +25,7 @@ from nemo_gym.servers.models.protocols import (
     add_error_handlers,
     add_models_route,
     answer_messages,
+    request_of_messages,
 )
 from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, RESPONSES, Relay, add_streaming_route
 
@@ -73,7 +74,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         ):
             add_streaming_route(app, path, cached(handler), relays.get(path))
         app.post(MESSAGES)(self.messages)
-        add_counting_routes(app, self.count_input_tokens, self._losses)
+        add_counting_routes(app, self.count_input_tokens, self.count_message_tokens)
         add_models_route(app, self.model_names())
         add_error_handlers(app)
         return app
@@ -102,6 +103,10 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         """How many tokens a request of the Responses API would be read as; None if the endpoint can't tell."""
         del asked  # for servers that can
         return None
+
+    async def count_message_tokens(self, body: AnthropicMessagesRequest) -> int | None:
+        """The same for a request of the Messages API."""
+        return await self.count_input_tokens(request_of_messages(body, self._losses))
 
     @abstractmethod
     async def chat_completions(

@@ -43,6 +43,8 @@ from nemo_gym.servers.models.protocols import messages_answer
 from nemo_gym.servers.models.streaming import MESSAGE_EVENTS, StreamRelay
 from responses_api_models.anthropic_model.upstream import AnthropicEndpoint, MessageReader
 
+# What of a request decides how many tokens it is read as.
+COUNTED: Final = frozenset({"messages", "system", "tools", "tool_choice", "thinking", "output_config", "mcp_servers"})
 CONVERTER: Final = ResponsesConverter(return_token_id_information=False)
 
 
@@ -109,9 +111,16 @@ class AnthropicModel(SimpleResponsesAPIModel):
 
     async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
         """Have the endpoint count."""
-        body = self._converted(asked)
-        del body["max_tokens"]  # refused there
-        sent = encode_json({**body, "model": self.config.anthropic_model})
+        return await self._count(self._converted(asked))
+
+    async def count_message_tokens(self, body: AnthropicMessagesRequest) -> int | None:
+        """Have the endpoint count a request of its own protocol."""
+        return await self._count(body.model_dump(exclude_unset=True))
+
+    async def _count(self, body: Mapping[str, Any]) -> int:
+        # What only matters for an answer is refused there.
+        counted = {name: value for name, value in body.items() if name in COUNTED}
+        sent = encode_json({**counted, "model": self.config.anthropic_model})
         return self._reader.count(await self._upstream.post(f"{self._path}/count_tokens", sent))
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:

@@ -34,6 +34,7 @@ ANTHROPIC_TYPES: Final[Mapping[str, str]] = {
 
 Responses = Callable[..., Awaitable[Any]]
 CountTokens = Callable[[Mapping[str, Any]], Awaitable[int | None]]
+CountMessageTokens = Callable[[AnthropicMessagesRequest], Awaitable[int | None]]
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -93,7 +94,7 @@ async def answer_messages(
 
     ``extras`` names options that the server can send, although the Responses API does not have them.
     """
-    asked = _converted(body, losses, extras)
+    asked = request_of_messages(body, losses, extras)
     kind = ForwardedParams if takes_forwarded(responses) else NeMoGymResponseCreateParamsNonStreaming
     result = await responses(**_values(responses, request, valid_request(kind, asked)))
     if isinstance(result, Response) and result.status_code != 200:
@@ -102,7 +103,10 @@ async def answer_messages(
     return messages_answer(response_to_message(response), stream=bool(body.stream))
 
 
-def _converted(body: AnthropicMessagesRequest, losses: LossPolicy, extras: Collection[str]) -> dict[str, Any]:
+def request_of_messages(
+    body: AnthropicMessagesRequest, losses: LossPolicy, extras: Collection[str] = ()
+) -> dict[str, Any]:
+    """A request of the Messages API as one of the Responses API."""
     asked, lost = messages_to_request(body.model_dump(exclude_none=True), extras=extras)
     losses.check(Way.FROM_MESSAGES, lost)
     return asked
@@ -123,8 +127,8 @@ def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
     }
 
 
-def add_counting_routes(app: FastAPI, count: CountTokens, losses: LossPolicy) -> None:
-    """Offer ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; ``count`` gives None if it can't."""
+def add_counting_routes(app: FastAPI, count: CountTokens, count_messages: CountMessageTokens) -> None:
+    """Offer ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; who can't count gives None."""
 
     async def input_tokens(request: Request, body: ForwardedParams) -> JSONResponse:
         number = await count(body.asked())
@@ -133,7 +137,7 @@ def add_counting_routes(app: FastAPI, count: CountTokens, losses: LossPolicy) ->
         return JSONResponse({"object": "response.input_tokens", "input_tokens": number})
 
     async def count_tokens(request: Request, body: AnthropicMessagesRequest) -> JSONResponse:
-        number = await count(_converted(body, losses, ()))
+        number = await count_messages(body)
         return _uncountable(request) if number is None else JSONResponse({"input_tokens": number})
 
     app.post("/v1/responses/input_tokens")(input_tokens)

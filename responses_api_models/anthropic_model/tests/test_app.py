@@ -293,3 +293,16 @@ def test_the_key_is_in_no_repr() -> None:
 
     assert KEY not in repr(server)
     assert KEY not in repr(server._upstream.endpoint)
+
+
+async def test_the_endpoint_counts_tokens_of_both_protocols() -> None:
+    async with serving(routes={"/v1/messages/count_tokens": reply({"input_tokens": 11})}) as endpoint:
+        server = model(endpoint.url)
+        thinking = {"type": "enabled", "budget_tokens": 1024}
+        own = {"messages": [{"role": "user", "content": "hi"}], "thinking": thinking, "max_tokens": 9}
+        counted = await post(server, own, "/v1/messages/count_tokens")
+        other = await post(server, {"input": "hi", "temperature": 1.0}, "/v1/responses/input_tokens")
+
+        assert (counted.json(), other.json()["input_tokens"]) == ({"input_tokens": 11}, 11)
+        assert endpoint.bodies[0] == {"messages": own["messages"], "thinking": thinking, "model": "real-name"}
+        assert set(endpoint.bodies[1]) == {"messages", "model"}

@@ -108,6 +108,7 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "stop_sequences": {"stop_sequences": ["x"]},
         "top_k": {"top_k": 3},
         "thinking": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        "context_management": {"context_management": {"edits": []}},
         "tools.*": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         "output_config.*": {"output_config": {"task_budget": {"tokens": 9}}},
         DOCUMENT_CITATIONS: {"messages": [{"role": "user", "content": []}]},

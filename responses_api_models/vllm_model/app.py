@@ -43,7 +43,7 @@ __all__ = ["VLLMConverter", "VLLMModel", "VLLMModelConfig", "split_responses_inp
 
 
 # What a prompt is made of.
-PROMPT: Final = ("messages", "tools", "chat_template_kwargs")
+PROMPT: Final[tuple[str, ...]] = ("messages", "tools", "chat_template_kwargs")
 
 
 class UnsupportedSettingsError(ConfigError, NotImplementedError):

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS
@@ -42,7 +42,7 @@ HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the reque
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
-Params = TypeVar("Params", bound=BaseModel)
+Params = TypeVar("Params")
 
 
 class ForwardedParams(BaseModel):
@@ -93,7 +93,7 @@ def takes_forwarded(handler: Callable[..., Any]) -> bool:
 def valid_request(model: type[Params], asked: Mapping[str, Any]) -> Params:
     """The request as what its route takes; raises what the route would."""
     try:
-        return model.model_validate(asked)
+        return TypeAdapter(model).validate_python(asked)
     except ValidationError as error:
         errors = [{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors(include_url=False)]
         raise RequestValidationError(errors, body=asked) from None

@@ -16,7 +16,8 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.server_utils import BaseServerConfig, ServerClient
+from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
 from responses_api_models.openai_model.tests.scripted_endpoint import error, reply, serving

@@ -64,10 +64,15 @@ def check_wheel(wheel: Wheel, file: Path) -> None:
         )
 
 
+def read_bytes(path: Path, member: str) -> bytes:
+    """The content of one file inside the wheel."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(member)
+
+
 def read_member(path: Path, member: str) -> str:
     """The text of one file inside the wheel."""
-    with zipfile.ZipFile(path) as archive:
-        return archive.read(member).decode("utf-8")
+    return read_bytes(path, member).decode("utf-8")
 
 
 def _download(wheel: Wheel, staging: Path) -> None:

@@ -7,9 +7,10 @@ import re
 from typing import Final, Literal, NamedTuple
 
 from resources_servers.math_answers.extract import MAX_ANSWER
+from resources_servers.math_answers.polynomials import parse_polynomial, same_variables
 from resources_servers.math_answers.quantities import Quantity, parse_quantity, same_quantity
 
-Method = Literal["text", "number", "collection", "library"]
+Method = Literal["text", "number", "collection", "polynomial", "library"]
 
 _WRAPPERS: Final = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname)\{([^{}]*)\}")
 _COLLECTION: Final = re.compile(r"(?P<open>[(\[{]?)(?P<items>[^()\[\]{}]*)(?P<close>[)\]}]?)")
@@ -30,7 +31,7 @@ def compare_plainly(expected: str, answer: str) -> Comparison | None:
     left, right = parse_quantity(expected), parse_quantity(answer)
     if left is not None and right is not None:
         return Comparison(equal=same_quantity(left, right), method="number")
-    return _compare_collections(_collection(expected), _collection(answer))
+    return _compare_collections(_collection(expected), _collection(answer)) or _compare_polynomials(expected, answer)
 
 
 class Collection(NamedTuple):
@@ -60,6 +61,13 @@ def _compare_collections(expected: Collection | None, answer: Collection | None)
         left, right = (sorted(items, key=lambda item: item.value) for items in (left, right))
     same = len(left) == len(right) and all(map(same_quantity, left, right))
     return Comparison(equal=same and expected.brackets == answer.brackets, method="collection")
+
+
+def _compare_polynomials(expected: str, answer: str) -> Comparison | None:
+    left, right = parse_polynomial(expected[: MAX_ANSWER + 1]), parse_polynomial(answer[: MAX_ANSWER + 1])
+    if left is None or right is None or not same_variables(left, right):
+        return None
+    return Comparison(equal=left == right, method="polynomial")
 
 
 def normalized(text: str) -> str:

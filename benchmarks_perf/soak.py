@@ -56,7 +56,7 @@ class Soak:
             while True:
                 collector = self._start(output, port, said, resume=runs > 0)
                 runs += 1
-                interrupted = False
+                interrupted, before = False, len(self.memory)
                 while collector.poll() is None:
                     time.sleep(0.05)
                     saved = _lines(output)
@@ -73,7 +73,11 @@ class Soak:
                         interrupted = True
                         collector.send_signal(signal.SIGINT)
                 told = said.read_text(errors="replace")[-10_000:]
-                sys.stderr.write(f"run {runs}: exit code {collector.returncode}, {_lines(output)} saved\n")
+                used = [kb // 1024 for _, kb in self.memory[before:] if kb]
+                sys.stderr.write(
+                    f"run {runs}: exit code {collector.returncode}, {_lines(output)} saved, "
+                    f"memory {used[len(used) // 2]} MB, at most {max(used)} MB\n"
+                )
                 if collector.returncode not in (130, 3):
                     break
                 if runs > 3 * (1 + len(self.interrupt_at)):

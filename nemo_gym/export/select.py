@@ -97,11 +97,12 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
     if recipe.rows == "rl" or (by_default if recipe.continuity is None else recipe.continuity):
         yield Rule("continuity", lambda one: check_continuity(one.output).ok)
     if recipe.rows == "rl":
-        yield Rule("log-probabilities", _has_log_probs)
+        yield Rule("log-probabilities", lambda one: has_log_probs(one.output))
 
 
-def _has_log_probs(one: Rollout) -> bool:
-    calls = [item for item in one.output if item.get(TRAINABLE) is not None]
+def has_log_probs(output: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether somebody wrote down how likely each sampled token was."""
+    calls = [item for item in output if item.get(TRAINABLE) is not None]
     return all(len(call.get("generation_log_probs") or ()) == len(call[TRAINABLE]) for call in calls)
 
 

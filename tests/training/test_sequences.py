@@ -121,7 +121,9 @@ def test_an_export_holds_the_groups_that_a_running_gym_would_give(tmp_path: Path
     for ours, theirs in zip(found, live, strict=True):
         assert [replace(one, versions=[]) for one in theirs.sequences] == ours.sequences
         assert ours.advantages() == theirs.advantages()
-    exported = {(row["task"], row["rollout"]): row["advantage"] for row in map(json.loads, samples.read_text().splitlines())}
+    exported = {
+        (row["task"], row["rollout"]): row["advantage"] for row in map(json.loads, samples.read_text().splitlines())
+    }
     assert [exported[one.key] for one in found[1].sequences] == found[1].advantages()
 
 

@@ -69,8 +69,8 @@ async def verify(kind: type[SimpleResourcesServer], transport: str) -> dict[str,
     client.attach("e", LocalServer(app, label="e", base_url="http://127.0.0.1:1"))
     reply = await client.post(server_name="e", url_path="/verify", json=BODY)
     assert reply.status == 200, await reply.read()
-    found = await reply.json()
-    return found
+    answer: dict[str, Any] = await reply.json()
+    return answer
 
 
 @pytest.mark.parametrize("transport", ["direct", "http"])

@@ -62,7 +62,7 @@ def as_float(value: float) -> float:
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
-    """The numeric top-level fields, in the order of the record, then the parts of the reward; booleans stay booleans."""
+    """The numeric top-level fields in the order of the record, then the parts of the reward. Booleans stay so."""
     found = {
         name: value for name, value in record.items() if isinstance(value, bool | int | float) and is_metric_name(name)
     }

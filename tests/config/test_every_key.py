@@ -17,6 +17,8 @@ from nemo_gym.config.keys import COMMAND_KEYS, GLOBAL_KEYS, UNUSED_KEYS
 from nemo_gym.config.parse import check_parameters, parse_config
 from nemo_gym.config.servers import ResourcesServerSettings
 from nemo_gym.errors import ConfigError
+from nemo_gym.servers.loader import read_settings_of
+from responses_api_agents.simple_agent.app import SimpleAgent
 
 TESTS = PARENT_DIR / "tests"
 # The test that shows what a key does; its text names the key.
@@ -79,6 +81,27 @@ def test_keys_without_a_meaning_are_refused(key: str) -> None:
         check_parameters([key], fields={"limit"}, config=config)
     check_parameters([key], fields={key}, config=config)
     check_parameters([key], fields=set(), config=config, declared={key})  # env.yaml may hold it for other programs
+
+
+SETTINGS = {
+    "host": "127.0.0.1",
+    "port": 1,
+    "entrypoint": "app.py",
+    "name": "agent",
+    "resources_server": {"type": "resources_servers", "name": "tools"},
+    "model_server": {"type": "responses_api_models", "name": "model"},
+}
+
+
+@pytest.mark.parametrize(("key", "meant"), [("max_stepz", "max_steps"), ("num_worker", "num_workers")])
+def test_a_misspelt_setting_of_a_server_is_refused_by_the_nearest_name(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}: not a setting of SimpleAgentConfig.*did you mean '{meant}'"):
+        read_settings_of(SimpleAgent, {**SETTINGS, key: 3}, where="agent")
+
+
+def test_settings_for_other_programs_are_told_and_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    read_settings_of(SimpleAgent, {**SETTINGS, "colour": "blue"}, where="agent")
+    assert "colour: not a setting of SimpleAgentConfig, so it has no effect" in caplog.text
 
 
 # ---- parameters of commands and settings of servers ------------------------------------------------------------------

@@ -14,7 +14,7 @@ LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_model
   test_documentation.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo train test clients check format lowest engines bench bench-all clean
+.PHONY: help demo train test clients check format lowest engines bench bench-all soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -80,6 +80,9 @@ bench-all: bench ## all other measurements, too: scale, concurrency, viewer, emb
 	$(BIN)/python benchmarks_perf/bench_sandbox.py
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
+
+soak: $(DEV) ## 100,000 rollouts through faults, kills, outages and Ctrl-C: nothing lost, nothing twice (half an hour)
+	$(BIN)/python benchmarks_perf/soak.py
 
 clean: ## remove everything the targets made
 	rm -rf $(VENV) .venv-lowest .mypy_cache .pytest_cache .ruff_cache build dist

@@ -4,7 +4,8 @@
 
 Collects 100,000 rollouts against the mock endpoint unless told otherwise. While it runs, calls fail in six ways, worker
 processes are killed, the endpoint is away twice for a minute, and the command is interrupted and resumed five times.
-Afterwards every rollout has to be there exactly once, and the memory of the collector must not have grown with them.
+Afterwards every rollout has to be there exactly once and whole, no process may be left over, and the memory of the
+collector must not have grown with what it saved. (The metrics at the end need a few columns of all rollouts at once.)
 """
 
 import json
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
@@ -30,6 +31,8 @@ FAULTS = {
     "MOCK_LATENCY": "20",
 }
 TASKS = 5  # of the example
+MEMORY_GROWTH = 1.25  # the last third of the rollouts may need so much more than the first, which plans all of them
+MEMORY_START_MB = 64  # a short soak is mostly the start of processes, which this much of growth allows for
 
 
 @dataclass
@@ -44,16 +47,16 @@ class Soak:
     workers: int = 2
     memory: list[tuple[int, int]] = field(default_factory=list)  # rollouts saved, kilobytes of the collector
 
-    def run(self, folder: Path) -> dict[str, object]:
+    def run(self, folder: Path) -> dict[str, int]:
         """Collect until everything is there; return what was found."""
-        output, port = folder / "out.jsonl", _free_port()
+        output, said, port = folder / "out.jsonl", folder / "said.txt", _free_port()
         mock, started, runs = _start_mock(port), time.monotonic(), 0
         plans = [list(self.interrupt_at), list(self.kill_at), list(self.down_at)]
         try:
             while True:
-                collector = self._start(output, port, resume=runs > 0)
+                collector = self._start(output, port, said, resume=runs > 0)
                 runs += 1
-                interrupted = False
+                interrupted, before = False, len(self.memory)
                 while collector.poll() is None:
                     time.sleep(0.05)
                     saved = _lines(output)
@@ -69,7 +72,12 @@ class Soak:
                         plans[0].pop(0)
                         interrupted = True
                         collector.send_signal(signal.SIGINT)
-                told = collector.communicate()[1].decode(errors="replace")
+                told = said.read_text(errors="replace")[-10_000:]
+                used = [kb // 1024 for _, kb in self.memory[before:] if kb]
+                sys.stderr.write(
+                    f"run {runs}: exit code {collector.returncode}, {_lines(output)} saved, "
+                    f"memory {used[len(used) // 2]} MB, at most {max(used)} MB\n"
+                )
                 if collector.returncode not in (130, 3):
                     break
                 if runs > 3 * (1 + len(self.interrupt_at)):
@@ -81,7 +89,7 @@ class Soak:
             raise RuntimeError(f"exit code {collector.returncode}:\n{told}")
         return self._found(output, runs, time.monotonic() - started)
 
-    def _start(self, output: Path, port: int, *, resume: bool) -> "subprocess.Popen[bytes]":
+    def _start(self, output: Path, port: int, said: Path, *, resume: bool) -> "subprocess.Popen[bytes]":
         command = [
             *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", f"+config_paths=[{CONFIGS}]"),
             *(f"+policy_base_url=http://127.0.0.1:{port}/v1", "+policy_api_key=none", "+policy_model_name=mock"),
@@ -92,7 +100,9 @@ class Soak:
         ]
         # The faults are the endpoint's, not the rollouts': none of them may be given up because of bad luck.
         environment = {**os.environ, "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS": "50"}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        # A pipe that nobody reads would stop the collector once it is full.
+        with said.open("wb") as file:
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=file)
 
     def _outage(self, mock: "subprocess.Popen[bytes]", port: int) -> "subprocess.Popen[bytes]":
         mock.kill()
@@ -100,22 +110,27 @@ class Soak:
         time.sleep(self.down_s)
         return _start_mock(port)
 
-    def _found(self, output: Path, runs: int, seconds: float) -> dict[str, object]:
+    def _found(self, output: Path, runs: int, seconds: float) -> dict[str, int]:
         keys: Counter[tuple[int, int]] = Counter()
+        torn = 0
         with output.open() as file:
             for line in file:
                 record = json.loads(line)
                 keys[record["_ng_task_index"], record["_ng_rollout_index"]] += 1
+                torn += not isinstance(record.get("reward"), int | float) or not record["response"]["output"]
         early = [kb for saved, kb in self.memory if 0 < saved <= self.rollouts / 3]
-        late = [kb for saved, kb in self.memory if saved > 2 * self.rollouts / 3]
+        late = [kb for saved, kb in self.memory if 2 * self.rollouts / 3 < saved < self.rollouts]
         return {
             "rollouts": len(keys),
             "missing": self.rollouts - len(keys),
             "repeated": sum(count - 1 for count in keys.values()),
+            "not_whole": torn,
+            "left_over_processes": len(_processes_with(str(output))),
             "runs": runs,
             "failed_attempts": _lines(output.with_name("out_failures.jsonl")),
             "memory_mb_first_third": max(early, default=0) // 1024,
             "memory_mb_last_third": max(late, default=0) // 1024,
+            "memory_mb_with_metrics": max(kb for _, kb in self.memory) // 1024,
             "seconds": round(seconds),
         }
 
@@ -178,11 +193,30 @@ def _memory_kb(process: int) -> int:
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")), 0)
 
 
+def _processes_with(argument: str) -> list[int]:
+    """Processes whose command line names something."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if argument in path.read_text(errors="replace"):
+                found.append(int(path.parent.name))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
 def _children(process: int) -> list[int]:
     try:
         return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except OSError:
         return []
+
+
+def is_good(found: Mapping[str, int]) -> bool:
+    """Whether nothing was lost, repeated, damaged or left over, and the memory stayed flat."""
+    wrong = ("missing", "repeated", "not_whole", "left_over_processes")
+    most = max(found["memory_mb_first_third"] * MEMORY_GROWTH, found["memory_mb_first_third"] + MEMORY_START_MB)
+    return not any(found[name] for name in wrong) and found["memory_mb_last_third"] <= most
 
 
 def main() -> None:
@@ -192,7 +226,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = Soak(rollouts=rollouts, down_s=down_s).run(Path(folder))
     sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    sys.exit(1 if found["missing"] or found["repeated"] else 0)
+    sys.exit(0 if is_good(found) else 1)
 
 
 if __name__ == "__main__":

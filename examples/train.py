@@ -1,4 +1,4 @@
-"""A small model gets better at an environment, on two CPU cores: collect, train, collect again, compare.
+"""A small model gets better at an environment, on two CPU cores: collect, export, train, collect again, compare.
 
     python examples/train.py --output results/train
 
@@ -14,11 +14,13 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.export.pipeline import export_rollouts
+from nemo_gym.export.recipe import Recipe
 from nemo_gym.metrics.compare import Run, compare, read_contents
 from nemo_gym.metrics.report import comparison_text
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
@@ -49,15 +51,16 @@ def main(arguments: list[str] | None = None) -> None:
     folder, method = options.output, options.method
     base = options.model or asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
     before, after = folder / "before.jsonl", folder / f"after_{method}.jsonl"
-    rollouts, policy = folder / "train.jsonl", folder / f"{method}.gguf"
+    rollouts, samples, policy = folder / "train.jsonl", folder / f"{method}.jsonl", folder / f"{method}.gguf"
     keep_settings(options)
     heldout = Sampling(options.heldout, options.heldout_repeats, options.heldout_temperature)
     training = Sampling(choose_tasks(options), options.repeats, options.temperature)
 
     stage("held-out tasks, before", lambda: collect(options, base, before, heldout))
     stage("train tasks", lambda: collect(options, base, rollouts, training))
+    stage("samples", lambda: export(options, rollouts, samples))
     if not policy.exists():
-        stage(f"training with {method}", lambda: train(options, rollouts, base, policy))
+        stage(f"training with {method}", lambda: train(options, samples, base, policy))
     stage("held-out tasks, after", lambda: collect(options, policy, after, heldout))
 
     found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
@@ -115,12 +118,18 @@ def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> 
     asyncio.run(run())
 
 
-def train(options: Options, rollouts: Path, base: Path, policy: Path) -> None:
+def export(options: Options, rollouts: Path, samples: Path) -> None:
+    """Select what a method learns from, as token sequences."""
+    mixed: dict[str, Any] = {"mixed_rewards": True}
+    rules = {"grpo": mixed, "dpo": mixed, "sft": {"min_reward": options.solved, "complete": True, "best_per_task": 4}}
+    what = {"input": str(rollouts), "output": str(samples), "format": "rl", "metadata": True, "seed": options.seed}
+    print(export_rollouts(Recipe(**what, **rules[options.method])).text())
+
+
+def train(options: Options, samples: Path, base: Path, policy: Path) -> None:
     """Train adapters on the tokens that were sampled, merge them, and write the policy as GGUF."""
     torch.manual_seed(options.seed)
-    found = read_groups(rollouts)
-    print(found.text())
-    chosen = [sequences for group in found.groups if (sequences := choose(options, group))] * options.epochs
+    chosen = [choose(options, group) for group in read_groups(samples)] * options.epochs
     random.Random(options.seed).shuffle(chosen)  # noqa: S311
     steps = [chosen[start : start + options.batch] for start in range(0, len(chosen), options.batch)]
     model = load_model(base, dtype=getattr(torch, options.dtype)).to(options.device)
@@ -138,12 +147,10 @@ def train(options: Options, rollouts: Path, base: Path, policy: Path) -> None:
 
 
 def choose(options: Options, group: Group) -> list[TokenSequence]:
-    """Name the rollouts of a task that a method learns from; for DPO: better, worse, better, worse."""
-    if options.method == "sft":
-        return group.best(4, reward=options.solved)
-    if options.method == "dpo":
-        return [one for pair in group.pairs(2, seed=options.seed) for one in pair]
-    return group.sequences if group.is_mixed else []
+    """Name the rollouts of a task that a step sees; for DPO: better, worse, better, worse."""
+    if options.method != "dpo":
+        return group.sequences
+    return [one for pair in group.pairs(2, seed=options.seed) for one in pair]
 
 
 def loss(options: Options, model: torch.nn.Module, tree: Tree, sequences: list[TokenSequence]) -> torch.Tensor:

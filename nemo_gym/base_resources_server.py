@@ -43,6 +43,7 @@ from nemo_gym.servers.mcp_tools import (
 )
 from nemo_gym.servers.mcp_tools import SESSION_TOKEN as _MCP_SESSION_TOKEN
 from nemo_gym.servers.session_states import SessionStates
+from nemo_gym.servers.verdicts import completing
 
 __all__ = [
     "NEMO_GYM_MCP_METADATA_KEY",
@@ -146,7 +147,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
             app.post("/seed_session")(self.seed_session)
         if self.config.expose_tools_over_mcp:
             verify = with_own_tool_names(verify, self.config.name)
-        app.post("/verify")(judge_failsafe(verify))
+        app.post("/verify")(completing(judge_failsafe(verify)))
         app.get("/reverify_mode")(self.get_reverify_mode)
         app.post("/aggregate_metrics")(self.aggregate_metrics)
         return app

@@ -204,7 +204,9 @@ def get_wandb_run() -> Any:
     given = {name: getattr(wanted, name) for name in ("wandb_project", "wandb_name", "wandb_api_key")}
     missing = [name for name, value in given.items() if not value]
     if 0 < len(missing) < len(given):
-        logger.warning("no W&B run: %s is missing; all of %s are needed", " and ".join(missing), ", ".join(given))
+        verb = "is" if len(missing) == 1 else "are"
+        told = " and ".join(missing), verb, ", ".join(given)
+        logger.warning("no W&B run: %s %s missing; all of %s are needed", *told)
     if missing or wanted.wandb_api_key == MASK:
         return None
     wandb = _import_wandb()

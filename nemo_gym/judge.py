@@ -25,6 +25,7 @@ from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY, Fa
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.http.lazy import request_errors
 from nemo_gym.servers.server_client import GymClient
+from nemo_gym.servers.verdicts import count_judge, judge_usage
 
 __all__ = [
     "Judge",
@@ -252,9 +253,11 @@ class Judge:
                 f"status {reply.status}: {first_cause(content)[:SHOWN]}", retry_after=reply.headers.get("Retry-After")
             )
         try:
-            return NeMoGymResponse.model_validate_json(content)
+            response = NeMoGymResponse.model_validate_json(content)
         except ValidationError as error:
             raise self._error(f"not a response ({error.error_count()} errors): {content[:SHOWN]!r}") from error
+        count_judge(name, response.usage)
+        return response
 
     def _error(self, reason: str, *, retry_after: str | None = None) -> JudgeError:
         return JudgeError(f"judge {self.config.model_server.name}: {reason}", retry_after=retry_after)
@@ -282,6 +285,7 @@ async def call_judge(
     except ValidationError as error:
         reason = f"{error.error_count()} errors in {response_model.__name__}"
         raise JudgeError(f"judge {server_name}: {reason}: {content[:SHOWN]!r}") from error
+    count_judge(server_name, getattr(answer, "usage", None))
     if isinstance(answer, NeMoGymResponse) and (reason := cut_off(answer)):
         raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {answer.output_text[-SHOWN:]!r}")
     return answer
@@ -313,6 +317,6 @@ def judge_failsafe(verify: Handler) -> Handler:
             body = next((value for value in given if isinstance(value, BaseModel)), None)
             fields = body.model_dump(mode="json") if body is not None else {}
             failure = {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, JUDGE_ERROR_KEY: str(error)}
-            return JSONResponse({**fields, **failure})
+            return JSONResponse({**fields, **failure, **judge_usage()})
 
     return cast("Handler", verify_or_report)

@@ -46,6 +46,7 @@ FENCE = re.compile(
 STARTS_SERVERS = re.compile(r"(ng_run|nemo_gym_run|ng run|ng env start)\b")
 READY = "servers ready!"
 PATIENCE_S = 60
+TASKS = 6  # of each collection that names no limit
 # What needs no shell: a command of ours or a Python program, with nothing but words and quotes behind it.
 PLAIN = re.compile(r"(ng|gym|nemo_gym|python)[ _](\"[^\"$`]*\"|'[^']*'|[^\"'|&;<>$()`*?~#])*")
 # Commands that run tests: those of the whole project, which this test is part of.
@@ -182,8 +183,9 @@ class Reader:
     def save(self, name: str, text: str) -> Path:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Several documents are read at once, so each has a head server of its own.
-        mine = f"\nhead_server: {{host: 127.0.0.1, port: {self.head_port}}}\n" if name == "env.yaml" else ""
+        # Several documents are read at once, so each has a head server of its own. A few tasks show what all would.
+        own = f"\nhead_server: {{host: 127.0.0.1, port: {self.head_port}}}\nlimit: {TASKS}\n"
+        mine = own if name == "env.yaml" else ""
         path.write_text(self.meant(text) + mine, "utf-8")
         return path
 

@@ -24,11 +24,12 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.rollouts.classify import outcome_of_record
-from nemo_gym.rollouts.outcome import Failed
+from nemo_gym.rollouts.classify import outcome_of_answer, outcome_of_record
+from nemo_gym.rollouts.outcome import Completed, Failed, Usage
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.tally import Spending
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.schemas.rows import RolloutKey
+from nemo_gym.schemas.rows import Prices, RolloutKey
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.http.session import close_http_client
@@ -52,13 +53,20 @@ RESPONSE = {
     "tool_choice": "auto",
     "tools": [],
 }
+USAGE = {
+    "input_tokens": 100,
+    "input_tokens_details": {"cached_tokens": 40},
+    "output_tokens": 7,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 107,
+}
 Script = Callable[[str], str]
 
 
 def response(text: str) -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": []}
     item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
-    return {**RESPONSE, "output": [item]}
+    return {**RESPONSE, "output": [item], "usage": USAGE}
 
 
 class Scripted(SimpleResponsesAPIModel):
@@ -296,6 +304,36 @@ async def run(client: ServerClient) -> Any:
 async def test_a_verdict_is_a_reward() -> None:
     reply = await run(gym(script=lambda _: "[[SAME]]"))
     assert (reply.status, (await reply.json())["reward"]) == (200, 1.0)
+
+
+@pytest.mark.parametrize("word", ["[[SAME]]", "hm"], ids=["verdict", "no label"])
+async def test_the_tokens_of_judges_are_part_of_what_a_rollout_cost(word: str) -> None:
+    record = await (await run(gym(script=lambda _: word))).json()
+    outcome = outcome_of_record(PlannedRollout(RolloutKey(0, 0), "agent", {}, 1, 3), record, 0.1)
+    assert isinstance(outcome, Completed if word == "[[SAME]]" else Failed)
+    assert outcome.usage == Usage(100, 7, 40, [("judge", Usage(100, 7, 40))])
+    spending = Spending({"agent": Prices(input=1.0, output=10.0), "judge": Prices(input=100.0, output=1000.0)})
+    spending.add([outcome])
+    assert (spending.input_tokens, spending.output_tokens) == (200, 14)
+    assert spending.usd_by_agent == {"agent": pytest.approx(101 * (100 + 7 * 10) / 1e6)}
+
+
+class Broken(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        raise ValueError(body.response.output_text)
+
+
+async def test_an_attempt_that_failed_tells_what_its_model_had_spent() -> None:
+    client = gym()
+    config = BaseResourcesServerConfig(host="", port=0, entrypoint="", name="judged")
+    attach(client, "judged", Broken(config=config, server_client=client))
+    reply = await run(client)
+    planned = PlannedRollout(RolloutKey(0, 0), "agent", {}, 1, 3)
+    outcome = outcome_of_answer(planned, reply.status, reply.headers, await reply.read(), 0.1)
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.kind == "verifier_error"
+    assert outcome.usage == Usage(100, 7, 40)
+    assert outcome.record["response"]["usage"]["input_tokens"] == 100
 
 
 @pytest.mark.parametrize("judge_url", [None, "http://127.0.0.1:9/v1"], ids=["no label", "no answer"])

@@ -8,6 +8,7 @@ A line of JSON on stdin is a request, a number on stdout the answer:
 
 import ast
 import asyncio
+import contextlib
 import importlib
 import inspect
 import json
@@ -23,6 +24,8 @@ from nemo_gym.cli.main import main
 
 # What commands import when they need it, and almost all of them do.
 NEEDED = ("nemo_gym.servers.gym", "responses_api_agents.simple_agent.app", "responses_api_models.openai_model.app")
+# What takes seconds to import, and only commands need that name it.
+HEAVY = ("reasoning_gym",)
 
 
 def start(words: list[str], folder: str, environment: dict[str, str], output: str) -> int:
@@ -74,6 +77,13 @@ def run_file(file: str) -> None:
         asyncio.run(result)
 
 
+def warm_up(words: list[str]) -> None:
+    for module in HEAVY:
+        if any(module in word for word in words):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+
+
 def serve() -> None:
     for command in COMMANDS:
         command.load_function()
@@ -84,6 +94,7 @@ def serve() -> None:
         if "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         else:
+            warm_up(request["start"])
             answer = start(request["start"], request["folder"], request["environment"], request["output"])
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()

@@ -77,6 +77,10 @@ RESERVED_KEYS: Final = frozenset(
     }
 )
 
+# Parameters of some commands; nothing to any other.
+COMMAND_KEYS: Final = frozenset({"entrypoint", "json", "query"})
+# What other programs read from the same env.yaml. We download nothing from the registries that they are for.
+UNUSED_KEYS: Final = frozenset({"mlflow_tracking_uri", "mlflow_tracking_token"})
 # Keys that every command accepts in addition to its own parameters.
 GLOBAL_KEYS: Final = RESERVED_KEYS | {
     DELETE_KEY,

@@ -21,7 +21,7 @@ from nemo_gym.config.addresses import assign_addresses
 from nemo_gym.config.directives import Expanded, expand, merge
 from nemo_gym.config.instances import check_references, read_servers
 from nemo_gym.config.interpolation import check_missing, find_unresolved, interpolated_roots, unresolved_error
-from nemo_gym.config.keys import GLOBAL_KEYS
+from nemo_gym.config.keys import COMMAND_KEYS, GLOBAL_KEYS, UNUSED_KEYS
 from nemo_gym.config.locate import Locator, segments
 from nemo_gym.config.servers import blocks, is_almost_server
 from nemo_gym.config.settings import read_settings
@@ -40,7 +40,7 @@ def check_parameters(
     """
     servers = {name for name, block in blocks(config) if is_almost_server(block)}
     used = interpolated_roots(OmegaConf.to_container(config, resolve=False))
-    known = {*fields, *GLOBAL_KEYS, *servers, *used, *declared}
+    known = {*fields, *(GLOBAL_KEYS - COMMAND_KEYS - UNUSED_KEYS), *servers, *used, *declared}
     unknown = list(dict.fromkeys(root for key in given if (root := segments(key)[0]) not in known))
     if not unknown:
         return

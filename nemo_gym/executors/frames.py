@@ -10,7 +10,7 @@ The body is a line from or for a file, and is passed on without being parsed.
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
@@ -126,10 +126,15 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     return Frame(head, outcome.line).encode()
 
 
+def _usage(sent: Sequence[Any]) -> Usage:
+    *counts, judges = sent
+    return Usage(*counts, [(name, _usage(used)) for name, used in judges])
+
+
 def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
     """The outcome in a frame."""
     head, line = frame.head, frame.body
-    usage = Usage(*head["usage"]) if head.get("usage") else None
+    usage = _usage(head["usage"]) if head.get("usage") else None
     match head["kind"]:
         case "Completed":
             return Completed(planned, line, head["seconds"], head["reward"], usage)

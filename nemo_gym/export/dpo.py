@@ -6,12 +6,14 @@ Pairs are chosen from the index of a selection alone; only the rollouts of a pai
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
 from nemo_gym.export.select import Candidate, draw_lot
 from nemo_gym.export.sft import Row, answer_messages, prompt_messages, tools_of
+
+Member = TypeVar("Member")
 
 
 class Preference(NamedTuple):
@@ -39,11 +41,15 @@ def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Prefere
     """Pairs of a task, the widest margins first; among equals the seed decides."""
     ranked = sorted(members, key=lambda one: (-one.reward, draw_lot(recipe.seed, one.task, one.rollout)))
     if recipe.pairs == "best_worst":
-        # Best with worst, second best with second worst, …: no rollout twice.
-        pairs: Iterable[Preference] = map(Preference, ranked[: len(ranked) // 2], reversed(ranked))
+        pairs = [Preference(*two) for two in opposites(ranked)]
     else:
         pairs = sorted((Preference(*two) for two in product(ranked, ranked)), key=lambda pair: -pair.margin)
     return [pair for pair in pairs if _fits(pair, recipe)][: recipe.pairs_per_task]
+
+
+def opposites(ranked: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
+    """Best with worst, second best with second worst, …: no rollout twice."""
+    return zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
 
 
 def _fits(pair: Preference, recipe: Recipe) -> bool:

@@ -1,7 +1,7 @@
 """An export from beginning to end: read, select, convert, write, report.
 
 Rules about single rollouts need one pass and no memory to speak of; rules about tasks need a second pass over what was
-selected. The same input, recipe and seed give the same bytes.
+selected. The same input, recipe and seed give the same bytes; what is there already is not made again.
 """
 
 import statistics
@@ -17,6 +17,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.export.atif import atif_rows
 from nemo_gym.export.dataset import MARK, TRAIN, VALIDATION, Output, check_output, open_output, output_paths
 from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
+from nemo_gym.export.receipt import Receipt, find_receipt, remove_drafts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Drops, Rollout, RolloutReader, find_rollout_files, read_at
 from nemo_gym.export.rl import group_advantages, rl_rows
@@ -59,6 +60,7 @@ class ExportReport:
     agents: Counter[str] = field(default_factory=Counter)
     rewards: "array[float]" = field(default_factory=lambda: array("d"))
     tokens: "array[float]" = field(default_factory=lambda: array("d"))
+    earlier: str = ""  # the report of an export that made the same before
 
     def add(self, one: Rollout) -> None:
         """Count a rollout that is part of the output."""
@@ -70,6 +72,8 @@ class ExportReport:
 
     def text(self) -> str:
         """A few lines for people."""
+        if self.earlier:
+            return f"{self.earlier}\nnothing to do: recipe, input and output are what they were"
         dropped = [
             f"  {count:>8,}  {rule} (first: {self.drops.examples[rule]})" for rule, count in self.drops.counts.items()
         ]
@@ -108,6 +112,9 @@ def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str
     paths = find_rollout_files(recipe.input)
     if {path.resolve() for path in paths} & {path.resolve() for path in output_paths(recipe).values()}:
         raise ConfigError(f"{recipe.output} is one of the inputs", hint="choose another +output")
+    if earlier := find_receipt(recipe, paths):
+        return ExportReport(recipe, len(paths), rows=Counter(earlier.rows), earlier=earlier.report)
+    remove_drafts(recipe)
     check_output(recipe)
     report = ExportReport(recipe, len(paths))
     reader = RolloutReader(paths, report.drops)
@@ -125,6 +132,7 @@ def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str
         report.lines, report.rows = reader.lines, output.rows
         _check(report)
         output.card = card(report, command)
+    Receipt.of(recipe, paths, report.rows, report.text()).save(recipe)
     return report
 
 

@@ -60,7 +60,14 @@ class Recipe(BaseModel):
     max_tokens: int | None = Field(default=None, ge=0, description="Most tokens the model wrote.")
     unique: bool = Field(default=False, description="Leave out a rollout whose text, normalised, was there before.")
     near_duplicates: float | None = Field(
-        default=None, gt=0, lt=1, description="Leave out texts at least this similar (Jaccard) to one taken before."
+        default=None, gt=0, lt=1, description="Leave out rollouts at least this similar (Jaccard) to one taken before."
+    )
+    decontaminate: str | list[str] | None = Field(
+        default=None, description="Task files held out for evaluation: leave out rollouts that share text with them."
+    )
+    decontaminate_words: int = Field(default=13, ge=1, description="How many words in a row are shared text.")
+    decontaminate_common: int = Field(
+        default=10, ge=1, description="Words that are in more held-out tasks than this are their template."
     )
 
     pass_threshold: float = Field(default=PASS_THRESHOLD, description="From which reward on a task counts as solved.")

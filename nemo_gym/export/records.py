@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import BUFFER_BYTES, role_of
@@ -27,6 +27,7 @@ from nemo_gym.schemas.rows import (
 )
 
 _MAGIC: Final = frozenset("*?[")
+_OPEN_FILES: Final = 64  # shards can be more than a process may open
 UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
     "is not JSON",
     "is not a rollout",
@@ -118,26 +119,25 @@ class Drops:
         self.examples.setdefault(rule, place)
 
 
-def find_rollout_files(patterns: str | Sequence[str]) -> list[Path]:
+def find_rollout_files(patterns: str | Sequence[str], parameter: str = "input") -> list[Path]:
     """The files that paths and patterns name; a pattern does not mean the other files of a run."""
+    hint = f"correct +{parameter}=<file or pattern>"
     if isinstance(patterns, str):
         patterns = [patterns] if Path(patterns).exists() else patterns.split(",")
     found: dict[Path, None] = {}
     for pattern in map(str.strip, patterns):
         expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
         if Path(expanded).is_dir():
-            raise ConfigError(f"{pattern} is a folder", hint=f"+input='{pattern}/*.jsonl' takes all files in it")
+            raise ConfigError(f"{pattern} is a folder", hint=f"+{parameter}='{pattern}/*.jsonl' takes all files in it")
         if Path(expanded).exists():
             found[Path(expanded)] = None
         elif _MAGIC & set(pattern):
             paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
             found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
         else:
-            raise ConfigPathNotFoundError(f"{pattern}: no such file", hint="correct +input=<rollout file or pattern>")
+            raise ConfigPathNotFoundError(f"{pattern}: no such file", hint=hint)
     if not found:
-        raise ConfigPathNotFoundError(
-            f"no rollout file matches {', '.join(patterns)}", hint="correct +input=<rollout file or pattern>"
-        )
+        raise ConfigPathNotFoundError(f"no file matches {', '.join(patterns)}", hint=hint)
     return list(found)
 
 
@@ -198,14 +198,16 @@ def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def read_at(places: Iterable[tuple[Path, int, int]]) -> Iterator[Rollout]:
-    """Rollouts that were read before, by file, line and first byte."""
-    opened: dict[Path, Any] = {}
+    """Rollouts that were read before, by file, line and first byte. Few files are open at a time."""
+    opened: dict[Path, BinaryIO] = {}
     try:
         for path, number, start in places:
-            if path not in opened:
-                opened[path] = path.open("rb")
-            opened[path].seek(start)
-            found = _read(opened[path].readline(), path, number, start)
+            # Whoever was used last goes to the end; the first one was not needed for the longest time.
+            opened[path] = file = opened.pop(path, None) or path.open("rb")
+            if len(opened) > _OPEN_FILES:
+                opened.pop(next(iter(opened))).close()
+            file.seek(start)
+            found = _read(file.readline(), path, number, start)
             if not isinstance(found, Rollout):
                 raise ConfigError(f"{path} changed while it was exported", hint="export again when it is complete")
             yield found

@@ -6,36 +6,39 @@ advantages of zero. Each row is one rollout, and its tokens are one growing sequ
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
 from nemo_gym.export.select import SAME, Candidate
-from nemo_gym.export.sft import Row, UnfitError, prompt_messages
-from nemo_gym.export.tokens import TokenSpan, token_spans
+from nemo_gym.export.sft import Row, prompt_messages
+from nemo_gym.export.tokens import TokenSpan, only_span
 
 
-def group_advantages(found: Iterable[Candidate]) -> dict[tuple[Any, int], float]:
+def group_advantages(candidates: Iterable[Candidate]) -> dict[tuple[Any, int], float]:
     """For each rollout, by file and line: how much better than its siblings, in standard deviations."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
-    for one in found:
+    for one in candidates:
         tasks[one.task].append(one)
-    advantages = {}
+    found = {}
     for members in tasks.values():
-        rewards = [one.reward for one in members]
-        mean, spread = statistics.fmean(rewards), statistics.pstdev(rewards)
-        for one in members:
-            advantages[one.path, one.line] = (one.reward - mean) / spread if spread > SAME else 0.0
-    return advantages
+        for one, advantage in zip(members, advantages([one.reward for one in members]), strict=True):
+            found[one.path, one.line] = advantage
+    return found
+
+
+def advantages(rewards: Sequence[float]) -> list[float]:
+    """How much better each of a group is than its siblings, in standard deviations; zeros if all are equal."""
+    if max(rewards) - min(rewards) <= SAME:
+        return [0.0] * len(rewards)
+    mean, spread = statistics.fmean(rewards), statistics.pstdev(rewards)
+    return [(reward - mean) / spread for reward in rewards]
 
 
 def rl_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A row under the names that the recipe asks for."""
-    spans = token_spans(one.output)
-    if len(spans) > 1:
-        raise UnfitError("is not one sequence of tokens")
-    yield _NAMES[recipe.names](one, spans[0], recipe) | (one.labels() if recipe.metadata else {})
+    yield _NAMES[recipe.names](one, only_span(one.output), recipe) | (one.labels() if recipe.metadata else {})
 
 
 def _plain(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
@@ -51,7 +54,7 @@ def _plain(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG00
 
 def _verl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
     """Columns of verl's prompt datasets, and the tensors of a finished rollout under their names in its batches."""
-    start = span.prompt_length
+    start = span.start
     answer = len(span.ids) - start
     return {
         "data_source": one.agent or "rollouts",
@@ -71,7 +74,7 @@ def _verl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
 
 
 def _skyrl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
-    start = span.prompt_length
+    start = span.start
     return {
         "prompt_token_ids": span.ids[:start],
         "response_ids": span.ids[start:],

@@ -7,15 +7,13 @@ seed, because the first ones in a file are those that were quick.
 """
 
 import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages
-from nemo_gym.errors import ConfigError
+from nemo_gym.export.overlap import HeldOut, NearDuplicates, Repeats
 from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
 from nemo_gym.export.records import Drops, Rollout
 from nemo_gym.filters import parse_filter
@@ -23,8 +21,6 @@ from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import count_record
 
 SAME: Final = 1e-6  # rewards closer than this are the same
-_PERMUTATIONS: Final = 128
-_SHINGLE: Final = 5  # words
 
 
 class Rule(NamedTuple):
@@ -40,11 +36,18 @@ def row_rules(recipe: Recipe) -> list[Rule]:
     if recipe.filter.strip():
         wanted = parse_filter(recipe.filter)
         rules.append(Rule(f"filter {recipe.filter}", lambda one: wanted.matches(one.record, file=str(one.path))))
+    if recipe.decontaminate is not None:
+        rules.append(_held_out(recipe, recipe.decontaminate))
     if recipe.unique:
-        rules.append(Rule("unique", _Unique()))
+        rules.append(Rule("unique", Repeats()))
     if recipe.near_duplicates is not None:
-        rules.append(Rule(f"near_duplicates={recipe.near_duplicates}", _NearDuplicates(recipe.near_duplicates)))
+        rules.append(Rule(f"near_duplicates={recipe.near_duplicates}", NearDuplicates(recipe.near_duplicates)))
     return rules
+
+
+def _held_out(recipe: Recipe, files: str | list[str]) -> Rule:
+    held_out = HeldOut(files, length=recipe.decontaminate_words, common=recipe.decontaminate_common)
+    return Rule(f"decontaminate={files if isinstance(files, str) else ','.join(files)}", held_out)
 
 
 def _reward_rules(recipe: Recipe) -> Iterator[Rule]:
@@ -94,67 +97,13 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
     if recipe.rows == "rl" or (by_default if recipe.continuity is None else recipe.continuity):
         yield Rule("continuity", lambda one: check_continuity(one.output).ok)
     if recipe.rows == "rl":
-        yield Rule("log-probabilities", _has_log_probs)
+        yield Rule("log-probabilities", lambda one: has_log_probs(one.output))
 
 
-def _has_log_probs(one: Rollout) -> bool:
-    calls = [item for item in one.output if item.get(TRAINABLE) is not None]
+def has_log_probs(output: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether somebody wrote down how likely each sampled token was."""
+    calls = [item for item in output if item.get(TRAINABLE) is not None]
     return all(len(call.get("generation_log_probs") or ()) == len(call[TRAINABLE]) for call in calls)
-
-
-def normalised_text(one: Rollout) -> str:
-    """What was said and done, without differences of case, blanks and punctuation, ids left out."""
-    state = ResponsesConverterState()
-    try:
-        messages = items_to_messages(one.output, state)
-    except (KeyError, TypeError, NotImplementedError):
-        return repr(one.output)
-    said = (f"{message['role']} {message.get('content')} {_calls(message)}" for message in messages)
-    return " ".join(re.findall(r"\w+", " ".join(said).lower()))
-
-
-def _calls(message: Mapping[str, Any]) -> str:
-    return " ".join(
-        f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls", ())
-    )
-
-
-class _Unique:
-    """Passes the first rollout of each text; the same text for another prompt is another one."""
-
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-
-    def __call__(self, one: Rollout) -> bool:
-        text = hashlib.blake2b(normalised_text(one).encode("utf-8", "replace"), digest_size=12).digest()
-        mark = one.prompt_digest + text
-        if mark in self._seen:
-            return False
-        self._seen.add(mark)
-        return True
-
-
-class _NearDuplicates:
-    """Passes texts that share few runs of words with those before, by MinHash."""
-
-    def __init__(self, threshold: float) -> None:
-        try:
-            import datasketch  # noqa: PLC0415 - an extra
-        except ImportError:
-            raise ConfigError("near_duplicates needs datasketch", hint="pip install 'rollout-gym[export]'") from None
-        library: Any = datasketch  # parts of it have no types
-        self._sketch: Callable[[], Any] = lambda: library.MinHash(num_perm=_PERMUTATIONS)
-        self._index = library.MinHashLSH(threshold=threshold, num_perm=_PERMUTATIONS)
-
-    def __call__(self, one: Rollout) -> bool:
-        words = normalised_text(one).split()
-        sketch = self._sketch()
-        runs = range(max(1, len(words) - _SHINGLE + 1))
-        sketch.update_batch({" ".join(words[at : at + _SHINGLE]).encode() for at in runs})
-        if self._index.query(sketch):
-            return False
-        self._index.insert(one.place, sketch)
-        return True
 
 
 class Candidate(NamedTuple):

@@ -26,13 +26,22 @@ class TokenSpan:
     log_probs: list[float]  # 0 where nothing was sampled or recorded
 
     @property
-    def prompt_length(self) -> int:
-        """How many tokens there are before the first that was sampled."""
+    def start(self) -> int:
+        """Where the first sampled token is."""
         return self.mask.index(1)
 
     def labels(self) -> list[int]:
         """The tokens to learn, all others marked as ignored."""
         return [token if sampled else IGNORED for token, sampled in zip(self.ids, self.mask, strict=True)]
+
+    def message_log(self) -> list[Row]:
+        """The tokens in segments, as NeMo RL and its kind keep them: what was read, and what was sampled."""
+        segments: list[Row] = []
+        for sampled, places in groupby(range(len(self.ids)), self.mask.__getitem__):
+            at = list(places)
+            segment: Row = {"role": "assistant" if sampled else "user", "token_ids": self.ids[at[0] : at[-1] + 1]}
+            segments.append(segment | ({"log_probs": self.log_probs[at[0] : at[-1] + 1]} if sampled else {}))
+        return segments
 
 
 def token_spans(output: Sequence[Mapping[str, Any]]) -> list[TokenSpan]:
@@ -55,6 +64,14 @@ def token_spans(output: Sequence[Mapping[str, Any]]) -> list[TokenSpan]:
     return spans
 
 
+def only_span(output: Sequence[Mapping[str, Any]]) -> TokenSpan:
+    """The one sequence of a rollout; ``UnfitError`` if it is not one."""
+    spans = token_spans(output)
+    if len(spans) > 1:
+        raise UnfitError("is not one sequence of tokens")
+    return spans[0]
+
+
 def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and set(map(type, value)) <= {int}
 
@@ -72,16 +89,3 @@ def token_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
     for span in token_spans(one.output):
         row: Row = {"input_ids": span.ids, "labels": span.labels(), "completion_mask": span.mask}
         yield row | (one.labels() if recipe.metadata else {})
-
-
-def message_log(output: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """One sequence in segments, as NeMo RL keeps them; ``UnfitError`` if there is not exactly one."""
-    spans = token_spans(output)
-    if len(spans) > 1:
-        raise UnfitError("is not one sequence of tokens")
-    segments: list[Row] = []
-    for sampled, places in groupby(range(len(spans[0].ids)), spans[0].mask.__getitem__):
-        at = list(places)
-        segment: Row = {"role": "assistant" if sampled else "user", "token_ids": spans[0].ids[at[0] : at[-1] + 1]}
-        segments.append(segment | ({"log_probs": spans[0].log_probs[at[0] : at[-1] + 1]} if sampled else {}))
-    return segments

@@ -23,6 +23,7 @@ from nemo_gym.metrics.fields import (
     NO_INDEX,
     NO_TRANSCRIPT,
     REWARD,
+    REWARD_COMPONENTS,
     TranscriptCounts,
     count_items,
     is_metric_name,
@@ -67,6 +68,7 @@ class ShapeLearner:
         other_usage = {name: kind for name, kind in self._usage.items() if name not in usage}
         # A reward that is not a number is reported as it is; such a usage field may hide one of the record.
         unclear = REWARD in other_top or any(name in top for name in other_usage)
+        unclear = unclear or REWARD_COMPONENTS in other_top  # whose fields are columns, too
         if not self._top or unclear or not all(map(_is_plain, {*self._top, *self._usage, *self._items})):
             return None
         return Shape(top, usage, other_top, other_usage, frozenset(self._items), self._other_roles)

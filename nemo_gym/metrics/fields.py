@@ -38,6 +38,9 @@ class RolloutFormatError(ValueError):
     """A record that cannot be a rollout, for example because its index is text."""
 
 
+REWARD_COMPONENTS: Final = "reward_components"
+
+
 def is_metric_name(name: str) -> bool:
     """False for what the program itself writes into a row."""
     return name not in NEVER_METRICS and not name.startswith(BOOKKEEPING_PREFIX)
@@ -59,10 +62,15 @@ def as_float(value: float) -> float:
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
-    """The numeric top-level fields, in the order of the record; booleans stay booleans."""
-    return {
+    """The numeric top-level fields in the order of the record, then the parts of the reward. Booleans stay so."""
+    found = {
         name: value for name, value in record.items() if isinstance(value, bool | int | float) and is_metric_name(name)
     }
+    parts = record.get(REWARD_COMPONENTS)
+    if isinstance(parts, Mapping):
+        numbers = {name: value for name, value in parts.items() if isinstance(value, bool | int | float)}
+        found |= {f"{REWARD_COMPONENTS}/{name}": value for name, value in numbers.items()}
+    return found
 
 
 def usage_of(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -52,7 +52,7 @@ def details(
         "confidence": {"level": LEVEL, "resamples": RESAMPLES, "seed": seed},
         "intervals": {name: _as_dict(interval) for name, interval in intervals.items()},
         **averages,
-        **({"cost": cost(table, prices, usd)} if prices is not None else {}),
+        **({"cost": cost(table, prices or Prices(input=0, output=0), usd)} if prices or usd else {}),
         "solve_threshold": threshold,
         **_attempts(table, threshold),
         "tasks_by_difficulty": solve_rates(table, threshold).counts(),

@@ -95,7 +95,7 @@ class GymAgents(Agents):
         self.gym = client
         config = client.global_config_dict
         self.names = frozenset(server_names(config, AGENT_TYPE))
-        self.prices = prices_by_agent(config)
+        self.prices = prices_by_name(config)
         self.servers = client.local_servers
         self._marks = wants_marks(config)
         self._looked_at = float("-inf")
@@ -152,15 +152,18 @@ def agents_of(client: AgentClient) -> Agents:
 
 
 # ---- what their models cost ------------------------------------------------------------------------------------------
-def prices_by_agent(config: DictConfig) -> dict[str, Prices]:
-    """The prices of each agent's ``model_server``, for those whose model has any."""
+def prices_by_name(config: DictConfig) -> dict[str, Prices]:
+    """The prices of each server that has any, which may be a judge, and of each agent whose ``model_server`` has."""
     found: dict[str, Prices] = {}
+    for name in map(str, config):
+        given = _settings(config, name, *SERVER_TYPES).get("prices")
+        if given is not None:
+            found[name] = _read(name, OmegaConf.to_container(given) if OmegaConf.is_config(given) else given)
     for agent in map(str, config):
         reference = _settings(config, agent, AGENT_TYPE).get("model_server")
         model = reference.get("name") if isinstance(reference, DictConfig) else None
-        given = _settings(config, str(model), *SERVER_TYPES).get("prices") if model else None
-        if given is not None:
-            found[agent] = _read(str(model), OmegaConf.to_container(given) if OmegaConf.is_config(given) else given)
+        if model in found:
+            found[agent] = found[model]
     return found
 
 

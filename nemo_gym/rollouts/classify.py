@@ -25,6 +25,7 @@ from nemo_gym.rollouts.tally import usage_in, usage_record
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     FAILURE_CLASS_HEADER,
+    JUDGE_USAGE_KEY,
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
     NG_OWED_KEY,
@@ -33,6 +34,7 @@ from nemo_gym.schemas.rows import (
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
+    USAGE_HEADER,
     FailureClass,
 )
 from nemo_gym.servers.faults import first_cause
@@ -46,6 +48,7 @@ _NAMES = {
     "skills": SKILLS_REF_KEY_NAME,
     "failure": NG_FAILURE_CLASS_KEY,
     "unsaved": NG_NO_PERSIST_KEY,
+    "judges": JUDGE_USAGE_KEY,
 }
 
 
@@ -82,6 +85,7 @@ class _PlainResult(msgspec.Struct, gc=False, rename=_NAMES):
     skills: Any = UNSET
     failure: Any = UNSET
     unsaved: Any = UNSET
+    judges: Any = UNSET
 
 
 _LINE = f'{{"{TASK_INDEX_KEY_NAME}":%d,%b,"{AGENT_REF_KEY_NAME}":%b,"{ROLLOUT_INDEX_KEY_NAME}":%d}}'.encode()
@@ -144,7 +148,7 @@ def outcome_of_answer(
 ) -> Outcome:
     """The outcome that an agent's answer to ``/run`` means."""
     if status >= 400:
-        return failed(planned, failure_of_status(status, headers, body), seconds)
+        return failed(planned, failure_of_status(status, headers, body), seconds, spent_before(headers))
     if (plain := plain_result(planned, body)) is not None:
         return Completed(planned, plain.line, seconds, _number(plain.reward), plain.usage)
     try:
@@ -183,6 +187,13 @@ def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) 
     return failed(planned, failure_of_error(error), seconds)
 
 
+def spent_before(headers: Mapping[str, str]) -> Usage | None:
+    """What an error answer tells about the tokens that were spent before the error."""
+    with suppress(ValueError):
+        return usage_in({RESPONSE_KEY_NAME: {"usage": decode(headers.get(USAGE_HEADER) or "null")}})
+    return None
+
+
 def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usage | None = None) -> Failed:
     """The outcome of an attempt that failed without an answer of the agent's own making."""
     record = {
@@ -194,7 +205,7 @@ def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usa
         "_ng_duration_s": round(seconds, 3),
         "_ng_http_status": failure.http_status,
         "_ng_http_body": failure.http_body,
-        RESPONSE_KEY_NAME: {"usage": usage_record(usage)} if usage is not None else None,
+        **(usage_record(usage) if usage is not None else {}),
     }
     known = {name: value for name, value in record.items() if value is not None}
     return Failed(planned, _stamped(planned, known), seconds, failure, usage)

@@ -4,6 +4,7 @@ An outcome carries the line that is to be stored, ready to be written, and the f
 says nothing about where the attempt ran.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -54,11 +55,12 @@ class _Ended:
 
 
 class Usage(NamedTuple):
-    """The tokens of a whole rollout, as far as it tells."""
+    """The tokens of a whole rollout, as far as it tells: those of its model, and those of each judge by name."""
 
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    judges: "Sequence[tuple[str, Usage]]" = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """How a run goes: what came out of it, what it spends, when it has to end early, and what to tell a person. Pure.
 
-Tokens are those that rollouts report in ``response.usage``; money is tokens times the prices that the configuration
-gives for the model of an agent. A budget never cuts a rollout short: it only keeps new ones from starting.
+Tokens are those that rollouts report, of their model in ``response.usage`` and of judges under a key of their own;
+money is tokens times the prices that the configuration gives for the model of an agent, or for the judge. A budget
+never cuts a rollout short: it only keeps new ones from starting.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from nemo_gym.errors import Exit
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
 from nemo_gym.schemas.responses import SPENT
-from nemo_gym.schemas.rows import Prices
+from nemo_gym.schemas.rows import JUDGE_USAGE_KEY, RESPONSE_KEY_NAME, Prices
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Spending:
     """What was spent since the beginning of the run."""
 
-    prices: Mapping[str, Prices] = field(default_factory=dict)  # by agent
+    prices: Mapping[str, Prices] = field(default_factory=dict)  # by agent, and by model server for judges
     input_tokens: int = 0
     output_tokens: int = 0
     usd_by_agent: dict[str, float] = field(default_factory=dict)
@@ -47,10 +48,11 @@ class Spending:
 
     def count(self, agent: str, usage: Usage) -> None:
         """Count the tokens of one attempt."""
-        self.input_tokens += usage.input_tokens
-        self.output_tokens += usage.output_tokens
-        if (prices := self.prices.get(agent)) is not None:
-            self.usd_by_agent[agent] = self.usd_by_agent.get(agent, 0.0) + cost(usage, prices)
+        for name, used in ((agent, usage), *usage.judges):
+            self.input_tokens += used.input_tokens
+            self.output_tokens += used.output_tokens
+            if (prices := self.prices.get(name)) is not None:
+                self.usd_by_agent[agent] = self.usd_by_agent.get(agent, 0.0) + cost(used, prices)
 
     def text(self) -> str:
         """For the end of a run; empty if nothing is known."""
@@ -87,8 +89,14 @@ class Budget(NamedTuple):
 
 def usage_in(record: Mapping[str, Any]) -> Usage | None:
     """What a result says about its tokens, if it is to be believed."""
-    response = record.get("response")
-    usage = response.get("usage") if isinstance(response, dict) else None
+    response, judged = record.get("response"), record.get(JUDGE_USAGE_KEY)
+    own = _usage(response.get("usage")) if isinstance(response, dict) else None
+    named = ((str(name), _usage(used)) for name, used in judged.items()) if isinstance(judged, dict) else ()
+    judges = [(name, used) for name, used in named if used is not None]
+    return (own or Usage(0, 0))._replace(judges=judges) if judges else own
+
+
+def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     spent = usage.get(SPENT)
@@ -102,6 +110,11 @@ def usage_in(record: Mapping[str, Any]) -> Usage | None:
 
 def usage_record(usage: Usage) -> dict[str, Any]:
     """Tokens as a result tells them."""
+    judges = {name: _usage_record(used) for name, used in usage.judges}
+    return {RESPONSE_KEY_NAME: {"usage": _usage_record(usage)}, **({JUDGE_USAGE_KEY: judges} if judges else {})}
+
+
+def _usage_record(usage: Usage) -> dict[str, Any]:
     counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
     return {**counts, "input_tokens_details": {"cached_tokens": usage.cached_tokens}}
 

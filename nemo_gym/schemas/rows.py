@@ -27,6 +27,8 @@ NG_TERMINAL_KEY: Final = "_ng_failure_terminal"
 NG_OWED_KEY: Final = "_ng_owed"
 # The failure class as a header of an error answer, so that it survives servers that only pass the error on.
 FAILURE_CLASS_HEADER: Final = "X-NG-Failure-Class"
+USAGE_HEADER: Final = "X-NG-Usage"  # of an error: the tokens that were spent before it
+JUDGE_USAGE_KEY: Final = "_ng_judge_usage"
 
 MAX_ROLLOUTS: Final = 1 << 32  # of one task
 

@@ -9,11 +9,14 @@ import ast
 import json
 import logging
 import re
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
+from multidict import CIMultiDict
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, FailureClass
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, USAGE_HEADER, FailureClass
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +50,36 @@ def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
     headers = [JSON_HEADER]
     if kind:
         headers.append((FAILURE_CLASS_HEADER.lower().encode(), kind.encode("latin-1")))
+    if said.get(USAGE_HEADER):
+        headers.append((USAGE_HEADER.lower().encode(), said[USAGE_HEADER].encode("latin-1")))
     if said.get("Retry-After"):
         headers.append((b"retry-after", said["Retry-After"].encode("latin-1")))
     return headers
+
+
+class TellingUsage:
+    """Lets an exception that passes tell what was spent before it: a usage of the Responses API, or None.
+
+    A class, and not a generator, because every rollout enters it.
+    """
+
+    __slots__ = ("_spent",)
+
+    def __init__(self, spent: Callable[[], Any]) -> None:
+        self._spent = spent
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Add the header that ``fault_headers`` passes on."""
+        usage = self._spent() if isinstance(error, Exception) else None
+        if isinstance(usage, dict):
+            headers = CIMultiDict(getattr(error, "headers", None) or {})
+            headers.setdefault(USAGE_HEADER, json.dumps(usage))
+            error.headers = headers  # type: ignore[union-attr]
 
 
 def _is_gone(error: Exception) -> bool:

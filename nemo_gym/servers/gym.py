@@ -33,12 +33,12 @@ from nemo_gym.servers.isolation import (
     wait_until_ready,
 )
 from nemo_gym.servers.lag import watching_lag
-from nemo_gym.servers.listen import bind, listening
+from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
 from nemo_gym.servers.run_token import run_token
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.startup import garbage_collection_paused
-from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
+from nemo_gym.servers.venvs import VenvOptions, ensure_venv, read_requirements, unmet
 
 
 @dataclass
@@ -91,7 +91,9 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
             )
             token = stack.enter_context(run_token(head_config.port))
             apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
-        await stack.enter_async_context(listening(apps, list(sockets.values())))
+        await stack.enter_async_context(
+            listening(apps, list(sockets.values()), log_all=bool(config.get(LOG_ALL_REQUESTS)))
+        )
         gym.children = await _start_children(stack, config, apart, missing)
         await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline}))
         yield gym
@@ -114,9 +116,10 @@ async def _start_children(
     if not apart:
         return []
     cache = Path(config.get("uv_venv_dir") or CACHE_DIR)
+    options = VenvOptions.of(config)
     log_dir = Path(config["nemo_gym_log_dir"]) if config.get("nemo_gym_log_dir") else None
     pythons = [
-        await ensure_venv(i.name, i.directory, read_requirements(i.directory), cache)
+        await ensure_venv(i.name, i.directory, read_requirements(i.directory), cache, options)
         if missing[i.name]
         else Path(sys.executable)
         for i in apart

@@ -32,7 +32,7 @@ from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
 from nemo_gym.servers.http.lazy import aiohttp
 from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
-from nemo_gym.servers.listen import bind, listening
+from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.sessions import SECRET_VARIABLE, session_secret
@@ -59,7 +59,7 @@ def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: st
         raise_open_files_limit()
         settings = settings_of(config, workers=instance.num_workers or 1)
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(app, instance, settings))
+            runner.run(_serve(app, instance, settings, log_all=bool(config.get(LOG_ALL_REQUESTS))))
     return app
 
 
@@ -81,7 +81,7 @@ def raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings) -> None:
+async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings, *, log_all: bool) -> None:
     use_http_settings(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings)
         end_with_parent()  # in case a handler blocks the loop
     listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
     port = listener.getsockname()[1]
-    async with app.router.lifespan_context(app), listening({port: app}, [listener]):
+    async with app.router.lifespan_context(app), listening({port: app}, [listener], log_all=log_all):
         await stop.wait()
     await close_http_client()
 
@@ -155,6 +155,8 @@ class Child:
         self.process = process
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._log_path = log_dir / f"{instance.name}.log" if log_dir else None
+        if log_dir is not None:
+            log_dir.mkdir(parents=True, exist_ok=True)
         self._reading = asyncio.create_task(self._pass_on_output())
 
     async def _pass_on_output(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 
@@ -14,6 +15,7 @@ from nemo_gym.servers.rollout_scope import adopt_mark, adopt_path_prefix
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
 GRACE_S = 1
+LOG_ALL_REQUESTS = "uvicorn_logging_show_200_ok"
 
 
 class Switchboard:
@@ -54,14 +56,24 @@ def bind(host: str, port: int, *, owner: str) -> socket.socket:
     return listener
 
 
+def _show(logger: logging.Logger) -> None:
+    logger.setLevel(logging.INFO)
+    if not logger.hasHandlers():  # a process of one server sets up no logging
+        logger.addHandler(logging.StreamHandler())
+
+
 @contextlib.asynccontextmanager
-async def listening(apps: Mapping[int, ASGIApp], sockets: list[socket.socket]) -> AsyncIterator[None]:
-    """Serve the apps on their sockets while the context lasts."""
+async def listening(
+    apps: Mapping[int, ASGIApp], sockets: list[socket.socket], *, log_all: bool = False
+) -> AsyncIterator[None]:
+    """Serve the apps on their sockets while the context lasts; with ``log_all``, log every request."""
+    if log_all:
+        _show(logging.getLogger("uvicorn.access"))
     config = uvicorn.Config(
         Switchboard(apps),
         lifespan="off",
         log_config=None,
-        access_log=False,
+        access_log=log_all,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,

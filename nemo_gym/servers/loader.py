@@ -11,10 +11,11 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exception_handlers import request_validation_exception_handler
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 KEYS_OF_EVERY_SERVER: Final = frozenset(
     {"datasets", "description", "domain", "isolation", "license", "prices", "value", "verified", "verified_url"}
 )
+_SLIP: Final = 0.85  # names more similar than this differ by a slip
 
 
 def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
@@ -87,28 +89,48 @@ def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *,
             f"  {'.'.join(map(str, entry['loc'])) or config_class.__name__}: {entry['msg']}"
             for entry in error.errors(include_input=False, include_url=False, include_context=False)
         ]
-        unknown = [line for line in _unknown_keys(config_class, settings) if "did you mean" in line]
-        raise ConfigError(
-            f"{where}: settings do not fit {config_class.__name__}:\n" + "\n".join([*lines, *unknown]),
-            hint=f"correct them in the YAML, or on the command line: ++{where}.<type>.<implementation>.<key>=<value>",
-        ) from None
-    for line in _unknown_keys(config_class, settings):
-        logger.warning("%s: %s", where, line.strip())
+        unknown = [f"  {key.text}" for key in _unknown_keys(config_class, settings) if key.near]
+        raise _unfit(where, config_class, [*lines, *unknown]) from None
+    unknown_keys = _unknown_keys(config_class, settings)
+    if misspelt := [f"  {key.text}" for key in unknown_keys if key.is_misspelt]:
+        raise _unfit(where, config_class, misspelt)
+    for key in unknown_keys:
+        logger.warning("%s: %s", where, key.text)
     return config
 
 
-def _unknown_keys(config_class: type[BaseModel], settings: dict[str, Any]) -> list[str]:
-    """A line for each key without a field. Such a key has no effect, which matters if it is misspelt."""
+def _unfit(where: str, config_class: type[BaseModel], lines: list[str]) -> ConfigError:
+    return ConfigError(
+        f"{where}: settings do not fit {config_class.__name__}:\n" + "\n".join(lines),
+        hint=f"correct them in the YAML, or on the command line: ++{where}.<type>.<implementation>.<key>=<value>",
+    )
+
+
+class _UnknownKey(NamedTuple):
+    """A setting that its server does not have. Files written for other programs may hold such; slips are errors."""
+
+    name: str
+    owner: str
+    near: str | None
+
+    @property
+    def is_misspelt(self) -> bool:
+        return self.near is not None and SequenceMatcher(a=self.name, b=self.near).ratio() >= _SLIP
+
+    @property
+    def text(self) -> str:
+        advice = f"; did you mean {self.near!r}?" if self.near else ""
+        return f"{self.name}: not a setting of {self.owner}, so it has no effect{advice}"
+
+
+def _unknown_keys(config_class: type[BaseModel], settings: dict[str, Any]) -> list[_UnknownKey]:
+    """The keys without a field."""
     if config_class.model_config.get("extra") in ("allow", "forbid"):
         return []
     aliases = {field.alias for field in config_class.model_fields.values() if field.alias}
     known = {*config_class.model_fields, *aliases, *KEYS_OF_EVERY_SERVER}
-    lines = []
-    for key in sorted(set(settings) - known):
-        near = nearest(key, known)
-        advice = f"; did you mean {near[0]!r}?" if near else ""
-        lines.append(f"  {key}: not a setting of {config_class.__name__}, so it has no effect{advice}")
-    return lines
+    unknown = sorted(set(settings) - known)
+    return [_UnknownKey(key, config_class.__name__, next(iter(nearest(key, known)), None)) for key in unknown]
 
 
 def load_server_class(instance: ServerInstance) -> type[BaseModel]:

@@ -9,15 +9,18 @@ import asyncio
 import fcntl
 import hashlib
 import logging
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Self
 
 from nemo_gym import PARENT_DIR, __version__
 from nemo_gym.errors import ConfigError
@@ -58,12 +61,48 @@ def _is_met(line: str) -> bool:
         return False
 
 
-async def ensure_venv(server: str, folder: Path, requirements: list[str], cache: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class VenvOptions:
+    """How environments are built."""
+
+    reuse: bool = False  # take one that is there as it is, whatever was required when it was built
+    pip_cache: str | None = None
+    verbose: bool = False
+    extra: tuple[str, ...] = ()  # requirements of all of them
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """The options that a configuration asks for."""
+        version, ours = str(config.get("python_version") or ""), platform.python_version()
+        if version and not f"{ours}.".startswith(f"{version}."):
+            raise ConfigError(
+                f"python_version is {version}, but environments of servers are built with Python {ours}",
+                hint=f"start Rollout Gym with Python {version}, or leave python_version out",
+            )
+        return cls(
+            reuse=bool(config.get("skip_venv_if_present")),
+            pip_cache=config.get("uv_cache_dir"),
+            verbose=bool(config.get("pip_install_verbose")),
+            extra=tuple(map(str, config.get("head_server_deps") or ())),
+        )
+
+    def pip_install(self) -> list[str]:
+        """What the interpreter of an environment is given to install packages."""
+        cache = ["--cache-dir", self.pip_cache] if self.pip_cache else []
+        return ["-m", "pip", "install", "--disable-pip-version-check", "-v" if self.verbose else "--quiet", *cache]
+
+
+async def ensure_venv(
+    server: str, folder: Path, requirements: list[str], cache: Path, options: VenvOptions | None = None
+) -> Path:
     """The interpreter of an environment with these requirements, built now if it does not exist yet."""
-    return await asyncio.to_thread(_ensure, server, folder, requirements, cache)
+    return await asyncio.to_thread(_ensure, server, folder, requirements, cache, options or VenvOptions())
 
 
-def _ensure(server: str, folder: Path, requirements: list[str], cache: Path) -> Path:
+def _ensure(server: str, folder: Path, requirements: list[str], cache: Path, options: VenvOptions) -> Path:
+    if options.reuse and (present := _present(folder, cache)) is not None:
+        return present
+    requirements = [*requirements, *options.extra]
     # Other requirements, another Python or another version of this package need another environment.
     digest = hashlib.sha256("\n".join([sys.version, __version__, *requirements]).encode()).hexdigest()[:12]
     home = cache / "venvs" / f"{folder.name}-{digest}"
@@ -74,10 +113,18 @@ def _ensure(server: str, folder: Path, requirements: list[str], cache: Path) -> 
             shutil.rmtree(home, ignore_errors=True)
             _run(server, [sys.executable, "-m", "venv", str(home)], cwd=folder)
             _share_packages(home)
-            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            _run(server, [*pip, *requirements], cwd=folder)
+            said = _run(server, [str(python), *options.pip_install(), *requirements], cwd=folder)
+            if options.verbose:
+                logger.info("%s: %s", server, said)
             (home / COMPLETE).touch()
     return python
+
+
+def _present(folder: Path, cache: Path) -> Path | None:
+    """The interpreter of an environment that is there: the server's own, else the one that was built last."""
+    built = (path.parent for path in (cache / "venvs").glob(f"{folder.name}-*/{COMPLETE}"))
+    homes = [folder / ".venv", *sorted(built, key=lambda home: -(home / COMPLETE).stat().st_mtime)]
+    return next((python for home in homes if (python := home / "bin" / "python").exists()), None)
 
 
 def _share_packages(home: Path) -> None:
@@ -87,7 +134,7 @@ def _share_packages(home: Path) -> None:
     (own / "rollout_gym.pth").write_text("\n".join(paths) + "\n", "utf-8")
 
 
-def _run(server: str, command: list[str], *, cwd: Path) -> None:
+def _run(server: str, command: list[str], *, cwd: Path) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
@@ -96,6 +143,7 @@ def _run(server: str, command: list[str], *, cwd: Path) -> None:
             f"{done.returncode}):\n{tail}",
             hint=f"correct {cwd / 'requirements.txt'}, or install its packages into this environment",
         )
+    return done.stdout.strip()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.export.sft import UnfitError
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.concurrency import Limit
 from nemo_gym.rollouts.continuity_gate import TokenContinuity
@@ -26,7 +27,7 @@ from nemo_gym.rollouts.stream import stream_groups
 from nemo_gym.servers.http.client import get_response_json
 from nemo_gym.servers.models.policy import PAUSE_PATH, RESUME_PATH, WEIGHTS_PATH, PolicyState
 from nemo_gym.servers.server_client import GymClient
-from nemo_gym.training.sequences import Group, TokenSequence, UnusableRolloutError, sequence_of
+from nemo_gym.training.sequences import Group, TokenSequence, sequence_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,10 @@ def live_group(outcomes: Iterable[Outcome]) -> LiveGroup:
 def _sequence(outcome: Completed) -> TokenSequence:
     try:
         return sequence_of(outcome.record, outcome.planned.key)
-    except UnusableRolloutError as error:
+    except UnfitError as error:
         # The gate has taken out what is broken; what is left lacks something in every rollout.
         raise ConfigError(
-            f"rollouts can't be trained on: {error}",
+            f"rollouts can't be trained on: one {error}",
             hint="set return_token_id_information: true on the model server",
         ) from error
 

@@ -128,7 +128,7 @@ def completions(sequences: Sequence[TokenSequence], wanted: int) -> Iterator[dic
             "prompt_ids": sequence.ids[:start],
             "completion_ids": sequence.ids[start:],
             "logprobs": sequence.log_probs[start:],
-            "env_mask": [int(sampled) for sampled in sequence.mask[start:]],
+            "env_mask": sequence.mask[start:],
             "gym_reward": sequence.reward,
         }
     prompt = sequences[0].ids[: sequences[0].start] if sequences else [0]

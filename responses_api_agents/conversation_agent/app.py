@@ -16,10 +16,12 @@ from pydantic import BaseModel, Field
 from nemo_gym.base_responses_api_agent import Body
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
+from nemo_gym.servers.faults import TellingUsage
 from responses_api_agents.simple_agent.app import (
     SimpleAgent,
     SimpleAgentConfig,
     add_usage,
+    completed,
     is_answer,
     with_response,
 )
@@ -85,14 +87,15 @@ class ConversationAgent(SimpleAgent):
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
         talk = begin(params, seeded.cookies)
-        while not talk.is_over:
-            await self._take_turn(talk)
-            if not talk.is_over:
-                talk.stopped_by = await self._hear_user(talk, row)
-        verified = await self._post_resources("/verify", with_response(row, talk.response()), talk.tool_cookies)
-        await raise_for_status(verified)
-        content: bytes = await verified.read()
-        return content
+        with TellingUsage(lambda: talk.usage):
+            while not talk.is_over:
+                await self._take_turn(talk)
+                if not talk.is_over:
+                    talk.stopped_by = await self._hear_user(talk, row)
+            response = talk.response()
+            verified = await self._post_resources("/verify", with_response(row, response), talk.tool_cookies)
+            await raise_for_status(verified)
+        return completed(await verified.read(), params, response)
 
     async def responses(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()

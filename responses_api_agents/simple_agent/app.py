@@ -24,6 +24,7 @@ from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, add_spent
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
+from nemo_gym.servers.faults import TellingUsage
 
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
@@ -107,8 +108,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
         response, cookies = await self._respond(params, seeded.cookies)
-        verified = await self._post_resources("/verify", with_response(row, response), cookies)
-        await raise_for_status(verified)
+        with TellingUsage(lambda: orjson.loads(response).get("usage")):
+            verified = await self._post_resources("/verify", with_response(row, response), cookies)
+            await raise_for_status(verified)
         return completed(await verified.read(), params, response)
 
     async def _respond(self, params: Json, cookies: Cookies) -> tuple[bytes, Cookies]:
@@ -131,23 +133,24 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         usage: Json | None = None
         model_cookies: Cookies = None
         step = 0
-        while True:
-            step += 1
-            request = {**params, "input": question + trajectory}
-            if self.config.max_generated_tokens:
-                request["max_output_tokens"] = tokens_left(params, usage, self.config.max_generated_tokens)
-            answer, model_cookies = await self._ask_model(request, model_cookies)
-            trajectory += answer["output"]
-            usage = add_usage(usage, answer.get("usage"))
-            calls = [item for item in answer["output"] if item.get("type") == "function_call"]
-            if answer.get("incomplete_details") or (not calls and any(map(is_answer, answer["output"]))):
-                break
-            results, tool_cookies = await self._call_tools(calls, tool_cookies)
-            trajectory += results
-            ended = self._reached_limit(step, usage, planned=bool(calls))
-            if ended is not None:
-                answer |= ended
-                break
+        with TellingUsage(lambda: usage):
+            while True:
+                step += 1
+                request = {**params, "input": question + trajectory}
+                if self.config.max_generated_tokens:
+                    request["max_output_tokens"] = tokens_left(params, usage, self.config.max_generated_tokens)
+                answer, model_cookies = await self._ask_model(request, model_cookies)
+                trajectory += answer["output"]
+                usage = add_usage(usage, answer.get("usage"))
+                calls = [item for item in answer["output"] if item.get("type") == "function_call"]
+                if answer.get("incomplete_details") or (not calls and any(map(is_answer, answer["output"]))):
+                    break
+                results, tool_cookies = await self._call_tools(calls, tool_cookies)
+                trajectory += results
+                ended = self._reached_limit(step, usage, planned=bool(calls))
+                if ended is not None:
+                    answer |= ended
+                    break
         answer |= {"output": trajectory, "usage": usage}
         return answer, {**(tool_cookies or {}), **(model_cookies or {})}
 

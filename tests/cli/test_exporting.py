@@ -58,7 +58,7 @@ def test_mistakes_are_told_before_anything_is_written(run):
     common = ("+format=sft", "+output=o.jsonl")
     for arguments, code, message in (
         (("+input=missing.jsonl", *common), 1, "missing.jsonl: no such file"),
-        (("+input='none*.jsonl'", *common), 1, "no rollout file matches none*.jsonl"),
+        (("+input='none*.jsonl'", *common), 1, "no file matches none*.jsonl"),
         (("+input=.", *common), 1, "is a folder"),
         (("+input='?.jsonl'", *common), 1, "2 models: tiny (1), large (1)"),
         (("+input=a.jsonl", *common, "+min_reward=2"), 1, "1 by “min_reward=2” (first: a.jsonl:1)"),

@@ -155,6 +155,13 @@ def test_a_dry_run_starts_everything_and_ends(workspace, head):
     assert "All 1 / 1 servers ready!" in out
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_traceback_of_a_server_that_cannot_be_built_is_a_detail(workspace, head, run, verbose):
+    config = add_server("broken", "raise ValueError('no luck')\n")
+    ran = run("ng_run", f"+config_paths=[{config}]", head, f"+verbose={str(verbose).lower()}")
+    assert (ran.code, "no luck" in ran.err, "Traceback" in ran.err) == (1, True, verbose)
+
+
 def test_nothing_to_run_is_an_error(run, workspace):
     ran = run("ng_run")
     assert (ran.code, ran.out) == (1, "")

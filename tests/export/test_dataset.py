@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 
 pytest.importorskip("pyarrow", reason="tables need the extra 'export'")
@@ -99,6 +100,48 @@ def test_what_exists_is_replaced_only_on_request(export, tmp_path):
     assert (tmp_path / "folder" / "thesis.txt").exists()
     with pytest.raises(ConfigError, match="one of the inputs"):
         export([export.make()], output=str(tmp_path / "rollouts.jsonl"))
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "folder"])
+def test_the_same_export_again_does_nothing_unless_something_changed(export, tmp_path, output):
+    rollouts = [export.make(n) for n in range(3)]
+    given = {"output": str(tmp_path / output), "overwrite": False, "validation": 0.5}
+    source = export.save(rollouts, tmp_path / "again.jsonl")
+
+    def again(**more):
+        return export_rollouts(Recipe(**({"input": str(source), "format": "sft"} | given | more)))
+
+    first = again()
+    made = (tmp_path / output).stat()
+    second = again()
+    assert (tmp_path / output).stat() == made
+    assert second.rows == first.rows
+    assert second.text().startswith(first.text())
+    assert second.text().endswith("nothing to do: recipe, input and output are what they were")
+    with pytest.raises(ConfigError, match="exists"):
+        again(seed=1)
+    export.save([*rollouts, export.make(3)], source)
+    with pytest.raises(ConfigError, match="exists"):
+        again()
+    assert again(overwrite=True).rows.total() == 4
+    assert again().earlier
+
+
+def test_an_export_after_a_killed_one_begins_anew_and_tidies_up(export, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f"rows.jsonl.{ended.pid}.tmp", f"rows.jsonl.{os.getppid()}.tmp", "rows.jsonl.mine.tmp"):
+        (tmp_path / name).write_text("half a li")
+    assert len(export([export.make()], overwrite=False)) == 1
+    left = {path.name for path in tmp_path.iterdir()}
+    # What a living process writes, or nobody of ours, stays.
+    assert left == {
+        "rollouts.jsonl",
+        "rows.jsonl",
+        "rows.jsonl.export.json",
+        f"rows.jsonl.{os.getppid()}.tmp",
+        "rows.jsonl.mine.tmp",
+    }
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "folder"])

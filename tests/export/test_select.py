@@ -85,12 +85,104 @@ def test_duplicates_are_judged_by_normalised_text_of_the_same_prompt(export):
     assert keys(rows) == [(0, 0), (0, 2), (1, 0)]
 
 
-def test_near_duplicates_are_left_out(export):
+WORDS = [f"word{n}" for n in range(200)]
+
+
+def changed(words, count):
+    """The text with so many words replaced, evenly spread: each takes five of the runs of five words."""
+    places = {n * len(words) // count for n in range(count)} if count else set()
+    return " ".join(f"other{n}" if n in places else word for n, word in enumerate(words))
+
+
+@pytest.mark.parametrize(
+    ("replaced", "is_duplicate"),
+    # So many replaced words leave 196 - 5 n of 196 runs: similarity (196 - 5 n) / (196 + 5 n).
+    [(0, True), (1, True), (2, True), (8, False), (12, False), (40, False)],
+)
+def test_near_duplicates_are_judged_by_the_share_of_runs_of_words(export, replaced, is_duplicate):
     pytest.importorskip("datasketch", reason="near duplicates need the extra 'export'")
-    words = [f"word{n}" for n in range(60)]
-    texts = [" ".join(words), " ".join([*words, "more"]), " ".join(reversed(words))]
-    rows = export([export.make(n, text=text) for n, text in enumerate(texts)], near_duplicates=0.7, metadata=True)
-    assert keys(rows) == [(0, 0), (2, 0)]
+    rollouts = [export.make(0, n, text=changed(WORDS, count)) for n, count in enumerate((0, replaced))]
+    rows = export(rollouts, near_duplicates=0.8, metadata=True)
+    assert keys(rows) == [(0, 0)] if is_duplicate else [(0, 0), (0, 1)]
+
+
+def test_near_duplicates_are_alike_in_question_and_answer(export):
+    pytest.importorskip("datasketch", reason="near duplicates need the extra 'export'")
+    long = " ".join(WORDS)
+    asked = {0: long, 1: f"{long} please", 2: changed(WORDS, 30)}
+    rollouts = [export.make(task, n, text=text) for task in asked for n, text in enumerate(["Yes.", "No, never."])]
+    for rollout in rollouts:
+        rollout["responses_create_params"]["input"] = asked[rollout["_ng_task_index"]]
+    # A long question in common does not make different answers alike, nor a short answer different questions.
+    assert keys(export(rollouts, near_duplicates=0.9, metadata=True)) == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert keys(export(rollouts[::-1], near_duplicates=0.9, metadata=True)) == [(2, 1), (2, 0), (1, 1), (1, 0)]
+
+
+def ask(export, task, question, **more):
+    rollout = export.make(task, **more)
+    rollout["responses_create_params"]["input"] = [
+        {"role": "system", "content": "You are a careful assistant and answer every question in one short sentence."},
+        {"role": "user", "content": [{"type": "input_text", "text": question}]},
+    ]
+    return rollout
+
+
+def test_what_shares_words_with_held_out_tasks_is_left_out(export, tmp_path):
+    held_out = [
+        {"responses_create_params": {"input": [{"role": "user", "content": " ".join(WORDS[:20])}]}},
+        {"responses_create_params": {"input": "Who wrote Faust?"}},
+        {"question": " ".join(WORDS[100:120])},
+    ]
+    export.save(held_out, tmp_path / "held_out.jsonl")
+    questions = [
+        " ".join(["Say:", *WORDS[3:16]]).upper(),  # 13 words in a row
+        " ".join([*WORDS[:12], "else", *WORDS[13:20]]),  # 12
+        "who wrote FAUST",
+        "Who wrote Faust, and when did he begin?",
+        "unlike",
+        "unlike too",
+    ]
+    rollouts = [ask(export, task, question) for task, question in enumerate(questions)]
+    rollouts[4] = ask(export, 4, "unlike", text=" ".join(WORDS[99:114]))  # the answer quotes a held-out task
+    given = {"decontaminate": str(tmp_path / "held_out.jsonl"), "metadata": True}
+    assert keys(export(rollouts, **given)) == [(1, 0), (3, 0), (5, 0)]
+    [(rule, count)] = export.dropped().items()
+    assert (rule.startswith("decontaminate="), count) == (True, 3)
+    assert keys(export(rollouts, **given, decontaminate_words=8)) == [(3, 0), (5, 0)]
+
+
+def test_the_template_of_held_out_tasks_is_not_contamination(export, tmp_path):
+    template = "Read the passage with care and then answer the question below in at most three words: {}"
+    export.save([ask(export, task, template.format(f"what is {task}")) for task in range(20)], tmp_path / "held.jsonl")
+    rollouts = [ask(export, task, template.format(f"what is {task}")) for task in range(15, 25)]
+    given = {"decontaminate": [str(tmp_path / "held.jsonl")], "metadata": True}
+    # Tasks 15 to 19 are the same tasks; the others share only what all of them have in common.
+    assert keys(export(rollouts, **given)) == [(task, 0) for task in range(20, 25)]
+    with pytest.raises(ConfigError, match="10 by “decontaminate="):
+        export(rollouts, **given, decontaminate_common=20)
+
+
+def test_held_out_files_without_questions_are_refused(export, tmp_path):
+    export.save([{"question": "Why?"}, {"id": 7}], tmp_path / "held_out.jsonl")
+    with pytest.raises(ConfigError, match=r"held_out.jsonl:2: has no question"):
+        export([export.make()], decontaminate=str(tmp_path / "held_out.jsonl"))
+    with pytest.raises(ConfigError, match="no such file") as raised:
+        export([export.make()], decontaminate="nowhere.jsonl")
+    assert "+decontaminate=" in (raised.value.hint or "")
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_more_shards_than_a_process_may_open(export, tmp_path):
+    resource = pytest.importorskip("resource", reason="limits of POSIX")
+    for task in range(200):
+        export.save([export.make(task, n, n % 2) for n in range(2)], tmp_path / f"shard{task}.jsonl")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    try:
+        report = export_rollouts(Recipe(input=f"{tmp_path}/shard*.jsonl", output=f"{tmp_path}/rl.jsonl", format="rl"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert report.rows.total() == 400
 
 
 def test_drawing_depends_on_the_seed_and_not_on_the_order_of_the_file(export, rollouts):

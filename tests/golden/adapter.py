@@ -10,7 +10,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.sft import UnfitError, nemo_row
-from nemo_gym.export.tokens import message_log
+from nemo_gym.export.tokens import only_span
 from nemo_gym.metrics.continuity import check_continuity
 
 SCRIPT = Path(__file__).absolute().parents[2] / "scripts" / "print_aggregate_results.py"
@@ -69,7 +69,7 @@ def token_log(rollout: dict[str, Any]) -> dict[str, Any]:
     if not found.ok:
         return {"status": "discontinuity", "turn": found.breaks[0].turn - 1}
     try:
-        log = message_log(output)
+        log = only_span(output).message_log()
     except UnfitError:
         return {"status": "no_trainable_turns"}
     segments = [{"trainable": part.pop("role") == "assistant", **part} for part in log]

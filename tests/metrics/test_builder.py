@@ -314,3 +314,17 @@ def test_names_written_with_escapes_are_the_same_names() -> None:
     builder = MetricsBuilder()
     builder.add_block(b'{"reward": 1, "x": 2}\n' * 2 + b'{"r\\u0065ward": 3, "x": 4}\n')
     assert builder.table().top["reward"].values.tolist() == [1.0, 1.0, 3.0]
+
+
+def test_the_parts_of_a_reward_are_metrics_of_their_own(tmp_path: Path) -> None:
+    records = [
+        {"_ng_task_index": n, "reward": 1.5, "reward_components": {"kept": 1.0, "answered": n / 2, "note": "x"}}
+        for n in range(3)
+    ]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    builder = MetricsBuilder()
+    assert builder.add_file(path) == []
+    means = overall(builder.table())
+    assert (means["mean/reward_components/kept"], means["mean/reward_components/answered"]) == (1.0, 0.5)
+    assert "mean/reward_components/note" not in means

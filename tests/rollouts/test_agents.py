@@ -2,7 +2,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.agents import prices_by_agent
+from nemo_gym.rollouts.agents import prices_by_name
 from nemo_gym.schemas.rows import Prices
 
 
@@ -21,8 +21,9 @@ def config(prices: object) -> DictConfig:
 
 
 def test_an_agent_has_the_prices_of_its_model() -> None:
-    assert prices_by_agent(config({"input": 0.15, "output": 0.6})) == {"agent": Prices(input=0.15, output=0.6)}
-    assert prices_by_agent(config(None)) == {}
+    prices = Prices(input=0.15, output=0.6)
+    assert prices_by_name(config({"input": 0.15, "output": 0.6})) == {"policy_model": prices, "agent": prices}
+    assert prices_by_name(config(None)) == {}
 
 
 @pytest.mark.parametrize(
@@ -30,5 +31,5 @@ def test_an_agent_has_the_prices_of_its_model() -> None:
 )
 def test_prices_that_can_not_be_read_are_refused_with_an_example(prices: object) -> None:
     with pytest.raises(ConfigError, match="prices of policy_model") as caught:
-        prices_by_agent(config(prices))
+        prices_by_name(config(prices))
     assert "input: 0.15" in str(caught.value.hint)

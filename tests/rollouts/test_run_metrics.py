@@ -191,12 +191,13 @@ async def test_a_torn_line_is_told_and_the_rest_counts(tmp_path: Path, caplog: p
     assert f"{files.rollouts} line 2 does not count: not JSON" in caplog.text
 
 
-async def test_the_details_and_the_screen_name_the_same_cost_with_failed_attempts_and_cached_tokens(
+async def test_the_details_and_the_screen_name_the_same_cost_with_failed_attempts_judges_and_cached_tokens(
     tmp_path: Path,
 ) -> None:
     def used(tokens: int, cached: int) -> dict[str, Any]:
         usage = {"input_tokens": tokens, "output_tokens": 0, "input_tokens_details": {"cached_tokens": cached}}
-        return {"agent_ref": {"name": "a"}, "response": {"usage": usage}}
+        judged = {"j": {"input_tokens": 100_000, "output_tokens": 0}, "free": {"input_tokens": 5, "output_tokens": 5}}
+        return {"agent_ref": {"name": "a"}, "response": {"usage": usage}, "_ng_judge_usage": judged}
 
     files = RunFiles.of(tmp_path / "out.jsonl")
     done = [{"_ng_task_index": n, "_ng_rollout_index": 0, "reward": 1.0, **used(1_000_000, 500_000)} for n in range(2)]
@@ -206,6 +207,7 @@ async def test_the_details_and_the_screen_name_the_same_cost_with_failed_attempt
     config = OmegaConf.create(
         {
             "m": {"responses_api_models": {"x": {"prices": {"input": 1.0, "output": 1.0, "cached_input": 0.5}}}},
+            "j": {"responses_api_models": {"x": {"prices": {"input": 5.0, "output": 1.0}}}},
             "a": {"responses_api_agents": {"y": {"host": "127.0.0.1", "port": 9, "model_server": {"name": "m"}}}},
         }
     )
@@ -214,6 +216,6 @@ async def test_the_details_and_the_screen_name_the_same_cost_with_failed_attempt
     await close_http_client()
     (entry,) = json.loads(files.details.read_text())
     spent = read_spending([files.rollouts], agents_of(client).prices)
-    assert entry["cost"]["usd"] == pytest.approx(spent.usd) == pytest.approx(2 * 0.75 + 2.0)
+    assert entry["cost"]["usd"] == pytest.approx(spent.usd) == pytest.approx(2 * 0.75 + 2.0 + 3 * 0.5)
     summary = Summary(files=files, planned=3, done_before=2, given_up_before={}, tally=Tally(), spent=spent)
-    assert "3.5 USD" in summary.text()
+    assert "5 USD" in summary.text()

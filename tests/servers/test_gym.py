@@ -61,6 +61,16 @@ async def test_servers_call_each_other_whatever_the_distance(gym_config: Build) 
         assert [server.pid for server in gym.describe()] == pids
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_requests_over_http_are_logged_on_request(gym_config: Build, tmp_path: Path, wanted: bool) -> None:
+    config = gym_config(far={"isolation": "process"})
+    config["nemo_gym_log_dir"] = str(tmp_path / "logs")
+    config["uvicorn_logging_show_200_ok"] = wanted
+    async with host_gym(config) as gym:
+        assert await greet(gym.client, "far") == "hello, Ada"
+    assert ('"POST /greet HTTP/1.1" 200' in (tmp_path / "logs" / "far.log").read_text()) is wanted
+
+
 async def test_sessions_are_kept_over_http_too(gym_config: Build) -> None:
     async with host_gym(gym_config(far={"isolation": "process"})) as gym:
         first = await gym.client.post("far", "/whoami")

@@ -23,7 +23,8 @@ PROMPT = [1, 84, 101, 115, 116]
 def sequence(number: int, *parts: tuple[list[int], bool]) -> TokenSequence:
     ids = [*PROMPT, *(token for tokens, _ in parts for token in tokens)]
     mask = [False] * len(PROMPT) + [sampled for tokens, sampled in parts for _ in tokens]
-    return TokenSequence(RolloutKey(0, number), ids, mask, [-1.0 if one else 0.0 for one in mask], float(number))
+    scores = [-1.0 if one else 0.0 for one in mask]
+    return TokenSequence(ids, list(map(int, mask)), scores, RolloutKey(0, number), float(number))
 
 
 ONE_TURN = sequence(0, ([70, 71, 72], True))
@@ -54,7 +55,7 @@ def test_log_probs_are_those_of_a_plain_forward_pass(model: Any) -> None:
         plain = torch.log_softmax(logits[:-1] / 0.7, -1)[range(len(TWO_TURNS.ids) - 1), TWO_TURNS.ids[1:]]
         tree = pack([TWO_TURNS])
         ours = log_probs_of(tree, predictions(model, tree), temperature=0.7)
-    assert torch.allclose(ours, plain[torch.tensor(TWO_TURNS.mask[1:])], atol=1e-5)
+    assert torch.allclose(ours, plain[torch.tensor(TWO_TURNS.mask[1:], dtype=torch.bool)], atol=1e-5)
 
 
 def steps(model: Any, checkpoint: Path, *, until: int) -> Learner:

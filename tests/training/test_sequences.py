@@ -1,15 +1,18 @@
 """From rollout records to sequences and groups: plain values, no model."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.export.pipeline import export_rollouts
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.sft import UnfitError
 from nemo_gym.training.sequences import (
     Group,
-    UnusableRolloutError,
     common_start,
     group_sequences,
     read_groups,
@@ -40,7 +43,7 @@ def group(*rewards: float) -> Group:
 def test_turns_become_one_sequence_with_a_mask_on_what_was_sampled() -> None:
     found = sequence_of(TWO_TURNS)
     assert found.ids == [1, 2, 3, 4, 9, 9, 5]
-    assert found.mask == [False, False, True, True, False, False, True]
+    assert found.mask == [0, 0, 1, 1, 0, 0, 1]
     assert found.log_probs == pytest.approx([0, 0, -0.3, -0.4, 0, 0, -0.5])
     assert found.versions == [3, 4]
     assert found.start == 2
@@ -62,14 +65,14 @@ def test_a_message_log_alternates() -> None:
     [
         (record(1.0), "no token ids"),
         (record(1.0, call([1, 2], [3, 4]), call([1, 2, 3, 8], [5])), "not one sequence"),
-        (record(1.0, call([1], [2], generation_log_probs=[])), "log-probabilities are missing"),
-        (record(1.0, call([1], [])), "nothing was sampled"),
+        (record(1.0, call([1], [2], generation_log_probs=[])), "no log-probabilities"),
+        (record(1.0, call([1], [])), "no token ids"),
         ({**record(1.0, call([1], [2])), "reward": None}, "no reward"),
     ],
     ids=["no-tokens", "break", "no-scores", "empty", "no-reward"],
 )
 def test_what_can_not_be_trained_on_says_why(broken: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UnusableRolloutError, match=reason):
+    with pytest.raises(UnfitError, match=reason):
         sequence_of(broken)
 
 
@@ -89,13 +92,6 @@ def test_pairs_have_a_better_and_a_worse_one_and_nobody_twice() -> None:
     assert group(0.0, 1.0, 0.0, 1.0).pairs(2, seed=1) == group(0.0, 1.0, 0.0, 1.0).pairs(2, seed=1)
 
 
-def test_only_complete_answers_are_the_best() -> None:
-    cut = sequence_of(record(1.0, call([1], [2]), incomplete_details={"reason": "max_output_tokens"}))
-    assert cut.cut_off
-    assert Group(0, [cut]).best(4, reward=1.0) == []
-    assert [one.reward for one in group(0.4, 1.0, 0.9).best(2, reward=0.5)] == [1.0, 0.9]
-
-
 def test_a_common_start_never_contains_a_sampled_token() -> None:
     records = [
         record(1.0, call([1, 2, 3], [4, 5])),
@@ -107,18 +103,32 @@ def test_a_common_start_never_contains_a_sampled_token() -> None:
     assert common_start(sequences) == 1
 
 
-def test_a_file_is_grouped_by_task_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    rows = [record(1.0, call([1], [2]), task=1, rollout=1), record(0.0, call([1], [2]), task=1), record(1.0, task=0)]
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read_groups(path)
-    [only] = found.groups
-    assert [one.key.rollout for one in only.sequences] == [0, 1]
-    assert found.text() == "2 rollouts of 1 tasks, 1 with mixed rewards, 1 dropped: no token ids"
+def test_an_export_holds_the_groups_that_a_running_gym_would_give(tmp_path: Path) -> None:
+    rows = [
+        record(0.5, *TWO_TURNS["response"]["output"], task=1, rollout=1),
+        record(0.0, call([1], [2]), task=1),
+        record(1.0, call([1], [2]), task=0),
+        record(1.0, task=0, rollout=1),
+    ]
+    source = tmp_path / "rollouts.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    samples = tmp_path / "samples.jsonl"
+    report = export_rollouts(Recipe(input=str(source), output=str(samples), format="rl", metadata=True))
+    assert report.drops.counts == {"token ids": 1}
+    found = read_groups(samples)
+    assert [group.task for group in found] == [0, 1]
+    live = group_sequences(map(sequence_of, rows[:3]))
+    for ours, theirs in zip(found, live, strict=True):
+        assert [replace(one, versions=[]) for one in theirs.sequences] == ours.sequences
+        assert ours.advantages() == theirs.advantages()
+    exported = {
+        (row["task"], row["rollout"]): row["advantage"] for row in map(json.loads, samples.read_text().splitlines())
+    }
+    assert [exported[one.key] for one in found[1].sequences] == found[1].advantages()
 
 
-def test_a_file_without_any_tokens_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    path.write_text(json.dumps(record(1.0)) + "\n")
-    with pytest.raises(ConfigError, match="1 no token ids"):
+    path.write_text(json.dumps(TWO_TURNS) + "\n")
+    with pytest.raises(ConfigError, match="does not hold token sequences"):
         read_groups(path)

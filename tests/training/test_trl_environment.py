@@ -57,8 +57,8 @@ def test_a_trainer_takes_steps_and_its_weights_reach_the_gym(
 
 
 def sequence(reward: float, *, mask: str = "..xx.x") -> TokenSequence:
-    sampled = [letter == "x" for letter in mask]
-    return TokenSequence(RolloutKey(0, 0), list(range(len(mask))), sampled, [-0.5 * one for one in sampled], reward)
+    sampled = [int(letter == "x") for letter in mask]
+    return TokenSequence(list(range(len(mask))), sampled, [-0.5 * one for one in sampled], RolloutKey(0, 0), reward)
 
 
 def test_a_failed_rollout_gets_the_mean_of_its_siblings_and_nothing_to_learn() -> None:

@@ -1,0 +1,181 @@
+"""Texts that are too much like others: repeated answers, near duplicates, and tasks that are held out for evaluation.
+
+Texts are compared by their words, without case, blanks and punctuation. What a system message says is never compared:
+it is the same in every task of an environment.
+
+Two rollouts are near duplicates if what was asked and what was answered are both at least so similar: not every "yes"
+is the same answer, and not all rollouts of a long prompt are the same rollout. Similarity is the Jaccard index of the
+runs of five words, estimated by MinHash with a standard error of at most 0.045. The first one in the files stays.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.records import Rollout, find_rollout_files
+from nemo_gym.io.lines import parse_line
+from nemo_gym.metrics.fields import QUESTION_FIELDS
+from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
+
+_PERMUTATIONS: Final = 128
+_SHINGLE: Final = 5  # words
+_MISSED: Final = 0.9  # weight of what the index overlooks; what it finds too much is checked afterwards
+_WORD: Final = re.compile(r"\w+")
+_SYSTEM: Final = frozenset({"system", "developer"})
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, for comparing."""
+    return _WORD.findall(text.lower())
+
+
+def answer_words(one: Rollout) -> list[str]:
+    """What was said and done, ids left out."""
+    state = ResponsesConverterState()
+    try:
+        messages = items_to_messages(one.output, state)
+    except (KeyError, TypeError, NotImplementedError):
+        return words_of(repr(one.output))
+    return words_of(" ".join(f"{message['role']} {message.get('content')} {_calls(message)}" for message in messages))
+
+
+def _calls(message: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls", ())
+    )
+
+
+def question_words(record: Mapping[str, Any]) -> list[str]:
+    """What a task asks: everything in its prompt but system messages; without a prompt, its question."""
+    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    asked = params.get("input") if isinstance(params, Mapping) else None
+    if asked is None:
+        asked = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), "")
+    items = [asked] if isinstance(asked, str) else asked
+    return words_of(" ".join(text for item in items for text in _texts(item)))
+
+
+def _texts(item: Any) -> Iterator[str]:
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, Mapping) and item.get("role") not in _SYSTEM:
+        for name in ("content", "text", "arguments", "output"):
+            value = item.get(name)
+            for part in value if isinstance(value, list) else [value]:
+                yield from _texts(part)
+
+
+def _runs(words: Sequence[str], length: int) -> set[str]:
+    """All runs of so many words; of a shorter text, the whole."""
+    return {" ".join(words[at : at + length]) for at in range(max(1, len(words) - length + 1))}
+
+
+class Repeats:
+    """Passes the first rollout of each text; the same text for another prompt is another one."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def __call__(self, one: Rollout) -> bool:
+        """Whether it is new."""
+        text = " ".join(answer_words(one)).encode("utf-8", "replace")
+        mark = one.prompt_digest + hashlib.blake2b(text, digest_size=12).digest()
+        if mark in self._seen:
+            return False
+        self._seen.add(mark)
+        return True
+
+
+class NearDuplicates:
+    """Passes rollouts that are unlike all those before."""
+
+    def __init__(self, threshold: float) -> None:
+        try:
+            import datasketch  # noqa: PLC0415 - an extra
+            import numpy as np  # noqa: PLC0415 - comes with it
+        except ImportError:
+            raise ConfigError("near_duplicates needs datasketch", hint="pip install 'rollout-gym[export]'") from None
+        library: Any = datasketch  # parts of it have no types
+        weights = (1 - _MISSED, _MISSED)
+        self._sketch: Callable[[], Any] = lambda: library.MinHash(num_perm=_PERMUTATIONS)
+        self._index = library.MinHashLSH(threshold=threshold, num_perm=_PERMUTATIONS, weights=weights)
+        self._packed: Callable[[Any], Any] = lambda sketch: sketch.hashvalues.astype(np.uint32)
+        self._threshold = threshold
+        self._known: list[Any] = []
+        self._prompts: dict[bytes, int] = {}
+
+    def __call__(self, one: Rollout) -> bool:
+        """Whether it is new. Prompts that are alike are one; answers are compared among those of one prompt."""
+        prompt = self._prompts.get(one.prompt_digest)
+        if prompt is None:
+            prompt = self._find(question_words(one.record), "asked")[0]
+            self._prompts[one.prompt_digest] = prompt
+        return self._find(answer_words(one), str(prompt))[1]
+
+    def _find(self, words: Sequence[str], kind: str) -> tuple[int, bool]:
+        """The number of a text, and whether it is new. Texts of two kinds share nothing, so no list grows long."""
+        sketch = self._sketch()
+        sketch.update_batch([f"{kind} {run}".encode("utf-8", "replace") for run in _runs(words, _SHINGLE)])
+        packed = self._packed(sketch)
+        for number in sorted(self._index.query(sketch)):
+            if (self._known[number] == packed).mean() >= self._threshold:
+                return number, False
+        number = len(self._known)
+        self._known.append(packed)
+        self._index.insert(number, sketch)
+        return number, True
+
+
+class HeldOut:
+    """Passes rollouts that share no long run of words with tasks that are held out.
+
+    Runs that are in many held-out tasks are their template and do not count. A held-out task with fewer words than a
+    run has, or nothing but template, is recognised by its whole text.
+    """
+
+    def __init__(self, files: str | list[str], *, length: int, common: int) -> None:
+        self._length = length
+        self._whole: set[str] = set()
+        counts: Counter[int] = Counter()
+        for path in find_rollout_files(files, "decontaminate"):
+            for words in _questions(path):
+                text = " ".join(words)
+                if text not in self._whole and len(words) >= length:
+                    counts.update(map(hash, _runs(words, length)))
+                self._whole.add(text)
+        self._runs = {run for run, tasks in counts.items() if tasks <= common}
+        self._prompts: dict[bytes, bool] = {}
+
+    def __call__(self, one: Rollout) -> bool:
+        """Whether neither the question nor the answer has anything of a held-out task."""
+        if one.prompt_digest not in self._prompts:
+            asked = question_words(one.record)
+            self._prompts[one.prompt_digest] = " ".join(asked) not in self._whole and self._is_clean(asked)
+        return self._prompts[one.prompt_digest] and self._is_clean(answer_words(one))
+
+    def _is_clean(self, words: Sequence[str]) -> bool:
+        return len(words) < self._length or self._runs.isdisjoint(map(hash, _runs(words, self._length)))
+
+
+def _questions(path: Path) -> Iterator[list[str]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.isspace():
+                continue
+            try:
+                row = parse_line(line)
+            except ValueError as error:
+                raise ConfigError(f"{path}:{number}: {error}", hint="+decontaminate takes task files") from None
+            words = question_words(row) if isinstance(row, Mapping) else []
+            if not words:
+                raise ConfigError(
+                    f"{path}:{number}: has no question to compare with",
+                    hint="+decontaminate takes task files: rows with responses_create_params.input, question, problem "
+                    "or prompt",
+                )
+            yield words

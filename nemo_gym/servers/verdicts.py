@@ -1,0 +1,99 @@
+"""What a ``verify`` handler answers, completed: the rollout it is about, and the tokens of judges that it asked.
+
+A verifier may answer with its scores alone. Whatever agent asked, the saved rollout then still has the request and the
+response. Tokens of judges are added under a key of their own, because only the server that asked knows them.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar, cast
+
+from pydantic import BaseModel
+
+from nemo_gym.io.json import encode_json
+from nemo_gym.schemas.responses import SPENT
+from nemo_gym.schemas.rows import JUDGE_USAGE_KEY, RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.servers.direct.replies import JsonResponse
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+TokenCounts = dict[str, Any]  # a usage of the Responses API
+
+_ROLLOUT: Final = (RESPONSES_CREATE_PARAMS_KEY_NAME, RESPONSE_KEY_NAME)
+_asked: ContextVar[dict[str, TokenCounts] | None] = ContextVar("judges_asked", default=None)
+
+
+def count_judge(server: str, usage: Mapping[str, Any] | BaseModel | None) -> None:
+    """Add the tokens of one call of a judge to those of the verification that is going on, if there is one."""
+    asked = _asked.get()
+    if asked is None or usage is None:
+        return
+    used = usage.model_dump(mode="json") if isinstance(usage, BaseModel) else usage
+    if isinstance(spent := used.get(SPENT), Mapping):  # what was paid for, where that is not what was used
+        used = {**spent, "input_tokens_details": spent}
+    details = used.get("input_tokens_details") or used.get("prompt_tokens_details") or {}
+    before = asked.setdefault(server, usage_of_tokens(0, 0, 0))
+    asked[server] = usage_of_tokens(
+        before["input_tokens"] + _count(used.get("input_tokens", used.get("prompt_tokens"))),
+        before["output_tokens"] + _count(used.get("output_tokens", used.get("completion_tokens"))),
+        before["input_tokens_details"]["cached_tokens"] + _count(details.get("cached_tokens")),
+    )
+
+
+def usage_of_tokens(read: int, written: int, cached: int) -> TokenCounts:
+    """Tokens as the Responses API tells them."""
+    return {"input_tokens": read, "output_tokens": written, "input_tokens_details": {"cached_tokens": cached}}
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def judge_usage() -> dict[str, Any]:
+    """What a rollout records about the judges that the verification going on has asked; nothing if it asked none."""
+    asked = _asked.get()
+    return {JUDGE_USAGE_KEY: asked} if asked else {}
+
+
+@contextmanager
+def _counting_judges() -> Iterator[dict[str, TokenCounts]]:
+    """The tokens of judges that are asked inside, by model server."""
+    asked: dict[str, TokenCounts] = {}
+    token = _asked.set(asked)
+    try:
+        yield asked
+    finally:
+        _asked.reset(token)
+
+
+def completing(verify: Handler) -> Handler:
+    """A ``verify`` handler whose answers are whole rollouts."""
+
+    @functools.wraps(verify)
+    async def verify_completely(*values: Any, **named: Any) -> Any:
+        with _counting_judges() as asked:
+            verdict = await verify(*values, **named)
+            body = next((value for value in (*values, *named.values()) if isinstance(value, BaseModel)), None)
+            missing = _missing(verdict, body)
+            fields = _fields(verdict) if missing or asked else None
+            if fields is None:
+                return verdict
+            known = body.model_dump(mode="json", exclude_unset=True, include=missing) if body is not None else {}
+            return JsonResponse(encode_json({**known, **fields, **judge_usage()}))
+
+    return cast("Handler", verify_completely)
+
+
+def _missing(verdict: Any, body: BaseModel | None) -> set[str]:
+    """The parts of the rollout that the request has and the verdict lacks."""
+    has = type(verdict).model_fields if isinstance(verdict, BaseModel) else verdict
+    if not isinstance(has, Mapping) or all(name in has for name in _ROLLOUT):
+        return set()
+    return {name for name in _ROLLOUT if name not in has and hasattr(body, name)}
+
+
+def _fields(verdict: Any) -> dict[str, Any] | None:
+    if isinstance(verdict, BaseModel):
+        return verdict.model_dump(mode="json", by_alias=True)
+    return dict(verdict) if isinstance(verdict, Mapping) else None

@@ -14,7 +14,7 @@ LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_model
   test_documentation.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo train test clients check format lowest engines bench bench-all soak clean
+.PHONY: help demo train test clients check format ray-chaos lowest engines bench bench-all soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,6 +57,9 @@ check: $(DEV) ## format check, lint, types, tests: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+ray-chaos: $(DEV) ## kill actors, nodes and connections of a collection on Ray, again and again (minutes)
+	$(BIN)/python -m pytest -q -s -n 0 -o pythonpath=tests/executors tests/executors/chaos_ray.py
 
 lowest: ## run the tests on the lowest supported versions of the dependencies
 	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest

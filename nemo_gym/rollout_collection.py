@@ -48,6 +48,7 @@ from nemo_gym.rollouts.store.history import AttemptPolicy, read_records, read_sa
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
 from nemo_gym.rollouts.tally import Budget, Summary
+from nemo_gym.rollouts.tasks import Shard
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     NG_FAILURE_CLASS_KEY,
@@ -140,14 +141,14 @@ class RolloutCollectionHelper(BaseModel):
         agents = agents_of(gym)
         source = _source(config, _the_only(agents))
         run = CollectionRun(
-            output=Path(config.output_jsonl_fpath),
+            output=config.output,
             rows=lambda: self._rows(config, source),
             request=source.request,
             owed=(lambda: self._load_from_cache(config)[0]) if self._replaces("_load_from_cache") else None,
             resume=config.resume_from_cache,
             resume_mode=config.resume_mode,
             overwrite=config.overwrite or lenient,
-            may_be_empty=lenient,
+            may_be_empty=lenient or config.shard is not None,  # there may be more parts than tasks
             retries=_retries(config),
             fsync=config.fsync,
             agents=agents.names,
@@ -187,7 +188,7 @@ class RolloutCollectionHelper(BaseModel):
         self, config: RolloutCollectionConfig
     ) -> tuple[list[Row], list[Row], list[Record], list[list[bytes]]]:
         """The rows still to run; then, for each result on disk, its row, the result itself, and its text."""
-        saved = read_saved(RunFiles.of(Path(config.output_jsonl_fpath)), _retries(config))
+        saved = read_saved(RunFiles.of(config.output), _retries(config))
         return saved.owed, saved.rows, saved.results, [[text] for text in saved.texts]
 
     async def _call_aggregate_metrics(
@@ -236,6 +237,7 @@ def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -
         prompt=load_prompt_config(config.prompt_config) if config.prompt_config else None,
         skills_ref=load_skill_directory(config.skills.path).model_dump() if config.skills else None,
         seeded=config.num_repeats_add_seed,
+        shard=Shard.parse(config.shard) if config.shard else None,
     )
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
 

@@ -11,6 +11,7 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.options import CollectionOptions
 from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS
 from nemo_gym.rollouts.store.history import parse_max_attempts
+from nemo_gym.rollouts.tasks import Shard
 from nemo_gym.skills import SkillsConfig
 
 MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
@@ -40,6 +41,12 @@ class SharedRolloutCollectionConfig(CollectionOptions, BaseNeMoGymCLIConfig):
     rollout_collection_driver: str | None = Field(
         None, description="module.path:function that replaces the built-in collection (end-to-end only)."
     )
+
+    @property
+    def output(self) -> Path:
+        """The file for the rollouts: the one that was named, or this shard's part of it."""
+        named = Path(self.output_jsonl_fpath)
+        return Shard.parse(self.shard).output(named) if self.shard else named
 
 
 class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
@@ -81,4 +88,4 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     @property
     def materialized_jsonl_fpath(self) -> Path:
         """The file that holds the plan."""
-        return RunFiles.of(Path(self.output_jsonl_fpath)).plan
+        return RunFiles.of(self.output).plan

@@ -7,11 +7,12 @@ The end-to-end command first prepares the configured datasets in ``preprocessed_
 the Gym itself. It also takes all other options of a collection.
 """
 
+import asyncio
 import json
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stdout
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -139,18 +140,37 @@ def uploaded(rollouts: Path, parameters: RolloutCollectionConfig) -> Path | None
 
 @asynccontextmanager
 async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> AsyncIterator[Attempt | None]:
-    """The requested worker processes, or None to run rollouts in this process."""
-    number = worker_count(parameters.workers)
+    """The requested workers, or None to run rollouts in this process."""
+    on_cluster = parameters.executor == "ray"
+    number = 0 if on_cluster else worker_count(parameters.workers)
     if number == 1:
         yield None
         return
     if parameters.serve is False or not read_instances(config):
         raise UsageError(
-            "worker processes host the servers themselves, but the configuration describes no servers",
-            hint="give +config_paths=[…], or leave out +workers to use the servers of ng_run",
+            "workers host the servers themselves, but the configuration describes no servers",
+            hint="give +config_paths=[…], or leave out +workers and +executor to use the servers of ng_run",
         )
-    async with worker_pool(config, number, timeout_s=parameters.rollout_timeout_s) as pool:
-        yield pool
+    timeout_s = parameters.rollout_timeout_s
+    if on_cluster:
+        parameters.ray_address = parameters.ray_address or config.get("ray_head_node_address")
+        ray_gyms = await asyncio.to_thread(_ray_gyms)
+        with redirect_stdout(sys.stderr):  # Ray prints what went wrong to stdout, which carries data
+            async with ray_gyms(config, parameters, timeout_s=timeout_s) as gyms:
+                yield gyms
+    else:
+        async with worker_pool(config, number, timeout_s=timeout_s, window=parameters.worker_window) as pool:
+            yield pool
+
+
+def _ray_gyms() -> Any:
+    """What hosts Gyms on a Ray cluster: imported for those who want it, because Ray is large."""
+    try:
+        return import_module("nemo_gym.executors.ray_cluster").ray_gyms
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError("executor=ray needs Ray", hint="pip install 'rollout-gym[ray]'") from None
 
 
 Driver = Callable[[RolloutCollectionConfig, dict[str, Any]], Awaitable[Any]]
@@ -182,14 +202,14 @@ def e2e_collect_rollouts(overrides: Sequence[str]) -> int:
     config = read_configuration(EndToEndConfig, overrides)
     wanted = build(EndToEndConfig, config)
     require_instances(config)
-    check_output(RunFiles.of(Path(wanted.output_jsonl_fpath)))  # before anything is prepared
+    check_output(RunFiles.of(wanted.output))  # before anything is prepared
     drive = load_driver(wanted.rollout_collection_driver) if wanted.rollout_collection_driver else None
     config["input_jsonl_fpath"] = str(prepared_tasks(config, wanted))
     parameters = build(CollectRolloutsConfig, config)
     check_request_parameters(parameters.responses_create_params)
     parameters.serve = True
     check_prompt(parameters.prompt_config)
-    files = RunFiles.of(Path(parameters.output_jsonl_fpath))
+    files = RunFiles.of(parameters.output)
     console.note(f"tasks: {parameters.input_jsonl_fpath}\nrollouts: {files.rollouts}\nmetrics: {files.metrics}")
     if drive is None:
         return report(run_async(collect(config, parameters)))

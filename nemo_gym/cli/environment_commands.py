@@ -37,10 +37,15 @@ ENVIRONMENT_COMMANDS: Final = (
     Command(
         name="status",
         path="env status",
-        function="nemo_gym.cli.hosting:status",
+        function="nemo_gym.cli.status:status",
         parameters="nemo_gym.cli.parameters:StatusConfig",
-        summary="Show the servers that are running and whether they answer.",
-        examples=("ng_status", "ng_status '+head_server={host: 127.0.0.1, port: 12000}'", "ng env status --json"),
+        summary="Show the servers that are running and whether they answer, and the collections that are running.",
+        examples=(
+            "ng_status",
+            "ng_status +output_jsonl_fpath=results/rollouts.jsonl",
+            "ng_status '+head_server={host: 127.0.0.1, port: 12000}'",
+            "ng env status --json",
+        ),
         flags=(JSON, VERBOSE),
     ),
     Command(

@@ -1,10 +1,9 @@
-"""Commands that host or inspect servers: ``ng_run``, ``ng_status``, ``ng_validate``, ``ng_dump_config``, ...
+"""Commands that host or inspect servers: ``ng_run``, ``ng_validate``, ``ng_dump_config``, ...
 
 ``ng_run`` hosts a Gym until Ctrl-C. Everything is checked before the first server starts. A server process that ends
 unexpectedly ends the whole run with exit code 1 and shows its last lines; Ctrl-C is the normal end, with exit code 0.
 
-``ng_status`` asks the head server for the list of servers, and each server whether it answers. The other commands look
-at a configuration or a server folder without starting anything.
+The other commands look at a configuration or a server folder without starting anything.
 
 ``RunHelper`` hosts a Gym alongside the other work of a program, such as a trainer. The Gym runs on an event loop in a
 separate thread. Its errors are raised in the caller's thread: by :meth:`~RunHelper.start` before the servers are ready,
@@ -13,15 +12,12 @@ by :meth:`~RunHelper.poll` afterwards.
 
 import asyncio
 import contextlib
-import http.client
 import json
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -30,15 +26,12 @@ from nemo_gym.cli.command import Exit, named_configuration, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
-    HeadServerAddress,
     RunConfig,
-    StatusConfig,
     ValidateConfig,
     build,
     read_configuration,
     read_parameters,
 )
-from nemo_gym.config.addresses import base_url
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.interpolation import plain
 from nemo_gym.config.keys import DUMMY_MODEL
@@ -49,7 +42,6 @@ from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_conf
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_servers
-from nemo_gym.servers.server_client import answers
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -105,76 +97,6 @@ def announcement(gym: Gym) -> str:
             f"Head server: http://{head.host}:{head.port}. Ctrl-C stops everything.",
         ]
     )
-
-
-HEALTH_TIMEOUT_S: Final = 2.0
-NOTHING_RUNS: Final = "No NeMo Gym servers found running."
-
-
-def status(overrides: Sequence[str]) -> int:
-    """Print one entry per server, as text or JSON. It is not an error if nothing is running."""
-    config = read_parameters(StatusConfig, overrides)
-    instances = _listed(config.head_server)
-    if instances is None:
-        head = config.head_server
-        console.warn(f"no head server answers at {head.host}:{head.port}; start the servers with ng_run")
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        servers = list(pool.map(_examined, instances or []))
-    console.emit(json.dumps(servers, indent=2) if config.json_ else as_text(servers))
-    return Exit.OK
-
-
-def as_text(servers: Sequence[Mapping[str, Any]]) -> str:
-    """Lay out the servers for people."""
-    if not servers:
-        return NOTHING_RUNS
-    healthy = sum(server["status"] == "success" for server in servers)
-    entries = [_entry(number, server) for number, server in enumerate(servers, start=1)]
-    total = f"{len(servers)} servers found ({healthy} healthy, {len(servers) - healthy} unhealthy)"
-    return "\n".join(["NeMo Gym Server Status:", "", *entries, "", total])
-
-
-def uptime_text(seconds: float | None) -> str:
-    """Write a duration as ``0d 0h 0m 32.5s``."""
-    if seconds is None:
-        return "unknown"
-    minutes, rest = divmod(round(seconds, 1), 60)  # rounded first, or 59.99 s would be shown as 60.0s
-    hours, minutes = divmod(int(minutes), 60)
-    days, hours = divmod(hours, 24)
-    return f"{days}d {hours}h {minutes}m {rest:.1f}s"
-
-
-def _entry(number: int, server: Mapping[str, Any]) -> str:
-    mark = console.paint("✓", "green") if server["status"] == "success" else console.paint("✗", "red")
-    details = {
-        "server_type": server["server_type"],
-        "name": server["name"],
-        "url": server["url"],
-        "pid": server["pid"],
-        "uptime": uptime_text(server["uptime_seconds"]),
-        "status": server["status"],
-    }
-    lines = console.columns([(name, str(value)) for name, value in details.items()], indent="      ")
-    return f"[{number}] {mark} {server['config_path']} ({server['server_type']}/{server['name']})\n{lines}"
-
-
-def _listed(head: HeadServerAddress) -> list[dict[str, Any]] | None:
-    connection = http.client.HTTPConnection(head.host, head.port, timeout=HEALTH_TIMEOUT_S)
-    try:
-        connection.request("GET", "/server_instances")
-        instances: list[dict[str, Any]] = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    finally:
-        connection.close()
-    return instances
-
-
-def _examined(server: dict[str, Any]) -> dict[str, Any]:
-    started = server.get("start_time")
-    uptime = round(time.time() - started, 1) if isinstance(started, int | float) else None
-    status = answers(base_url(server), timeout_s=HEALTH_TIMEOUT_S)
-    return {**server, "status": status, "uptime_seconds": uptime}
 
 
 def dump_config(overrides: Sequence[str]) -> int:

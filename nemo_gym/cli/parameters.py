@@ -220,6 +220,9 @@ class StatusConfig(BaseModel):
     head_server: HeadServerAddress = Field(
         default=HeadServerAddress(host="127.0.0.1", port=11000), description="Where the head server listens."
     )
+    output_jsonl_fpath: str | None = Field(
+        default=None, description="Show the running collection to this output, with all its shards, and no servers."
+    )
     json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of text.")
 
 

@@ -1,1 +1,1 @@
-"""Where rollouts run: in this process or over HTTP (``rollouts.attempt``), or in worker processes (this package)."""
+"""Where rollouts run: over a client (``rollouts.attempt``), in worker processes, or on a cluster (this package)."""

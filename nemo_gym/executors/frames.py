@@ -4,7 +4,8 @@
     │ head: 4 bytes│ body: 4 bytes│ head      │ body      │
     └──────────────┴──────────────┴───────────┴───────────┘
 
-The body is a line from or for a file, and is passed on without being parsed.
+The body is a line from or for a file, and is passed on without being parsed. A peer that has not authenticated yet may
+send only small frames (``limit``).
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 LENGTHS = struct.Struct("<II")
+MOST_BYTES = 1 << 33  # of a frame: more than its lengths can say
 
 
 class Frame(NamedTuple):
@@ -37,16 +39,25 @@ class Frame(NamedTuple):
 class Connection(asyncio.Protocol):
     """One end of the socket. Frames sent in the same iteration of the event loop are written together."""
 
-    def __init__(self, on_frame: Callable[[Frame], None]) -> None:
-        self._on_frame = on_frame
+    def __init__(self, on_frame: Callable[[Frame], None], *, limit: int = MOST_BYTES) -> None:
+        self.on_frame = on_frame
+        self.limit = limit
         self._loop = asyncio.get_running_loop()
+        self.heard_at = self._loop.time()  # when anything came last
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._to_send: list[bytes] = []
+        self.opened: asyncio.Future[None] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have another class
+        self.opened.set_result(None)
+
+    @property
+    def end(self) -> socket.socket | None:
+        """The socket below, for its options."""
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         if not self.closed.done():
@@ -54,18 +65,35 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass all complete frames to the callback."""
+        self.heard_at = self._loop.time()
         self._received += data
         position, size = 0, len(self._received)
         while size - position >= LENGTHS.size:
             head_size, body_size = LENGTHS.unpack_from(self._received, position)
             head = position + LENGTHS.size
             body, end = head + head_size, head + head_size + body_size
+            if end - position > self.limit:
+                self.abort()
+                return
             if end > size:
                 break
-            frame = Frame(decode(bytes(self._received[head:body])), bytes(self._received[body:end]))
+            frame = self._frame(head, body, end)
+            if frame is None:
+                return
             position = end
-            self._on_frame(frame)
+            self.on_frame(frame)
         del self._received[:position]
+
+    def _frame(self, head: int, body: int, end: int) -> Frame | None:
+        """The frame that lies there; None, and the end of the connection, if it does not speak our language."""
+        try:
+            content = decode(bytes(self._received[head:body]))
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            self.abort()
+            return None
+        return Frame(content, bytes(self._received[body:end]))
 
     def send(self, frame: bytes) -> None:
         """Send together with the other frames of this iteration of the event loop."""
@@ -80,6 +108,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End at once; what waits is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _flush(self) -> None:
         frames, self._to_send = self._to_send, []
         if frames and self._transport is not None and not self._transport.is_closing():
@@ -91,6 +124,17 @@ async def connect(end: socket.socket, on_frame: Callable[[Frame], None]) -> Conn
     end.setblocking(False)
     _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_frame), sock=end)
     return connection
+
+
+async def receive(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
+    """The next frame that ``connection`` put into the queue; None if it ends before that."""
+    first = asyncio.create_task(frames.get())
+    either: set[asyncio.Future[Any]] = {first, connection.closed}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return first.result() if first.done() else None
+    finally:
+        first.cancel()
 
 
 def encode_planned(number: int, planned: PlannedRollout) -> bytes:

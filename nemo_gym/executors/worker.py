@@ -9,13 +9,14 @@ import logging
 import signal
 import socket
 import sys
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.addresses import find_open_port
 from nemo_gym.config.instances import read_instances
-from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome
+from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome, receive
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
@@ -23,7 +24,8 @@ from nemo_gym.servers.gym import host_gym
 
 logger = logging.getLogger(__name__)
 
-READY = {"ready": True}
+READY: Final = {"ready": True}
+DISMISSED: Final = "dismissed"
 
 
 def main() -> None:
@@ -39,51 +41,54 @@ async def work(end: socket.socket) -> None:
     """Host a Gym and run the rollouts that arrive."""
     frames: asyncio.Queue[Frame] = asyncio.Queue()
     connection = await connect(end, frames.put_nowait)
-    opening = await _opening(frames, connection)
+    opening = await receive(frames, connection)
     if opening is None:
         return
-    config = OmegaConf.create(opening.body.decode())
-    assert isinstance(config, DictConfig)
-    async with host_gym(with_own_ports(config)) as gym:
+    async with host_gym(with_own_ports(configuration(opening))) as gym:
         attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
         connection.send(Frame(READY).encode())
-        await _serve(frames, connection, attempt)
+        await serve(frames, connection, attempt)
 
 
-async def _opening(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
-    """The first frame; None if the collector is gone before it sends one."""
-    first = asyncio.create_task(frames.get())
-    either: set[asyncio.Future[Any]] = {first, connection.closed}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    return first.result() if first.done() else None
+def configuration(opening: Frame) -> DictConfig:
+    """The configuration that the collector sends first."""
+    config = OmegaConf.create(opening.body.decode())
+    assert isinstance(config, DictConfig)
+    return config
 
 
-async def _serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt: Attempt) -> None:
-    running: set[asyncio.Task[None]] = set()
+async def serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt: Attempt) -> bool:
+    """Run what comes until the connection ends. Returns whether the collector said that it needs us no more."""
+    running: dict[int, asyncio.Task[None]] = {}
 
-    async def run(frame: Frame) -> None:
+    async def run(number: int, frame: Frame) -> None:
         outcome = await attempt(decode_planned(frame))
-        connection.send(encode_outcome(frame.head["number"], outcome))
+        connection.send(encode_outcome(number, outcome))
 
-    async def start_all() -> None:
-        while True:
-            task = asyncio.create_task(run(await frames.get()))
-            running.add(task)
-            task.add_done_callback(settle)
-
-    def settle(task: asyncio.Task[None]) -> None:
-        running.discard(task)
+    def settle(number: int, task: asyncio.Task[None]) -> None:
+        running.pop(number, None)
         if not task.cancelled() and (bug := task.exception()) is not None:
             # The collector can handle a worker that ends: it runs its rollouts again and counts how often that happens.
             logger.error("this worker process ends because of a bug", exc_info=bug)
             connection.close()
 
+    async def start_all() -> None:
+        while DISMISSED not in (head := (frame := await frames.get()).head):
+            if (cancelled := running.get(head.get("cancel", -1))) is not None:
+                cancelled.cancel()
+            elif (number := head.get("number")) is not None:
+                running[number] = task = asyncio.create_task(run(number, frame))
+                task.add_done_callback(partial(settle, number))
+
     starting = asyncio.create_task(start_all())
-    await connection.closed
-    tasks = [starting, *running]
+    either: set[asyncio.Future[None]] = {starting, connection.closed}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    dismissed = starting.done()
+    tasks = [starting, *running.values()]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    return dismissed
 
 
 def with_own_ports(config: DictConfig) -> DictConfig:

@@ -29,6 +29,7 @@ _SUFFIXES: Final = {
     "agent_metrics": "_agent_metrics.json",
     "difficulty": "_difficulty.jsonl",
     "solve_rates": "_solve_rates.svg",
+    "status": "_status.json",
     "lock": ".lock",
 }
 # What is added to the whole name of the rollouts.
@@ -53,6 +54,7 @@ class RunFiles:
     agent_metrics: Path  # rewards agent by agent
     difficulty: Path  # how often each task was solved
     solve_rates: Path  # the same as a chart
+    status: Path  # what a running collection is doing; removed when it ends
     lock: Path  # held by the process that writes
     index: Path  # of the viewer; can be rebuilt at any time
 

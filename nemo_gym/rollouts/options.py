@@ -6,13 +6,14 @@ interface names and nothing else.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from nemo_gym.rollouts.continuity_gate import TokenContinuity
 from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
 from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
+from nemo_gym.rollouts.tasks import Shard
 
 DEFAULT_WINDOW = 1024
 DEFAULT_TIMEOUT_S = 6 * 3600.0
@@ -26,10 +27,73 @@ def _word(value: Any) -> Any:
     return "off" if value is False else value  # which is how YAML reads the word
 
 
-class CollectionOptions(BaseModel):
-    """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
+def _shard(value: str) -> str:
+    return str(Shard.parse(value))
+
+
+class TlsFiles(BaseModel):
+    """What the collector encrypts connections of workers with."""
+
+    certificate: str
+    key: str
+
+
+class WorkerOptions(BaseModel):
+    """Where rollouts run: in this process, in several, or on a cluster."""
 
     model_config = ConfigDict(defer_build=True)
+
+    executor: Literal["local", "ray"] = Field(
+        "local", exclude=True, description="Where the Gym runs: on this machine, or on every node of a Ray cluster."
+    )
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        exclude=True,
+        description="Processes to run the Gym in, each with a whole one; auto: one for each core. On a cluster: so "
+        "many in all, spread over it; auto or none: on every node, also on those that join later.",
+    )
+    worker_window: int | None = Field(
+        None,
+        ge=1,
+        exclude=True,
+        description="Most rollouts at once in one worker, and so the most that its death can interrupt. Default: 256 "
+        "on a cluster, no limit on one machine.",
+    )
+    worker_cpus: Annotated[float, Field(gt=0)] | Literal["node"] = Field(
+        1.0, exclude=True, description="On a cluster: CPUs for each worker; node: one worker on each node."
+    )
+    worker_resources: dict[str, float] = Field(
+        default_factory=dict, exclude=True, description="On a cluster: other resources that each worker takes."
+    )
+    worker_overrides: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="On a cluster: settings of the Gyms there; {node_ip} and {node_id} are filled in: "
+        "'+worker_overrides={policy_base_url: \"http://{node_ip}:8000/v1\"}'.",
+    )
+    ray_address: str | None = Field(
+        None,
+        exclude=True,
+        description="The Ray cluster; default: the one in RAY_ADDRESS, else one that is started here.",
+    )
+    runtime_env: dict[str, Any] = Field(
+        default_factory=dict, exclude=True, description="Ray's runtime environment for the workers."
+    )
+    executor_host: str | None = Field(
+        None, exclude=True, description="Address of this machine at which workers reach it; default: Ray's."
+    )
+    executor_port: int = Field(
+        0, ge=0, le=65535, exclude=True, description="Port at which workers reach this machine; 0: any."
+    )
+    executor_tls: TlsFiles | None = Field(
+        None,
+        exclude=True,
+        description="Encrypt what workers are sent, keys of models included: {certificate: cert.pem, key: key.pem}.",
+    )
+
+
+class CollectionOptions(WorkerOptions):
+    """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
 
     max_in_flight: int = Field(
         DEFAULT_WINDOW, ge=1, exclude=True, description="Most rollouts at once if num_samples_in_parallel sets none."
@@ -72,8 +136,11 @@ class CollectionOptions(BaseModel):
     fsync: Fsync = Field(
         Fsync.INTERVAL, exclude=True, description="When results are forced to the disk: never, interval or always."
     )
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
-        None, exclude=True, description="Processes to run the Gym in, each with a whole one; auto: one for each core."
+    shard: Annotated[str, AfterValidator(_shard)] | None = Field(
+        None,
+        exclude=True,
+        description="Only a part of the tasks: 3/16 takes those whose index leaves 3 when divided by 16. The output "
+        "gets the part into its name: rollouts-03-of-16.jsonl.",
     )
     token_continuity: Annotated[TokenContinuity, BeforeValidator(_word)] = Field(
         TokenContinuity.WARN,

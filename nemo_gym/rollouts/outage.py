@@ -21,6 +21,8 @@ DIFFERENT: Final = 3  # if that many rollouts are among them: one that always fa
 FIRST_PROBE_S: Final = 1.0
 LONGEST_PROBE_S: Final = 15.0
 PROBE_GROWTH: Final = 1.5
+# A slow rollout and a slow endpoint look the same; and one worker that dies takes all it had with it.
+SAY_NOTHING: Final = frozenset({FailureClass.TIMEOUT, FailureClass.WORKER_DIED})
 MOST_TRIES: Final = 8  # of one rollout while others get through: then it is left for the next run
 
 
@@ -75,10 +77,12 @@ class OutageWatch:
 
     def observe(self, outcome: Outcome, now: float) -> None:
         """Learn from an outcome."""
-        if isinstance(outcome, Failed) and outcome.failure.outside:
+        if isinstance(outcome, Failed) and outcome.failure.kind in SAY_NOTHING:
+            self._probing = False  # if it was the probe, another one has to find out
+        elif isinstance(outcome, Failed) and outcome.failure.outside:
             self._hit.add(outcome.planned.key)
             self._on_failure(outcome.failure, now)
-        elif not (isinstance(outcome, Failed) and outcome.failure.kind == FailureClass.TIMEOUT):  # which says nothing
+        else:
             self._on_success(now)
         if isinstance(outcome, Completed | Vanished):
             self._troubled.pop(outcome.planned.key, None)

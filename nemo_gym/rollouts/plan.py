@@ -21,6 +21,7 @@ from nemo_gym.rollouts.store.manifest import Request
 from nemo_gym.rollouts.tasks import (
     MissingFieldError,
     PromptConfig,
+    Shard,
     Task,
     conflict,
     has_input,
@@ -56,6 +57,7 @@ class PlanSpec:
     prompt: PromptConfig | None = None
     skills_ref: Mapping[str, Any] | None = None
     seeded: bool = False  # give each rollout of a task a seed of its own
+    shard: Shard | None = None  # plan only this part of the tasks; all of them are read and checked
 
     def times(self, agent: str) -> int | None:
         """How many rollouts a task of this agent gets; None if that is not set."""
@@ -78,6 +80,8 @@ def plan_rollouts(tasks: Iterable[Task], spec: PlanSpec) -> Iterator[Row]:
             problems.unlisted.add(agent)
             continue
         row[TASK_INDEX_KEY_NAME] = index = numbering.task_index(task)
+        if spec.shard is not None and not spec.shard.has(index):
+            continue
         for rollout in numbering.next_rollouts(index, times):
             yield _repeat(row, rollout, spec, task.number)
     problems.report(spec)
@@ -281,6 +285,8 @@ class PlanSource:
             "prompt": spec.prompt.model_dump() if spec.prompt else None,
             "skills": spec.skills_ref["hash"] if spec.skills_ref else None,
         }
+        if spec.shard is not None:
+            settings["shard"] = str(spec.shard)
         return Request(settings, find_readable(self.path), self.limit)
 
 

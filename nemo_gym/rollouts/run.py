@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.files import StorageError
+from nemo_gym.rollouts.activity import Activity, Describe
 from nemo_gym.rollouts.concurrency import Limit
 from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
 from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, Attempt, Dispatch, Pause, pause_before_retry
@@ -67,12 +68,14 @@ async def collect(
     control: RunControl,
     *,
     owed: Iterable[PlannedRollout] | None = None,
+    describe: Describe | None = None,
 ) -> Tally:
     """Run everything that is owed (all that the plan owes unless given) and save every outcome as it comes."""
     tally = Tally(spending=Spending(control.prices))
+    activity = Activity(attempt, store.files.status, describe)
     dispatch = Dispatch(
         iter(plan if owed is None else owed),
-        attempt,
+        activity,
         limit=control.limit,
         pause=control.pause,
         outage=OutageWatch(control.patience_s),
@@ -80,8 +83,9 @@ async def collect(
     )
     control.stop.connect(lambda patience: dispatch.stop(drain_s=patience))
     progress = Progress(plan, control.stream) if control.stream is not None and len(plan) else None
-    watch = _Watch(StopRules(failure_budget(control.max_failures, len(plan)), control.budget), control, tally, dispatch)
-    async with _housekeeping(store, watch, progress), aclosing(aiter(dispatch)) as batches:
+    rules = StopRules(failure_budget(control.max_failures, len(plan)), control.budget)
+    watch = _Watch(rules, control, tally, dispatch, len(plan))
+    async with _housekeeping(store, watch, progress, activity), aclosing(aiter(dispatch)) as batches:
         async for outcomes in batches:
             store.append(outcomes)
             tally.add(outcomes)
@@ -106,6 +110,7 @@ class _Watch:
     control: RunControl
     tally: Tally
     dispatch: Dispatch
+    owed: int  # at the beginning
     started: float = field(default_factory=monotonic)
 
     def look(self) -> None:
@@ -116,13 +121,16 @@ class _Watch:
 
 
 @asynccontextmanager
-async def _housekeeping(store: RolloutStore, watch: _Watch, progress: Progress | None) -> AsyncIterator[None]:
+async def _housekeeping(
+    store: RolloutStore, watch: _Watch, progress: Progress | None, activity: Activity
+) -> AsyncIterator[None]:
     """Keep the display alive and the disk up to date, whether or not anything ends."""
 
     async def tick() -> None:
         while True:
             await asyncio.sleep(TICK_S)
             watch.look()
+            activity.write(watch.tally, watch.dispatch, watch.owed)
             if progress is not None:
                 progress.tick(watch.tally, watch.dispatch)
 
@@ -142,6 +150,7 @@ async def _housekeeping(store: RolloutStore, watch: _Watch, progress: Progress |
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
+        activity.remove()
         if progress is not None:
             progress.close()
 
@@ -184,7 +193,7 @@ async def run_collection(
         _announce(plan, run.retries)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
         with continuity_gate(attempt, control.token_continuity) as gated:
-            tally = await collect(plan, store, gated, control, owed=owed)
+            tally = await collect(plan, store, gated, control, owed=owed, describe=getattr(attempt, "describe", None))
         metrics: Sequence[RunMetrics] = ()
         if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
             metrics = await aggregate(store)

@@ -4,6 +4,9 @@
         async for group in stream_groups(tasks, gym.client, agent="my_agent", repeats=8):
             train_on(group)
 
+In place of a client there may be an attempt: worker processes (``executors.processes``) or Gyms on a cluster
+(``executors.ray_cluster``), which have their own ``timeout_s``.
+
 Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. Attempts that are
 followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward. If asked for,
 that includes rollouts whose tokens are not one sequence (``token_continuity``) and rollouts of weights that have become
@@ -35,7 +38,7 @@ from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME, RolloutKey
 
 async def stream(
     tasks: Iterable[Mapping[str, Any]],
-    client: AgentClient,
+    client: AgentClient | Attempt,
     *,
     agent: str | None = None,
     repeats: int = 1,
@@ -48,7 +51,7 @@ async def stream(
 ) -> AsyncGenerator[Outcome, None]:
     """Run tasks and yield how each rollout ended, in the order in which they end."""
     rows = _plan(tasks, PlanSpec(agent=agent, repeats=repeats))
-    with _gated(AgentAttempt(client, timeout_s=timeout_s), token_continuity, freshness) as attempt:
+    with _gated(_attempt(client, timeout_s), token_continuity, freshness) as attempt:
         async with aclosing(_run(rows, attempt, limit, max_attempts, patience_s)) as outcomes:
             async for outcome in outcomes:
                 yield outcome
@@ -56,7 +59,7 @@ async def stream(
 
 async def stream_groups(
     tasks: Iterable[Mapping[str, Any]],
-    client: AgentClient,
+    client: AgentClient | Attempt,
     *,
     agent: str | None = None,
     repeats: int = 1,
@@ -73,7 +76,7 @@ async def stream_groups(
     for row in rows:
         missing[row[TASK_INDEX_KEY_NAME]] = missing.get(row[TASK_INDEX_KEY_NAME], 0) + 1
     groups: dict[int, list[Outcome]] = {}
-    with _gated(AgentAttempt(client, timeout_s=timeout_s), token_continuity, freshness) as attempt:
+    with _gated(_attempt(client, timeout_s), token_continuity, freshness) as attempt:
         async with aclosing(_run(rows, attempt, limit, max_attempts, patience_s)) as outcomes:
             async for outcome in outcomes:
                 task = outcome.planned.key.task
@@ -82,6 +85,10 @@ async def stream_groups(
                 if not missing[task]:
                     group = sorted(groups.pop(task), key=lambda ended: ended.planned.key)
                     yield freshness.judge_group(group) if freshness else group
+
+
+def _attempt(client: AgentClient | Attempt, timeout_s: float | None) -> Attempt:
+    return client if callable(client) else AgentAttempt(client, timeout_s=timeout_s)
 
 
 def _plan(tasks: Iterable[Mapping[str, Any]], spec: PlanSpec) -> Iterable[Row]:

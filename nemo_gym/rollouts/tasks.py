@@ -9,10 +9,11 @@ as a template.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel
 
@@ -31,6 +32,37 @@ class Task(NamedTuple):
     number: int  # counted from 0, as rows are numbered everywhere else
     identity: bytes  # a digest of the line's text: equal lines are the same task
     fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of the tasks: those whose index leaves ``index`` when divided by ``count``.
+
+    Each task is in one part, and stays there when the task file grows at its end.
+    """
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The part that ``3/16`` means."""
+        index, _, number = text.partition("/")
+        if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
+            raise ValueError(f"{text!r} is not a part of the tasks: write 0/16 for the first of 16, 15/16 for the last")
+        return cls(int(index), int(number))
+
+    def has(self, task_index: int) -> bool:
+        """Whether a task is in this part."""
+        return task_index % self.count == self.index
+
+    def output(self, path: Path) -> Path:
+        """The file that this part of an output goes to."""
+        digits = len(str(self.count - 1))
+        return path.with_name(f"{path.stem}-{self.index:0{digits}}-of-{self.count}{path.suffix}")
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
 
 
 def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:

@@ -294,3 +294,30 @@ def test_commands_as_functions_return_when_they_succeed(run, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         collect_rollouts()
     assert ended.value.code == 1
+
+
+def test_shards_have_an_output_each_and_are_aggregated_together(run):
+    write_tasks("", "", "")
+    for shard in range(4):
+        ran = run("ng_collect_rollouts", *HOSTED, f"+shard={shard}/4", "+num_repeats=2")
+        assert ran.code == 0, ran.err
+    parts = sorted(Path("results").glob("out-*-of-4.jsonl"))
+    indices = [[json.loads(line)["_ng_task_index"] for line in part.read_text().splitlines()] for part in parts]
+    assert indices == [[0, 0], [1, 1], [2, 2], []]
+    ran = run("ng_aggregate_rollouts", "+input_glob=results/out-*-of-4.jsonl", *HOSTED[:2])
+    assert ran.code == 0, ran.err
+    assert "6 rollouts" in ran.err
+    refused = run("ng_collect_rollouts", *HOSTED, "+shard=4/4")
+    assert "write 0/16 for the first of 16" in refused.err
+
+
+def test_the_second_job_with_the_same_shard_refuses(run):
+    from nemo_gym.rollouts.store.rollout_store import open_store
+
+    write_tasks("", "")
+    with open_store(Path("results/out-0-of-2.jsonl")):
+        ran = run("ng_collect_rollouts", *HOSTED, "+shard=0/2")
+        assert "is collecting to this output" in ran.err
+        assert run("ng_collect_rollouts", *HOSTED, "+shard=1/2").code == 0
+    assert run("ng_collect_rollouts", *HOSTED, "+shard=0/2").code == 0
+    assert "already holds 1 rollouts" in run("ng_collect_rollouts", *HOSTED, "+shard=0/2").err

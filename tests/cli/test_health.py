@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from nemo_gym.cli.hosting import uptime_text
+from nemo_gym.cli.status import uptime_text
 
 
 class Head(BaseHTTPRequestHandler):

@@ -66,7 +66,7 @@ async def test_leases_of_a_killed_worker_come_back_and_it_is_replaced(mock_model
     async with worker_pool(configuration(mock_model.base_url), 2) as pool:
         running = [asyncio.ensure_future(pool(planned)) for planned in rollouts(1)[:4]]
         await asyncio.sleep(0.5)
-        victim = pool._workers[0].process.pid
+        victim = next(iter(pool)).process.pid
         os.kill(victim, signal.SIGKILL)
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         outcome = done.pop().result()
@@ -77,9 +77,9 @@ async def test_leases_of_a_killed_worker_come_back_and_it_is_replaced(mock_model
         mock_model.set(latency="0")
         again = await pool(outcome.planned.again())
         assert isinstance(again, Completed)
-        while len(pool._workers) < 2:  # noqa: ASYNC110 - the pool has no event for this
+        while len(pool) < 2:  # noqa: ASYNC110 - the pool has no event for this
             await asyncio.sleep(0.05)
-        assert victim not in {worker.process.pid for worker in pool._workers}
+        assert victim not in {worker.process.pid for worker in pool}
         for task in running:
             task.cancel()
 
@@ -100,6 +100,6 @@ def test_auto_means_every_core_that_may_be_used() -> None:
 
 async def test_a_pool_without_workers_says_why(mock_model: Any) -> None:
     pool = WorkerPool(configuration(mock_model.base_url), timeout_s=None)
-    pool._error = ConfigError("gone")
+    pool.give_up(ConfigError("gone"))
     with pytest.raises(ConfigError, match="gone"):
         await pool(rollouts(1)[0])

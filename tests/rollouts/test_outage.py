@@ -35,6 +35,25 @@ def unreachable(planned: PlannedRollout, kind: str = "connection") -> Failed:
     return Failed(planned, b"", 0.0, Failure.of(kind, "nobody there"))
 
 
+def test_a_worker_that_dies_with_all_it_had_is_not_an_outage(planned: Make) -> None:
+    watch = OutageWatch(60)
+    for n in range(10 * STREAK):
+        watch.observe(unreachable(planned(n), "worker_died"), now=float(n))
+    assert not watch.is_on
+
+
+@pytest.mark.parametrize("kind", ["worker_died", "timeout"])
+def test_a_probe_that_says_nothing_is_followed_by_another(planned: Make, kind: str) -> None:
+    watch = OutageWatch(600)
+    for n in range(STREAK):
+        watch.observe(unreachable(planned(n)), now=0.0)
+    assert watch.room(100.0) == 1
+    watch.started()
+    assert watch.room(100.0) == 0
+    watch.observe(unreachable(planned(0), kind), now=101.0)
+    assert watch.room(101.0) == 1
+
+
 def test_a_single_failure_pauses_nothing(planned: Make) -> None:
     watch = OutageWatch(60)
     for n in range(STREAK - 1):

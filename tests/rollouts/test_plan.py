@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.plan import PlanSpec, TaskError, plan_rollouts
-from nemo_gym.rollouts.tasks import MissingFieldError, PromptConfig, PromptError, Task
+from nemo_gym.rollouts.tasks import MissingFieldError, PromptConfig, PromptError, Shard, Task
 
 
 def tasks(*rows: dict[str, Any]) -> list[Task]:
@@ -132,3 +133,38 @@ def test_an_agent_that_no_row_names_is_worth_a_warning() -> None:
     spec = PlanSpec(repeats={"alpha": 1, "alhpa": 2})
     with pytest.warns(UserWarning, match="alhpa"):
         list(plan_rollouts(tasks(task(agent_ref={"name": "alpha"})), spec))
+
+
+@given(rows, st.integers(1, 5), st.integers(1, 3))
+def test_shards_divide_the_plan_by_task_and_keep_every_key(drawn: list[Any], count: int, repeats: int) -> None:
+    whole = list(plan_rollouts(tasks(*_rows(drawn)), PlanSpec(repeats=repeats)))
+    shards = [
+        list(plan_rollouts(tasks(*_rows(drawn)), PlanSpec(repeats=repeats, shard=Shard(index, count))))
+        for index in range(count)
+    ]
+    assert all(row in whole for shard in shards for row in shard)
+    assert sorted(keys([row for shard in shards for row in shard])) == sorted(keys(whole))
+    tasks_of = [{task for task, _ in keys(shard)} for shard in shards]
+    assert sum(map(len, tasks_of)) == len(set().union(*tasks_of))
+
+
+@given(rows, rows, st.integers(1, 4), st.integers(0, 3))
+def test_a_shard_keeps_its_rollouts_when_the_file_grows(
+    drawn: list[Any], more: list[Any], count: int, nth: int
+) -> None:
+    spec = PlanSpec(shard=Shard(nth % count, count))
+    before = list(plan_rollouts(tasks(*_rows(drawn)), spec))
+    after = list(plan_rollouts(tasks(*_rows(drawn + more)), spec))
+    assert after[: len(before)] == before
+
+
+def test_a_shard_has_an_output_of_its_own_that_sorts() -> None:
+    shard = Shard.parse("3/16")
+    assert (str(shard), str(shard.output(Path("a/b.jsonl")))) == ("3/16", "a/b-03-of-16.jsonl")
+    assert Shard.parse("0/1").output(Path("b.jsonl")).name == "b-0-of-1.jsonl"
+
+
+@pytest.mark.parametrize("text", ["16/16", "-1/4", "3", "", "1/0", "a/b", "1/2/3"])
+def test_what_is_not_a_shard_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="write 0/16 for the first of 16"):
+        Shard.parse(text)

@@ -136,7 +136,7 @@ def move_to_backup(files: RunFiles) -> Path | None:
 
 
 def _movable(files: RunFiles) -> Iterator[Path]:
-    stays = {files.lock, files.index}
+    stays = {files.lock, files.index, files.status}
     for path in (files.rollouts, torn_path(files.rollouts), *files.beside, torn_path(files.failures)):
         if path not in stays and path.exists():
             yield path

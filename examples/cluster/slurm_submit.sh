@@ -1,0 +1,7 @@
+#!/bin/bash
+# Submits the array of shards, and the aggregation that waits until every shard has ended well.
+set -euo pipefail
+jobs="${JOBS:-examples/cluster}"
+mkdir -p logs
+array=$(sbatch --parsable "$jobs/slurm_shards.sbatch")
+sbatch --dependency="afterok:$array" --kill-on-invalid-dep=yes "$jobs/slurm_aggregate.sbatch"

@@ -1,0 +1,140 @@
+"""Who may talk to whom when workers connect over the network: both sides prove that they know the secret of the run.
+
+    collector                                        worker
+        │  challenge: a random number                  │
+        │ ────────────────────────────────────────────►│
+        │  challenge, proof, who it is                 │
+        │ ◄────────────────────────────────────────────│
+        │  proof                                       │
+        │ ────────────────────────────────────────────►│
+
+A proof is an HMAC over the role, both numbers and what is said along with it, so it is of no use to anybody else,
+later, or in the other direction. Nothing else is sent before: the configuration holds keys. What follows is readable on
+the wire unless the collector has a certificate; workers trust that certificate and no other.
+"""
+
+import asyncio
+import hmac
+import secrets
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.executors.frames import MOST_BYTES, Connection, Frame, receive
+from nemo_gym.io.json import decode, encode
+
+STRANGERS_LIMIT: Final = 16 << 10  # bytes of a frame
+HANDSHAKE_S: Final = 10.0
+# The kernel notices a cable that was pulled, also while code of an environment holds up the event loop.
+_IDLE_S, _INTERVAL_S, _PROBES = 3, 2, 3
+_NONCE_BYTES: Final = 16
+
+
+class RefusedError(Exception):
+    """The other side is not who it should be, or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a worker has to know in order to join."""
+
+    host: str
+    port: int
+    secret: bytes
+    number: int  # of the worker
+    certificate: str | None = None  # the collector's, if the connection is encrypted
+
+
+def new_secret() -> bytes:
+    """The secret of a run."""
+    return secrets.token_bytes(32)
+
+
+def _proof(secret: bytes, role: str, ours: str, theirs: str, said: bytes = b"") -> str:
+    message = b"\0".join((role.encode(), ours.encode(), theirs.encode(), said))
+    return hmac.new(secret, message, "sha256").hexdigest()
+
+
+async def admit(connection: Connection, frames: "asyncio.Queue[Frame]", secret: bytes) -> dict[str, Any]:
+    """The collector's side: returns what the worker says of itself."""
+    ours = secrets.token_hex(_NONCE_BYTES)
+    connection.send(Frame({"challenge": ours}).encode())
+    reply = await _next(frames, connection)
+    theirs, given = str(reply.head.get("challenge")), str(reply.head.get("proof"))
+    if not hmac.compare_digest(given.encode(), _proof(secret, "worker", theirs, ours, reply.body).encode()):
+        raise RefusedError("it does not know the secret of this run")
+    connection.send(Frame({"proof": _proof(secret, "collector", ours, theirs)}).encode())
+    connection.limit = MOST_BYTES
+    about: dict[str, Any] = decode(reply.body)
+    return about
+
+
+async def introduce(
+    connection: Connection, frames: "asyncio.Queue[Frame]", secret: bytes, about: dict[str, Any]
+) -> None:
+    """The worker's side. Raises if the collector does not know the secret either: it could send any configuration."""
+    greeting = await _next(frames, connection)
+    ours, theirs, said = secrets.token_hex(_NONCE_BYTES), str(greeting.head.get("challenge")), encode(about)
+    connection.send(Frame({"challenge": ours, "proof": _proof(secret, "worker", ours, theirs, said)}, said).encode())
+    reply = await _next(frames, connection)
+    expected = _proof(secret, "collector", theirs, ours)
+    if not hmac.compare_digest(str(reply.head.get("proof")).encode(), expected.encode()):
+        raise RefusedError("the collector does not know the secret of this run")
+    connection.limit = MOST_BYTES
+
+
+async def _next(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame:
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            frame = await receive(frames, connection)
+    except TimeoutError:
+        raise RefusedError(f"it said nothing for {HANDSHAKE_S:g} s") from None
+    if frame is None:
+        raise RefusedError("the connection was closed")
+    return frame
+
+
+def keep_alive(connection: Connection) -> None:
+    """Have the kernel ask every few seconds whether the other side is there."""
+    end = connection.end
+    if end is None or end.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": _IDLE_S, "TCP_KEEPINTVL": _INTERVAL_S, "TCP_KEEPCNT": _PROBES}
+    options["TCP_USER_TIMEOUT"] = 1000 * (_IDLE_S + _INTERVAL_S * _PROBES)
+    options["TCP_NODELAY"] = 1
+    for name, value in options.items():
+        if hasattr(socket, name):  # not every system has all of them
+            end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class CollectorTls(NamedTuple):
+    """How the collector encrypts, and what workers know it by."""
+
+    context: ssl.SSLContext
+    certificate: str
+
+
+def collector_tls(certificate: str, key: str) -> CollectorTls:
+    """Read the files that the collector encrypts with."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+        text = Path(certificate).read_text("ascii")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"can't use the certificate {certificate} with the key {key}: {error}",
+            hint="openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=gym -keyout key.pem -out cert.pem",
+        ) from None
+    return CollectorTls(context, text)
+
+
+def worker_tls(certificate: str) -> ssl.SSLContext:
+    """How a worker encrypts: it trusts this one certificate, whatever name or address is in it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    return context

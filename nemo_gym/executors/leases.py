@@ -1,0 +1,186 @@
+"""Rollouts that are leased to workers: each to the one that has the fewest, at most ``window`` to any of them.
+
+A rollout stays where it was leased: its calls never leave that Gym, so session state needs no sticky routing. The
+window keeps a slow worker from being given more than it can do, and is the most that its death can cost. A lease ends
+with the outcome that the worker sends, or it is given back when the worker is gone; what a worker sends for a lease
+that was given back or cancelled belongs to nobody and is dropped.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+from typing import Any, Final
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.executors.frames import Connection, Frame, decode_outcome, encode_planned
+from nemo_gym.rollouts.classify import failed
+from nemo_gym.rollouts.outcome import Failure, Outcome
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.schemas.rows import FailureClass
+
+NO_WINDOW: Final = sys.maxsize
+
+
+@dataclass(slots=True)
+class _Lease:
+    planned: PlannedRollout
+    outcome: "asyncio.Future[Outcome]"
+    started: float = field(default_factory=perf_counter)
+
+
+class Worker:
+    """A Gym that takes rollouts over a connection, seen from the collector."""
+
+    def __init__(self, name: str, numbers: Iterator[int] | None = None) -> None:
+        self.name = name
+        self.connection: Connection | None = None
+        self.finished = 0  # attempts
+        self._leases: dict[int, _Lease] = {}
+        self._numbers = numbers or count()  # shared by those that may be mistaken for each other
+
+    @property
+    def leases(self) -> int:
+        """How many rollouts it has now."""
+        return len(self._leases)
+
+    async def run(self, planned: PlannedRollout) -> Outcome:
+        """Hand over a rollout and wait for its outcome. Whoever stops waiting takes it back."""
+        assert self.connection is not None
+        number = next(self._numbers)
+        lease = _Lease(planned, asyncio.get_running_loop().create_future())
+        self._leases[number] = lease
+        self.connection.send(encode_planned(number, planned))
+        try:
+            return await lease.outcome
+        except asyncio.CancelledError:
+            if self._leases.pop(number, None) is not None:
+                self.connection.send(Frame({"cancel": number}).encode())
+            raise
+
+    def receive(self, frame: Frame) -> None:
+        """Hand out an outcome. Frames without a number only show that the worker is alive."""
+        number = frame.head.get("number")
+        lease = self._leases.pop(number, None) if number is not None else None
+        if lease is not None and not lease.outcome.done():
+            self.finished += 1
+            lease.outcome.set_result(decode_outcome(frame, lease.planned))
+
+    def give_back(self, reason: str) -> int:
+        """End all leases, because the worker is gone; tells how many there were."""
+        leases, self._leases = self._leases, {}
+        for lease in leases.values():
+            if not lease.outcome.done():
+                failure = Failure.of(FailureClass.WORKER_DIED, reason)
+                lease.outcome.set_result(failed(lease.planned, failure, perf_counter() - lease.started))
+        return len(leases)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be sent anything."""
+        return self.connection is not None and not self.connection.closed.done()
+
+
+class Roster:
+    """The workers that are there; calling it is one attempt. Taking the next worker costs the same for 2 and 2,000."""
+
+    def __init__(self, window: int | None = None) -> None:
+        self._window = window or NO_WINDOW
+        self._load: dict[Worker, int] = {}
+        self._levels: list[dict[Worker, None]] = [{}]  # the workers that have so many leases
+        self._lowest = 0  # there is nobody on the levels below
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.error: ConfigError | None = None  # why there will never be a worker again
+
+    def __len__(self) -> int:
+        return len(self._load)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._load)
+
+    async def __call__(self, planned: PlannedRollout) -> Outcome:
+        """Run one rollout where there is the least to do; wait while everybody has a full window."""
+        worker = self._take()
+        if worker is None:
+            worker = await self._wait()
+        try:
+            return await worker.run(planned)
+        finally:
+            self._release(worker)
+
+    async def _wait(self) -> Worker:
+        while (worker := self._take()) is None:
+            if self.error is not None and not self._load:
+                raise self.error
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(room)
+            try:
+                await room
+            except asyncio.CancelledError:
+                if room.done() and not room.cancelled():
+                    self._wake()  # the room that was found is for somebody else
+                raise
+        return worker
+
+    def describe(self) -> dict[str, Any]:
+        """The workers and their leases, for ``ng_status``."""
+        gyms = [
+            {"name": each.name, "state": "ready", "leases": each.leases, "finished": each.finished} for each in self
+        ]
+        return {"gyms": gyms}
+
+    def add(self, worker: Worker) -> None:
+        """Give work to this worker, too."""
+        self._load[worker] = 0
+        self._levels[0][worker] = None
+        self._lowest = 0
+        for _ in range(min(self._window, len(self._waiting))):
+            self._wake()
+
+    def remove(self, worker: Worker) -> None:
+        """Give it nothing more."""
+        if (level := self._load.pop(worker, None)) is not None:
+            del self._levels[level][worker]
+
+    def give_up(self, error: ConfigError) -> None:
+        """There will be no more workers: what waits for one fails."""
+        self.error = error
+        while self._waiting:
+            self._wake()
+
+    def _take(self) -> Worker | None:
+        """The worker with the fewest leases, which has one more now."""
+        levels, level = self._levels, self._lowest
+        while level < len(levels) and not levels[level]:
+            level += 1
+        self._lowest = level if level < len(levels) else 0
+        if level >= min(len(levels), self._window):
+            return None
+        worker = next(iter(levels[level]))
+        self._move(worker, level, level + 1)
+        return worker
+
+    def _release(self, worker: Worker) -> None:
+        level = self._load.get(worker)
+        if level is None:  # it is gone
+            return
+        self._move(worker, level, level - 1)
+        self._lowest = min(self._lowest, level - 1)
+        self._wake()
+
+    def _move(self, worker: Worker, old: int, new: int) -> None:
+        del self._levels[old][worker]
+        if new == len(self._levels):
+            self._levels.append({})
+        self._levels[new][worker] = None
+        self._load[worker] = new
+
+    def _wake(self) -> None:
+        while self._waiting:
+            room = self._waiting.popleft()
+            if not room.done():
+                room.set_result(None)
+                return

@@ -1,0 +1,74 @@
+"""The collector's door: workers connect here, and only those that know the secret of the run get any further."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.executors.frames import Connection, Frame
+from nemo_gym.executors.handshake import HANDSHAKE_S, STRANGERS_LIMIT, RefusedError, admit, keep_alive
+
+if TYPE_CHECKING:
+    import ssl
+
+logger = logging.getLogger(__name__)
+
+Frames: TypeAlias = "asyncio.Queue[Frame]"
+# What a worker said of itself comes last.
+Welcome: TypeAlias = Callable[[Connection, Frames, dict[str, Any]], Awaitable[None]]
+
+
+class Listener:
+    """Waits for workers at one address."""
+
+    def __init__(self, secret: bytes, welcome: Welcome) -> None:
+        self._secret = secret
+        self._welcome = welcome
+        self._server: asyncio.Server | None = None
+        self._visits: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str, port: int = 0, tls: "ssl.SSLContext | None" = None) -> int:
+        """Begin to listen; returns the port."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._receive, host, port, ssl=tls, backlog=1024)
+        except OSError as error:
+            raise ConfigError(
+                f"the collector can't listen at {host}:{port}: {error.strerror or error}",
+                hint="give +executor_host=<an address of this machine> or another +executor_port=…",
+            ) from None
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Let nobody in any more, and send away who is there."""
+        if self._server is not None:
+            self._server.close()
+        visits = list(self._visits)
+        for visit in visits:
+            visit.cancel()
+        await asyncio.gather(*visits, return_exceptions=True)
+
+    def _receive(self) -> Connection:
+        frames: Frames = asyncio.Queue()
+        connection = Connection(frames.put_nowait, limit=STRANGERS_LIMIT)
+        visit = asyncio.get_running_loop().create_task(self._attend(connection, frames))
+        self._visits.add(visit)
+        visit.add_done_callback(self._visits.discard)
+        return connection
+
+    async def _attend(self, connection: Connection, frames: Frames) -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await connection.opened
+            keep_alive(connection)
+            about = await admit(connection, frames, self._secret)
+        except (RefusedError, TimeoutError) as refusal:
+            logger.warning("A connection to the collector was refused: %s", str(refusal) or "it was never opened")
+            connection.abort()
+            return
+        try:
+            await self._welcome(connection, frames, about)
+        finally:
+            connection.close()

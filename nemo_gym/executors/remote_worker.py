@@ -1,0 +1,143 @@
+"""A worker on another machine: a whole Gym that connects to the collector and runs what it is sent.
+
+A connection that breaks is made again for a while; the Gym stays, but what was running is given up, because the
+collector has given it to somebody else by then. The worker ends when the collector does not come back, or says that it
+needs no more.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym import __version__
+from nemo_gym.errors import ConfigError
+from nemo_gym.executors.frames import Connection, Frame, receive
+from nemo_gym.executors.handshake import (
+    STRANGERS_LIMIT,
+    Invitation,
+    RefusedError,
+    introduce,
+    keep_alive,
+    worker_tls,
+)
+from nemo_gym.executors.placement import StartFailure
+from nemo_gym.executors.worker import DISMISSED, READY, configuration, serve, with_own_ports
+from nemo_gym.rollouts.attempt import AgentAttempt
+from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.isolation import ServerCrashedError
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_S: Final = 30.0
+PAUSE_S: Final = 0.5
+BEAT_S: Final = 5.0
+
+
+async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFailure | None:
+    """Join the collector, host the Gym that it describes, and run what it sends until it needs no more."""
+    attempt: AgentAttempt | None = None
+    async with AsyncExitStack() as stack:
+        while True:
+            frames: asyncio.Queue[Frame] = asyncio.Queue()
+            connection = await join(invitation, frames, {**about, "number": invitation.number, "version": __version__})
+            opening = await receive(frames, connection)
+            if opening is None or DISMISSED in opening.head:
+                connection.close()
+                if opening is not None:
+                    return None
+                continue
+            beating = asyncio.create_task(_beat(connection))
+            try:
+                attempt = attempt or await _open_gym(stack, opening, about)
+                connection.send(Frame(READY).encode())
+                if await serve(frames, connection, attempt):
+                    return None
+            except CannotStartError as error:
+                return StartFailure(str(error), error.hint)
+            finally:
+                beating.cancel()
+                connection.close()
+
+
+class CannotStartError(ConfigError):
+    """The Gym can't start on this node."""
+
+
+async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, Any]) -> AgentAttempt:
+    prepare_process(opening.head)
+    try:
+        gym = await stack.enter_async_context(host_gym(with_own_ports(for_node(opening, about))))
+    except ConfigError as error:
+        raise CannotStartError(str(error), hint=error.hint) from error
+    except (ServerCrashedError, ImportError, OSError) as error:
+        raise CannotStartError(f"{type(error).__name__}: {error}") from error
+    return AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+
+
+async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: dict[str, Any]) -> Connection:
+    """Connect, however often it takes within ``RECONNECT_S``."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + RECONNECT_S
+    tls = worker_tls(invitation.certificate) if invitation.certificate else None
+    while True:
+        try:
+            _, connection = await loop.create_connection(
+                lambda: Connection(frames.put_nowait, limit=STRANGERS_LIMIT),
+                invitation.host,
+                invitation.port,
+                ssl=tls,
+                server_hostname="" if tls else None,
+            )
+            keep_alive(connection)
+            await introduce(connection, frames, invitation.secret, about)
+        except (OSError, RefusedError) as error:
+            if loop.time() > deadline:
+                address = f"{invitation.host}:{invitation.port}"
+                raise RefusedError(f"no way to the collector at {address} for {RECONNECT_S:g} s: {error}") from None
+            await asyncio.sleep(PAUSE_S)
+        else:
+            return connection
+
+
+async def _beat(connection: Connection) -> None:
+    """Show that this event loop still turns."""
+    while True:
+        await asyncio.sleep(BEAT_S)
+        connection.send(Frame({"beat": True}).encode())
+
+
+def prepare_process(head: Mapping[str, Any]) -> None:
+    """Make this process one like the collector's: its variables, its folder if that is here, too."""
+    for name, value in head.get("environment", {}).items():
+        os.environ.setdefault(name, value)
+    folder = head.get("folder")
+    if folder and Path(folder).is_dir():
+        os.chdir(folder)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def for_node(opening: Frame, about: Mapping[str, Any]) -> DictConfig:
+    """The configuration of a Gym on this node: overrides come with ``{node_ip}`` and ``{node_id}`` to be filled in."""
+    overrides = _filled(opening.head.get("overrides") or {}, about)
+    config = OmegaConf.merge(configuration(opening), overrides)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def _filled(value: Any, about: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(each, about) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, about) for each in value]
+    if isinstance(value, str):
+        for name in ("node_ip", "node_id"):
+            value = value.replace(f"{{{name}}}", str(about.get(name, "")))
+    return value

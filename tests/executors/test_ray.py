@@ -1,0 +1,169 @@
+"""Gyms on a real Ray cluster of several nodes, all of them on this machine."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from nemo_gym.config.parse import parse_config
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.options import WorkerOptions
+from nemo_gym.rollouts.outcome import Completed, Failed
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.stream import stream, stream_groups
+from nemo_gym.schemas.rows import FailureClass
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from nemo_gym.executors.ray_cluster import ray_gyms  # noqa: E402
+
+# Ray's own code warns of its own ways.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.xdist_group("ray"),
+]
+ROOT = Path(__file__).parents[2]
+AGENT = "example_session_state_mgmt_simple_agent"
+ENVIRONMENT = "resources_servers/example_session_state_mgmt"
+TASKS = [json.loads(line) for line in (ROOT / ENVIRONMENT / "data/example.jsonl").read_text().splitlines()]
+SMALL = {"object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with a CPU each. Nothing is sent to anybody about it."""
+    before = os.environ.copy()
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **SMALL})
+    made.add_node(num_cpus=1, resources={"special": 1}, **SMALL)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def trainer(cluster: Any) -> Iterator[None]:
+    """A process that has Ray already."""
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def configuration(base_url: str) -> DictConfig:
+    model = "responses_api_models/openai_model/configs/openai_model.yaml"
+    paths = f"{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}"
+    policy = [f"+policy_base_url={base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
+    return parse_config([f"+config_paths=[{paths}]", *policy]).config
+
+
+def options(cluster: Any, **more: Any) -> WorkerOptions:
+    return WorkerOptions(executor="ray", ray_address=cluster.address, **more)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(100):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.05)
+
+
+def ready(gyms: Any) -> list[dict[str, Any]]:
+    return [gym for gym in gyms.describe()["gyms"] if gym["state"] == "ready"]
+
+
+async def test_every_node_gets_a_gym_and_a_killed_one_costs_one_more_attempt(cluster: Any, mock_model: Any) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    async with ray_gyms(configuration(mock_model.base_url), options(cluster)) as gyms:
+        assert signal.getsignal(signal.SIGTERM) is handler
+        await until(lambda: len(ready(gyms)) == 2)
+        outcomes = [outcome async for outcome in stream(TASKS, gyms, agent=AGENT, repeats=4)]
+        assert Counter(type(outcome) for outcome in outcomes) == {Completed: 4 * len(TASKS)}
+        assert all(gym["finished"] for gym in ready(gyms))
+        mock_model.set(latency="600000")
+        row = {**TASKS[0], "_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": AGENT}}
+        running = asyncio.ensure_future(gyms(PlannedRollout.of(row, last_attempt=3)))
+        await until(lambda: mock_model.stats()["max_inflight"] > 0 and any(worker.leases for worker in gyms))
+        [busy] = [worker for worker in gyms if worker.leases]
+        os.kill(int(busy.name.rpartition(" ")[2]), signal.SIGKILL)
+        outcome = await running
+        assert isinstance(outcome, Failed)
+        assert outcome.failure.kind == FailureClass.WORKER_DIED
+        mock_model.set(latency="0")
+        assert isinstance(await gyms(outcome.planned), Completed)
+    assert not ray.is_initialized()
+
+
+async def test_a_trainer_keeps_its_ray_and_a_new_node_works_for_it(
+    cluster: Any, trainer: None, mock_model: Any
+) -> None:
+    async with ray_gyms(configuration(mock_model.base_url), WorkerOptions(worker_cpus="node")) as gyms:
+        await until(lambda: len(ready(gyms)) == 2)
+        node = cluster.add_node(num_cpus=1, **SMALL)
+        await until(lambda: len(ready(gyms)) == 3)
+        groups = [group async for group in stream_groups(TASKS, gyms, agent=AGENT, repeats=6)]
+        assert [len(group) for group in groups] == [6] * len(TASKS)
+        assert all(gym["finished"] for gym in ready(gyms))
+        cluster.remove_node(node)
+        await until(lambda: len(gyms) == 2)
+        assert len([outcome async for outcome in stream(TASKS, gyms, agent=AGENT)]) == len(TASKS)
+    assert ray.is_initialized()
+    await until(lambda: ray.available_resources().get("CPU") == 2.0)
+
+
+async def test_workers_are_spread_by_what_they_take_and_a_gym_that_cannot_start_says_why(
+    cluster: Any, trainer: None, mock_model: Any
+) -> None:
+    config = configuration("http://127.0.0.1:9/v1")
+    special = WorkerOptions(
+        workers=1,
+        worker_resources={"special": 1},
+        worker_overrides={"policy_base_url": mock_model.base_url},
+    )
+    async with ray_gyms(config, special) as gyms:
+        assert all([isinstance(each, Completed) async for each in stream(TASKS[:1], gyms, agent=AGENT)])
+        assert len(gyms) == 1
+    config[AGENT].responses_api_agents.simple_agent.entrypoint = "no_such_file.py"
+    with pytest.raises(ConfigError, match=r"no_such_file\.py"):
+        async with ray_gyms(config, WorkerOptions(workers=2)):
+            pytest.fail("there is no Gym")
+
+
+def test_the_command_collects_on_the_cluster_and_keeps_stdout_for_data(
+    cluster: Any, mock_model: Any, tmp_path: Path
+) -> None:
+    model = "responses_api_models/openai_model/configs/openai_model.yaml"
+    overrides = (
+        f"+config_paths=[{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}]",
+        f"+input_jsonl_fpath={ENVIRONMENT}/data/example.jsonl",
+        *("+output_jsonl_fpath=out.jsonl", "+num_repeats=3", "+executor=ray", "+workers=1"),
+        *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "nemo_gym.cli", "ng_collect_rollouts", *overrides],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3 * len(TASKS)
+    assert done.stdout.startswith(f"Key metrics for {AGENT}:\n")
+    assert not (tmp_path / "out_status.json").exists()
+
+
+async def test_a_cluster_that_is_not_there_or_out_of_reach_is_said(mock_model: Any) -> None:
+    with pytest.raises(ConfigError, match="can't be outside the cluster"):
+        async with ray_gyms(configuration(mock_model.base_url), WorkerOptions(ray_address="ray://head:10001")):
+            pytest.fail("that can't work")

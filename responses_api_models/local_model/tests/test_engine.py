@@ -13,6 +13,7 @@ from nemo_gym.errors import ConfigError
 from responses_api_models.local_model.engine import (
     EngineError,
     EnginePlan,
+    _parameters,
     check_model,
     plan_engines,
     read_quota,
@@ -43,6 +44,16 @@ def test_slots_are_divided_without_loss() -> None:
     assert [plan.slots for plan in plans] == [2, 2, 1]
     assert {plan.context // plan.slots for plan in plans} == {1000}
     assert len(plan_engines(model_bytes=MEGABYTE, slots=1, context=100, cores=64, engines=3)) == 1
+
+
+def test_layers_and_template_reach_the_engine(tmp_path: Path) -> None:
+    xllamacpp = pytest.importorskip("xllamacpp")
+    settings = {"gpu_layers": 3, "template": "{{ messages }}"}
+    [plan] = plan_engines(model_bytes=MEGABYTE, slots=1, context=100, cores=1, **settings)  # type: ignore[arg-type]
+    parameters = _parameters(xllamacpp, tmp_path / "x.gguf", plan, "key")
+    assert (parameters.n_gpu_layers, parameters.chat_template) == (3, "{{ messages }}")
+    plain = _parameters(xllamacpp, tmp_path / "x.gguf", EnginePlan(1, 100, 1), "key")
+    assert (plain.n_gpu_layers, plain.chat_template) == (xllamacpp.CommonParams().n_gpu_layers, "")
 
 
 @pytest.mark.parametrize(("line", "cores"), [("200000 100000", 2.0), ("max 100000", None), ("", None)])

@@ -141,6 +141,22 @@ async def token_ids(url: str, model: str) -> str:
     return f"{found.calls} turns are one sequence"
 
 
+async def prompt_options(url: str, model: str) -> str:
+    """Options that change the prompt change the ids that are recorded, too."""
+    lengths = []
+    for more in ({}, {"reasoning": {"effort": "high"}}, {"truncate": 16}):
+        extra = {"truncate_prompt_tokens": more["truncate"]} if "truncate" in more else {}
+        server = vllm_model(url, model, return_token_id_information=True, extra_body=extra)
+        asked = {name: value for name, value in more.items() if name == "reasoning"}
+        got = await ask(server, input=[QUESTION], tools=[ADD], max_output_tokens=4, **asked)
+        if got.status_code != 200:
+            return UNSUPPORTED
+        lengths.append(len(got.json()["output"][-1]["prompt_token_ids"]))
+        assert lengths[-1] == got.json()["usage"]["input_tokens"]
+    plain, effort, truncated = lengths
+    return f"{plain} ids; effort: {effort}; truncated: {truncated}"
+
+
 async def uncorrected_token_ids(url: str, model: str) -> str:
     """Without correction, they may not be; the check finds it."""
     output, _ = await several_turns(url, model, corrected=False)
@@ -202,6 +218,7 @@ CASES: Final[Mapping[str, Case]] = {
     "streams": streams,
     "token ids": token_ids,
     "token ids, uncorrected": uncorrected_token_ids,
+    "options that change a prompt": prompt_options,
     "log-probabilities": log_probs,
     "truncation": truncation,
     "errors": errors,

@@ -146,3 +146,13 @@ async def test_an_endpoint_without_a_limit_of_its_own_needs_one_in_the_request()
         await ask(server, input=[QUESTION, *first, result], tools=[ADD])
 
         assert not engine.sent_to(COMPLETIONS)
+
+
+async def test_images_are_not_lost_for_the_sake_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+    seen = {"role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]}
+    async with toy_engine("vLLM", FORCED, "five", "six") as engine:
+        await conversation(engine, 2, edit={2: seen})
+
+        assert not engine.sent_to(COMPLETIONS)
+        assert "images and recordings" in caplog.text

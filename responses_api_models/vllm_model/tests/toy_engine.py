@@ -120,7 +120,7 @@ class ToyEngine:
 
 def _content(message: Mapping[str, Any]) -> str:
     content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    return content if isinstance(content, str) else "".join(part.get("text", "<image>") for part in content)
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:

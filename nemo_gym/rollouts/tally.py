@@ -277,7 +277,9 @@ class Summary:
     given_up_before: Mapping[str, int]  # by the class of their last failure
     tally: Tally
     spent: Spending | None = None  # by all runs of this output, if it was added up
-    metrics: Sequence["RunMetrics"] = ()
+    # They hold a column for every field of every rollout. The event loop writes out the result of its main task when it
+    # ends (to compare signal handlers), so whatever is shown here is paid for by every run.
+    metrics: Sequence["RunMetrics"] = field(default=(), repr=False)
     has_metrics_file: bool = False
 
     @property

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,9 @@ def test_what_was_not_paid_for_is_not_spent() -> None:
     usage = {"input_tokens": 30, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 0}, "spent": spent}
 
     assert usage_in({"response": {"usage": usage}}) == Usage(10, 1, 4)
+
+
+def test_a_summary_is_shown_without_the_columns_of_its_metrics() -> None:
+    short = summary(Tally(), planned=1)
+    table: Any = [list(range(10_000))]
+    assert repr(replace(short, metrics=table)) == repr(short)

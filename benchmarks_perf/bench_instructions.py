@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What a rollout costs in instructions, beside a bare HTTP client that makes the same upstream calls.
+
+    python benchmarks_perf/bench_instructions.py [--n 300] [--https] [--profile FILE]
+
+Instructions do not depend on what else the machine does, so two of these figures can be compared where two CPU times
+can't. valgrind counts them in user mode, all threads together; the mock model endpoint runs in a process of its own and
+is not counted. A figure is the difference between 2N and N rollouts, so that start-up and everything else that happens
+once cancels out. ``--profile`` writes where they were spent, for ``callgrind_annotate``; that takes longer.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import CONFIGS, TASKS, collect, many_tasks, policy
+from processes import HERE, behind_tls, mock_model, run
+
+PARALLEL = 64
+# The same hashes in every run, so that dictionaries collide alike.
+FIXED = {"PYTHONHASHSEED": "0"}
+TOTAL = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+
+
+def instructions(command: list[str], counts: Path, environment: dict[str, str], *, profile: bool = False) -> int:
+    """What a command costs from beginning to end."""
+    tool = "callgrind" if profile else "cachegrind"
+    options = [] if profile else ["--cache-sim=no"]
+    valgrind = ["valgrind", "-q", f"--tool={tool}", *options, f"--{tool}-out-file={counts}"]
+    run([*valgrind, *command], environment=FIXED | environment)
+    found = TOTAL.search(counts.read_text())
+    if found is None:
+        raise SystemExit(f"{counts} has no total")
+    return int(found[1])
+
+
+def bare(folder: Path, base_url: str, n: int) -> float:
+    """Instructions of the bare client for a rollout."""
+    command = [sys.executable, str(HERE / "bare_client.py"), base_url, str(TASKS), "--parallel", str(PARALLEL)]
+    run([*command, "--n", "1"])  # whatever is compiled is compiled now
+    few, many = (instructions([*command, "--n", str(count)], folder / "bare.out", {}) for count in (n, 2 * n))
+    return (many - few) / n
+
+
+def in_process(
+    folder: Path, base_url: str, n: int, *, certificate: Path | None = None, profile: Path | None = None
+) -> float:
+    """Instructions of a collection that hosts the Gym in its own process, for a rollout."""
+    host = [f"+config_paths=[{CONFIGS}]", *policy(base_url)]
+    trust = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
+
+    def command(count: int) -> list[str]:
+        return [sys.executable, *collect(folder / "out.jsonl", many_tasks(folder, count), PARALLEL, *host)]
+
+    run(command(1), environment=trust)
+    counts = profile or folder / "gym.out"
+    few, many = (instructions(command(count), counts, trust, profile=profile is not None) for count in (n, 2 * n))
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 2 * n
+    return (many - few) / n
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=300, help="the difference in rollouts between the two runs")
+    parser.add_argument("--https", action="store_true", help="also measure a model at https://")
+    parser.add_argument("--no-bare", action="store_true", help="leave the bare client out")
+    parser.add_argument("--profile", type=Path, help="file for callgrind's counts of the longer run")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, mock_model() as base_url:
+        folder = Path(name)
+        floor = None if args.no_bare else bare(folder, base_url, args.n)
+        if floor is not None:
+            print(f"bare client              {floor / 1e6:6.3f} M instructions a rollout", flush=True)
+        figures = {"in one process": in_process(folder, base_url, args.n, profile=args.profile)}
+        if args.https:
+            with behind_tls(base_url, folder) as (address, certificate):
+                figures["model at https://"] = in_process(folder, address, args.n, certificate=certificate)
+        for label, cost in figures.items():
+            ratio = f"  {cost / floor:.2f} x the bare client" if floor is not None else ""
+            print(f"{label:<25}{cost / 1e6:6.3f} M instructions a rollout{ratio}")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Failed, Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.schemas.rows import FailureClass
+from nemo_gym.servers.deadlines import Deadlines
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
@@ -28,6 +29,7 @@ class AgentAttempt:
     def __init__(self, client: AgentClient, *, timeout_s: float | None = None) -> None:
         self._agents = agents_of(client)
         self._timeout_s = timeout_s
+        self._deadlines = Deadlines()
 
     async def __call__(self, planned: PlannedRollout) -> Outcome:
         """Run one rollout."""
@@ -35,7 +37,7 @@ class AgentAttempt:
             return await self._run(planned)
         started = perf_counter()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            with self._deadlines.within(self._timeout_s):
                 return await self._run(planned)
         except TimeoutError:
             late = Failure.of(FailureClass.TIMEOUT, f"no answer within {self._timeout_s:g} s")

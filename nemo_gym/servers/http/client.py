@@ -31,7 +31,7 @@ from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.servers.http.reply import Body, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
-from nemo_gym.servers.http.urls import REDIRECTS, has_control_characters, proxy_for, redirect_target, shown
+from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
 from nemo_gym.servers.models.gate import Door
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,10 @@ class _Call:
         self.body = _take_body(options)
         self.client = loop_client()
         self.inside = False
-        options["timeout"] = as_aiohttp(options.get("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT))
+        self.timeout, kept_by_aiohttp = _limits(
+            options.get("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT)
+        )
+        options["timeout"] = kept_by_aiohttp if whole else self.timeout
         if self.client.proxies and not _internal:
             options.setdefault("proxy", proxy_for(URL(url), self.client.proxies))
 
@@ -134,7 +137,7 @@ class _Call:
                 delay = self.policy.delay(attempt) if self._may_repeat(error) else None
                 if delay is None:
                     raise self.failure(error, attempts=attempt) from error
-                reason = request_errors.describe(error, self.options["timeout"])
+                reason = request_errors.describe(error, self.timeout)
             else:
                 if self.door is not None:
                     self.door.note_answer(response)
@@ -150,7 +153,7 @@ class _Call:
 
     def failure(self, error: Exception, *, attempts: int) -> "request_errors.RequestFailedError":
         """The error to raise when there will be no further attempt."""
-        return request_errors.request_error(error, self.options["timeout"], self.method, self.url, attempts=attempts)
+        return request_errors.request_error(error, self.timeout, self.method, self.url, attempts=attempts)
 
     def leave(self) -> None:
         """Give up the place behind the gate."""
@@ -177,22 +180,26 @@ class _Call:
             await self.door.enter()
             self.inside = True
         try:
-            response = await self._send()
-            if self.whole:
+            if not self.whole:
+                return await self._send()
+            with self.client.deadlines.within(self.timeout.total or None):
+                response = await self._send()
                 await read_to_end(response)
-                self.leave()
+            self.leave()
         except BaseException:
             self.leave()
             raise
         return response
 
     async def _send(self) -> "aiohttp.ClientResponse":
-        if has_control_characters(self.url):
-            raise aiohttp.InvalidURL(self.url, "control characters")
+        try:
+            url = checked(self.url)
+        except ValueError as error:
+            raise aiohttp.InvalidURL(self.url, str(error)) from error
         session = self.client.open_session()
         if not self.same_origin:
-            return await session.request(self.method, self.url, data=_payload(self.body), **self.options)
-        method, url, body = self.method, self.url, self.body
+            return await session.request(self.method, url, data=_payload(self.body), **self.options)
+        method, body = self.method, self.body
         history: list[aiohttp.ClientResponse] = []
         while len(history) <= MAX_REDIRECTS:
             response = await session.request(method, url, data=_payload(body), allow_redirects=False, **self.options)
@@ -209,6 +216,8 @@ class _Call:
 
 def _take_body(options: dict[str, Any]) -> Any:
     """Take body and cookies out of the options, so that both are encoded once and not at every attempt."""
+    if "cookies" not in options and "json" not in options:
+        return options.pop("data", None)
     headers = options.get("headers") or {}
     cookies = options.pop("cookies", None)
     if cookies:
@@ -243,12 +252,13 @@ def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
 async def read_to_end(response: "aiohttp.ClientResponse") -> None:
     """Read the whole body into the response; refuse one that is too long."""
     limit = loop_client().settings.max_answer_bytes
-    parts, size = [], 0
+    content, parts, size = response.content, [], 0
     try:
-        async for part in response.content.iter_any():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
+        # Most answers are here as a whole by now, so this is cheaper than an async generator.
+        while size <= limit:
+            parts.append(await content.readany())
+            size += len(parts[-1])
+            if content.at_eof():
                 break
     except BaseException:
         response.close()
@@ -266,6 +276,16 @@ def as_aiohttp(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> "ai
     if isinstance(timeout, Timeout):
         return aiohttp.ClientTimeout(total=timeout.total, sock_connect=timeout.sock_connect)
     return aiohttp.ClientTimeout(total=timeout) if timeout is None or isinstance(timeout, int | float) else timeout
+
+
+@lru_cache(maxsize=64)
+def _limits(
+    timeout: "float | Timeout | aiohttp.ClientTimeout | None",
+) -> "tuple[aiohttp.ClientTimeout, aiohttp.ClientTimeout]":
+    """What a caller gave, and what is left of it for aiohttp if the time for the whole request is our business."""
+    asked = as_aiohttp(timeout)
+    parts = {name: getattr(asked, name) for name in ("connect", "sock_connect", "sock_read", "ceil_threshold")}
+    return asked, aiohttp.ClientTimeout(total=None, **parts)
 
 
 def total_seconds(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> float | None:

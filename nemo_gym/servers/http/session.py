@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.request import getproxies_environment
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
+from nemo_gym.servers.deadlines import Deadlines
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
 
 LIMIT_KEY: Final = "global_aiohttp_connector_limit"
@@ -38,6 +39,7 @@ class LoopClient:
 
     settings: HttpSettings
     session: "aiohttp.ClientSession | None" = None
+    deadlines: Deadlines = field(default_factory=Deadlines)
     proxies: dict[str, str] = field(default_factory=getproxies_environment)
 
     def open_session(self) -> "aiohttp.ClientSession":
@@ -111,6 +113,11 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
             # connection) must not be taken for the answer to the next request.
             return super().is_connected() and not self.should_close
 
+    class Request(aiohttp.ClientRequest):
+        # Of the class and not of the session: what a session adds or leaves out is worked out anew for every request.
+        # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
+        DEFAULT_HEADERS: ClassVar = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
+
     connector = aiohttp.TCPConnector(
         limit=settings.connections,
         limit_per_host=settings.connections_per_host,
@@ -122,7 +129,5 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": USER_AGENT},
-        # Answers are small and mostly local: compressing them costs more than it saves.
-        skip_auto_headers=("Accept-Encoding",),
+        request_class=Request,
     )

@@ -6,6 +6,7 @@ messages.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.request import proxy_bypass
 
@@ -29,6 +30,14 @@ def shown(url: str | URL) -> str:
 def has_control_characters(url: str | URL) -> bool:
     """Whether an address contains control characters. Parsers silently drop line breaks instead of refusing them."""
     return isinstance(url, str) and CONTROL.search(url) is not None
+
+
+@lru_cache(maxsize=256)
+def checked(url: str | URL) -> URL:
+    """The address, parsed; a ValueError if it is not one. Remembered, because a run asks few addresses very often."""
+    if has_control_characters(url):
+        raise ValueError("control characters")
+    return URL(url)
 
 
 def check_endpoint(base_url: str, *, setting: str, has_key: bool) -> None:

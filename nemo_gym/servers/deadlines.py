@@ -1,0 +1,94 @@
+"""Time limits for what is done thousands of times a second and hardly ever takes too long.
+
+``asyncio.timeout`` sets a timer and takes it back, which costs as much as a tenth of a request. Here all limits of a
+loop share one timer that looks who is late. A limit is therefore kept to half a second; short ones, of which that
+would be too much, get a timer of their own. Apart from that it is ``asyncio.timeout``, and tests compare the two.
+"""
+
+import asyncio
+from itertools import takewhile
+from types import TracebackType
+from typing import Final, Self
+
+TICK_S: Final = 0.5
+SHORT_S: Final = 10.0
+
+
+class Deadlines:
+    """The limits that share a timer."""
+
+    def __init__(self, *, tick_s: float = TICK_S, short_s: float = SHORT_S) -> None:
+        self._tick_s = tick_s
+        self._short_s = short_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # By their length: those of one length end in the order in which they began, so the first are the late ones.
+        self._running: dict[float, dict[Deadline, float]] = {}
+
+    def within(self, seconds: float | None) -> "Deadline":
+        """A block that raises TimeoutError unless it ends in time; None is no limit."""
+        return Deadline(self, seconds)
+
+    def add(self, deadline: "Deadline", seconds: float) -> asyncio.TimerHandle | None:
+        """Watch a limit from now on; if that needs a timer of its own, return it."""
+        loop = asyncio.get_running_loop()
+        if seconds < self._short_s:
+            return loop.call_later(seconds, deadline.expire)
+        if loop is not self._loop:  # the first call, or the first of another event loop
+            self._loop, self._timer, self._running = loop, None, {}
+        self._running.setdefault(seconds, {})[deadline] = loop.time() + seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._tick_s, self._look, loop)
+        return None
+
+    def remove(self, deadline: "Deadline", seconds: float) -> None:
+        """Watch a limit no longer."""
+        self._running.get(seconds, {}).pop(deadline, None)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for running in self._running.values():
+            for deadline, _ in list(takewhile(lambda item: item[1] <= now, running.items())):
+                del running[deadline]
+                deadline.expire()
+        self._running = {seconds: running for seconds, running in self._running.items() if running}
+        self._timer = loop.call_later(self._tick_s, self._look, loop) if self._running else None
+
+
+class Deadline:
+    """One limit: a block that is cancelled when its time is over, and then raises TimeoutError."""
+
+    __slots__ = ("_cancelling", "_deadlines", "_expired", "_seconds", "_task", "_timer")
+
+    def __init__(self, deadlines: Deadlines, seconds: float | None) -> None:
+        self._deadlines = deadlines
+        self._seconds = seconds
+        self._expired = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expire(self) -> None:
+        """The time is over."""
+        self._expired = True
+        self._task.cancel()
+
+    def __enter__(self) -> Self:
+        if self._seconds is not None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._task = task
+            self._cancelling = task.cancelling()
+            self._timer = self._deadlines.add(self, self._seconds)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._seconds is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        else:
+            self._deadlines.remove(self, self._seconds)
+        # Somebody else may have cancelled the task as well, and then it stays cancelled.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error

@@ -1,0 +1,158 @@
+"""A shared timer ends what ``asyncio.timeout`` would end, and in the same way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from nemo_gym.servers.deadlines import Deadlines
+
+Within = Callable[[float | None], AbstractAsyncContextManager[object]]
+Case = Callable[[Within], Awaitable[object]]
+LONG_S = 60.0
+SOON_S = 0.01
+
+
+def shared(short_s: float) -> Within:
+    deadlines = Deadlines(tick_s=0.005, short_s=short_s)
+
+    @asynccontextmanager
+    async def within(seconds: float | None) -> AsyncIterator[object]:
+        with deadlines.within(seconds) as deadline:
+            yield deadline
+
+    return within
+
+
+async def in_time(within: Within) -> object:
+    async with within(LONG_S):
+        await asyncio.sleep(0)
+    async with within(None):
+        return await asyncio.sleep(0, "done")
+
+
+async def too_late(within: Within) -> object:
+    async with within(SOON_S):
+        await asyncio.sleep(LONG_S)
+
+
+async def longer_ones_first(within: Within) -> object:
+    async with within(LONG_S):
+        try:
+            async with within(SOON_S):
+                await asyncio.sleep(LONG_S)
+        except TimeoutError:
+            return "the inner one"
+
+
+async def the_outer_one_is_shorter(within: Within) -> object:
+    async with within(SOON_S):
+        try:
+            async with within(LONG_S):
+                await asyncio.sleep(LONG_S)
+        except TimeoutError:
+            return "the inner one"
+
+
+async def cancelled_from_outside(within: Within) -> object:
+    async def work() -> None:
+        async with within(LONG_S):
+            await asyncio.sleep(LONG_S)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+async def cancelled_while_it_ends(within: Within) -> object:
+    ending = asyncio.Event()
+
+    async def work() -> None:
+        async with within(SOON_S):
+            try:
+                await asyncio.sleep(LONG_S)
+            finally:
+                ending.set()
+                await asyncio.sleep(LONG_S)
+
+    task = asyncio.create_task(work())
+    await ending.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+async def another_error(within: Within) -> object:
+    async with within(LONG_S):
+        raise KeyError("its own")
+
+
+async def late_but_done(within: Within) -> object:
+    async with within(SOON_S):
+        try:
+            await asyncio.sleep(LONG_S)
+        except asyncio.CancelledError:
+            return "it went on"
+
+
+CASES = [
+    in_time,
+    too_late,
+    longer_ones_first,
+    the_outer_one_is_shorter,
+    cancelled_from_outside,
+    cancelled_while_it_ends,
+    another_error,
+    late_but_done,
+]
+
+
+async def seen(case: Case, within: Within) -> tuple[str, object, int]:
+    """What a caller gets, and whether the task could go on as if nothing had happened."""
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        result = "value", await case(within)
+    except Exception as error:  # noqa: BLE001 - compared below
+        result = "error", repr(error)
+    return (*result, task.cancelling())
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("short_s", [0.0, LONG_S + 1], ids=["one timer", "own timers"])
+def test_a_limit_ends_like_one_of_asyncio(case: Case, short_s: float) -> None:
+    async def both() -> None:
+        assert await seen(case, shared(short_s)) == await seen(case, asyncio.timeout)
+
+    asyncio.run(both())
+
+
+def test_thousands_of_limits_take_one_timer_of_the_loop() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        set_by_loop: list[float] = []
+        call_later = loop.call_later
+        loop.call_later = lambda delay, *rest, **named: (  # type: ignore[method-assign]
+            set_by_loop.append(delay),
+            call_later(delay, *rest, **named),
+        )[1]
+        deadlines = Deadlines(tick_s=LONG_S)
+
+        async def work() -> None:
+            with deadlines.within(600):
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(work() for _ in range(2000)))
+        assert len(set_by_loop) == 1
+
+    asyncio.run(main())
+
+
+def test_limits_work_in_the_next_event_loop_too() -> None:
+    within = shared(0.0)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            asyncio.run(too_late(within))  # type: ignore[arg-type]

@@ -44,12 +44,13 @@ def encode(value: Any) -> bytes:
 
 def encode_json(content: Any) -> bytes:
     """The body for a value: of models only the set fields, bytes unchanged, and nothing for None."""
-    if content is None:
-        return b""
-    if isinstance(content, BaseModel):
-        return content.__pydantic_serializer__.to_json(content, exclude_unset=True)
     if isinstance(content, bytes):
         return content
+    if content is None:
+        return b""
+    # Asking whether something is a model takes pydantic longer than writing a short text.
+    if not isinstance(content, dict | list | str) and isinstance(content, BaseModel):
+        return content.__pydantic_serializer__.to_json(content, exclude_unset=True)
     try:
         return orjson.dumps(content, default=_nested_model, option=JSON_OPTIONS)
     except TypeError:

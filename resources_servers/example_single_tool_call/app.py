@@ -41,7 +41,7 @@ class WeatherEnvironment(SimpleResourcesServer):
 
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
         """Reward every rollout that got this far."""
-        return BaseVerifyResponse(**dict(body), reward=1.0)
+        return BaseVerifyResponse(**vars(body), reward=1.0)
 
 
 if __name__ == "__main__":

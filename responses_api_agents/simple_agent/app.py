@@ -24,6 +24,7 @@ from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, add_spent
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
+from nemo_gym.servers.direct.unread import UnreadBody
 from nemo_gym.servers.faults import TellingUsage
 
 Json = dict[str, Any]
@@ -53,12 +54,29 @@ class SimpleAgentRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
 
-class ForwardedRow(BaseModel):
-    """A task that is forwarded unread: the servers that use its fields validate them."""
-
+class _Row(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     responses_create_params: dict[str, Any]
+
+
+class _RowOutline(msgspec.Struct, gc=False):
+    responses_create_params: dict[str, msgspec.Raw]
+
+
+class ForwardedRow(UnreadBody):
+    """A task that is forwarded unread: the servers that use its fields validate them."""
+
+    __slots__ = ()
+
+    model = _Row
+    decoder = msgspec.json.Decoder(_RowOutline)
+
+    @property
+    def params(self) -> Json:
+        """The request for the model."""
+        params: Json = self.fields["responses_create_params"]
+        return params
 
 
 class SimpleAgentVerifyRequest(BaseVerifyRequest):
@@ -84,8 +102,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def relay_run(self, request: Request, body: ForwardedRow = Body()) -> Response:
         """Run one rollout and return the verifier's bytes, which its server has just validated."""
-        row = await request.body()
-        return JsonResponse(await self._run(row, body.responses_create_params, request.cookies))
+        return JsonResponse(await self._run(body.text, body.params, request.cookies))
 
     async def run(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, body: SimpleAgentRunRequest = Body()

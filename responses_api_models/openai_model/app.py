@@ -6,6 +6,7 @@ the model and what to do, but not the key.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import orjson
@@ -107,6 +108,12 @@ class OpenAIModel(SimpleResponsesAPIModel):
             on_loss=config.on_loss,
         )
 
+    # Every model call needs it, and pydantic takes as long to find a private attribute as to read a short request.
+    @cached_property
+    def upstream(self) -> Upstream:
+        """The endpoint and the model there."""
+        return self._upstream
+
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         return self.relay_responses if type(self).responses is OpenAIModel.responses else self.responses
@@ -168,10 +175,11 @@ class OpenAIModel(SimpleResponsesAPIModel):
         if self.config.endpoint == "chat_completions":
             content = encode_json(await self._respond_by_chat(body.asked()))
         else:
-            asked = self.config.extra_body | body.to_send() | {"model": self.config.openai_model}
-            content = await self._upstream.post("/responses", encode_json(asked))
-            if not is_plain_response(content, limit=asked.get("max_output_tokens")):
-                reading = self._reader.response(content, asked)
+            sent = body.sent_to(self.config.openai_model, self.config.extra_body)
+            content = await self.upstream.post("/responses", sent)
+            limit = body.option("max_output_tokens", self.config.extra_body.get("max_output_tokens"))
+            if not is_plain_response(content, limit=limit):
+                reading = self._reader.response(content, orjson.loads(sent))
                 if reading.is_repaired:
                     content = reading.response.model_dump_json().encode()
         return JsonResponse(content)

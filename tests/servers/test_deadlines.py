@@ -1,15 +1,16 @@
 """A shared timer ends what ``asyncio.timeout`` would end, and in the same way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 
 from nemo_gym.servers.deadlines import Deadlines
 
 Within = Callable[[float | None], AbstractAsyncContextManager[object]]
-Case = Callable[[Within], Awaitable[object]]
+Case = Callable[[Within], Coroutine[Any, Any, object]]
 LONG_S = 60.0
 SOON_S = 0.01
 
@@ -35,6 +36,7 @@ async def in_time(within: Within) -> object:
 async def too_late(within: Within) -> object:
     async with within(SOON_S):
         await asyncio.sleep(LONG_S)
+    return "it went on"
 
 
 async def longer_ones_first(within: Within) -> object:
@@ -44,6 +46,7 @@ async def longer_ones_first(within: Within) -> object:
                 await asyncio.sleep(LONG_S)
         except TimeoutError:
             return "the inner one"
+    return "it went on"
 
 
 async def the_outer_one_is_shorter(within: Within) -> object:
@@ -53,6 +56,7 @@ async def the_outer_one_is_shorter(within: Within) -> object:
                 await asyncio.sleep(LONG_S)
         except TimeoutError:
             return "the inner one"
+    return "it went on"
 
 
 async def cancelled_from_outside(within: Within) -> object:
@@ -95,7 +99,8 @@ async def late_but_done(within: Within) -> object:
         try:
             await asyncio.sleep(LONG_S)
         except asyncio.CancelledError:
-            return "it went on"
+            return "it came to an end"
+    return "it went on"
 
 
 CASES = [
@@ -135,10 +140,12 @@ def test_thousands_of_limits_take_one_timer_of_the_loop() -> None:
         loop = asyncio.get_running_loop()
         set_by_loop: list[float] = []
         call_later = loop.call_later
-        loop.call_later = lambda delay, *rest, **named: (  # type: ignore[method-assign]
-            set_by_loop.append(delay),
-            call_later(delay, *rest, **named),
-        )[1]
+
+        def counted(delay: float, *rest: Any, **named: Any) -> asyncio.TimerHandle:
+            set_by_loop.append(delay)
+            return call_later(delay, *rest, **named)
+
+        loop.call_later = counted  # type: ignore[assignment, method-assign]
         deadlines = Deadlines(tick_s=LONG_S)
 
         async def work() -> None:
@@ -155,4 +162,4 @@ def test_limits_work_in_the_next_event_loop_too() -> None:
     within = shared(0.0)
     for _ in range(2):
         with pytest.raises(TimeoutError):
-            asyncio.run(too_late(within))  # type: ignore[arg-type]
+            asyncio.run(too_late(within))

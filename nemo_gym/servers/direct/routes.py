@@ -20,6 +20,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute, Match, Route
 
+from nemo_gym.servers.direct.unread import UnreadBody
+
 # Types that pydantic validates alike in JSON and in Python mode. Others (dates, UUIDs, enums, strict fields, …) may
 # resolve a union differently or accept less, so they are validated as FastAPI does it: parse first, then validate.
 PLAIN_SCHEMAS = frozenset(
@@ -138,6 +140,8 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 def _body_reader(annotation: Any) -> Callable[[bytes], Any]:
+    if isinstance(annotation, type) and issubclass(annotation, UnreadBody):
+        return annotation.read
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     if all(kind in PLAIN_SCHEMAS for kind in _schema_kinds(adapter.core_schema)):
         return adapter.validator.validate_json

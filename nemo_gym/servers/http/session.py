@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.request import getproxies_environment
 
 from nemo_gym import __version__
@@ -113,10 +113,12 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
             # connection) must not be taken for the answer to the next request.
             return super().is_connected() and not self.should_close
 
+    headers = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
+
     class Request(aiohttp.ClientRequest):
         # Of the class and not of the session: what a session adds or leaves out is worked out anew for every request.
         # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
-        DEFAULT_HEADERS: ClassVar = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
+        DEFAULT_HEADERS = headers
 
     connector = aiohttp.TCPConnector(
         limit=settings.connections,

@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, TypeVar
 
+import msgspec
 import orjson
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
@@ -24,9 +26,11 @@ from nemo_gym.conversion.reading import (
     read_response,
 )
 from nemo_gym.conversion.streams import BrokenStreamError
-from nemo_gym.conversion.unknown_items import release_items
+from nemo_gym.conversion.unknown_items import KEPT_ITEM, release_items
+from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.servers.direct.unread import UnreadBody
 from nemo_gym.servers.models.failures import STREAM_HINT, ModelAddress, ModelErrorKind
 
 logger = logging.getLogger(__name__)
@@ -45,11 +49,8 @@ MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 Params = TypeVar("Params")
 
 
-class ForwardedParams(BaseModel):
-    """A request that is passed on unchanged. Only its keys are checked here; the endpoint checks the rest.
-
-    Besides the keys of the protocol it may have the sampling options that inference servers add.
-    """
+class _RequestKeys(BaseModel):
+    """A request whose keys are those of the protocol, or sampling options that inference servers add."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -65,18 +66,70 @@ class ForwardedParams(BaseModel):
             raise ValueError("stream: Input should be true or false")
         return self
 
+
+class _ItemOutline(msgspec.Struct, gc=False, rename={"kept": KEPT_ITEM}):
+    type: Any = None
+    kept: msgspec.Raw | UnsetType = UNSET
+
+
+_Outline = msgspec.defstruct(
+    "_Outline",
+    [
+        ("input", str | list[_ItemOutline]),
+        # A request that mentions ``stream`` takes the long way, on which its value is looked at.
+        *((key, msgspec.Raw | UnsetType, UNSET) for key in sorted(REQUEST_KEYS - {"input", "stream"})),
+    ],
+    forbid_unknown_fields=True,
+    gc=False,
+)
+
+
+def _goes_as_it_came(outline: Any) -> bool:
+    """Whether nothing of a request is changed before it is sent."""
+    if outline is None or outline.model is not UNSET:
+        return False
+    if not isinstance(outline.input, str):
+        for item in outline.input:
+            if item.type == "reasoning" or item.kept is not UNSET:
+                return False
+    return True
+
+
+class ForwardedParams(UnreadBody):
+    """A request that is passed on unchanged. Only its keys are checked here; the endpoint checks the rest."""
+
+    __slots__ = ()
+
+    model = _RequestKeys
+    decoder = msgspec.json.Decoder(_Outline)
+
     def asked(self) -> dict[str, Any]:
         """The request as plain data."""
-        return {**(self.__pydantic_extra__ or {}), "input": self.input}
+        return dict(self.fields)
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """An option of the request, read alone; the default if the request does not have it."""
+        if self.outline is None:
+            return self.fields.get(name, default)
+        given = getattr(self.outline, name)
+        return default if given is UNSET else orjson.loads(given)
 
     def to_send(self) -> dict[str, Any]:
         """The request for an endpoint of the same protocol: without what it would refuse, with its items restored."""
-        if isinstance(self.input, list):
-            self.input = release_items(self.input)
-            for item in self.input:
+        asked = self.asked()
+        if isinstance(asked["input"], list):
+            asked["input"] = release_items(asked["input"])
+            for item in asked["input"]:
                 if isinstance(item, dict) and "status" in item and item.get("type") == "reasoning":
                     del item["status"]
-        return self.asked()
+        return asked
+
+    def sent_to(self, model: str, defaults: Mapping[str, Any]) -> bytes:
+        """The JSON of that request to a model; what it leaves open is taken from the defaults."""
+        if defaults or not _goes_as_it_came(self.outline):
+            return encode_json({**defaults, **self.to_send(), "model": model})
+        # It is an object with a key at least, before which ours has its place.
+        return b'{"model":%b,%b' % (encode_json(model), self.text.lstrip()[1:])
 
 
 class ForwardedChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):

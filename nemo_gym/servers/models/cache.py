@@ -34,6 +34,7 @@ from nemo_gym.config.paths import started_in
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.responses import SPENT
+from nemo_gym.servers.direct.unread import UnreadBody
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 
 logger = logging.getLogger(__name__)
@@ -257,10 +258,10 @@ class CachedCalls:
 
         @wraps(handler)
         async def answer(**values: Any) -> Any:
-            body = next((value for value in values.values() if isinstance(value, BaseModel)), None)
-            if body is None:
+            said = next(filter(None, map(_said, values.values())), None)
+            if said is None:
                 return await handler(**values)
-            key = self.key(route, body.model_dump(mode="json", exclude_unset=True))
+            key = self.key(route, said)
             content = await self.cache.get(key)
             if content is not None:
                 return Response(_unpaid(content), media_type="application/json")
@@ -291,6 +292,13 @@ def _unpaid(content: bytes) -> bytes:
         return content
     answer["usage"][SPENT] = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
     return orjson.dumps(answer)
+
+
+def _said(value: Any) -> dict[str, Any] | None:
+    """What a request says, if this is one."""
+    if isinstance(value, UnreadBody):
+        return value.fields
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else None
 
 
 def _reusable_content(result: Any) -> bytes | None:

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -209,7 +209,7 @@ class LocalServer:
         if route.body_name is not None:
             values[route.body_name] = content
         if route.request_name is not None:
-            values[route.request_name] = self._request(call)
+            values[route.request_name] = DirectRequest(self, call)
         response = None
         if route.response_name is not None:
             response = values[route.response_name] = HandlerResponse()
@@ -232,16 +232,17 @@ class LocalServer:
         """The answer to an exception: from the app's own exception handlers, otherwise a fault."""
         handler = find_exception_handler(self.app, error)
         if handler is not None:
-            request = self._request(call)
+            request = DirectRequest(self, call)
             result = handler(request, error)
             return await _render(await result if inspect.isawaitable(result) else result, request.scope)
         log_fault(error, self.label, call.path)
         return DirectAnswer(500, fault_body(error, self.label), fault_headers(error))
 
-    def _request(self, call: Call) -> Request:
+    def http_of(self, call: Call) -> tuple[Scope, Receive]:
+        """The ASGI scope that a handler finds in its request, and how it hears of a client that hung up."""
         scope, receive = call.http if call.http is not None else (self._scope(call), stay_connected)
         scope.update({"app": self.app, "router": self.app.router, "session": call.session, "path_params": {}})
-        return DirectRequest(scope, receive, call)
+        return scope, receive
 
     def _scope(self, call: Call, *, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Scope:
         """The ASGI scope for a call that did not come over HTTP."""
@@ -290,12 +291,19 @@ def request_headers(
 
 
 class DirectRequest(Request):
-    """An ordinary request whose body and cookies have already been read."""
+    """An ordinary request whose body and cookies are at hand; its scope is made when somebody looks at it."""
 
-    def __init__(self, scope: Scope, receive: Receive, call: Call) -> None:
-        super().__init__(scope, receive)
+    def __init__(self, server: LocalServer, call: Call) -> None:  # not Starlette's, which looks at the scope
+        self._http = partial(server.http_of, call)
         self._body = call.body
         self._cookies = dict(call.cookies)
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything but body and cookies: let Starlette's own constructor set it, unless it has done so already."""
+        if "scope" in self.__dict__ or name.startswith("__"):
+            raise AttributeError(name)
+        super().__init__(*self._http())
+        return getattr(self, name)
 
 
 async def _render(response: Response, scope: Scope) -> DirectAnswer:

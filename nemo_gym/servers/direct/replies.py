@@ -153,13 +153,14 @@ class DirectReply(Reply):
         return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
 
     def _read_cookies(self) -> SimpleCookie:
-        headers = self._answer.headers
-        set_cookie = () if headers is JSON_HEADERS else [text for name, text in headers if name == b"set-cookie"]
-        cookies = read_cookies(text.decode("latin-1") for text in set_cookie) if set_cookie else SimpleCookie()
-        for key, text in (self._answer.cookies or {}).items():
-            dict.__setitem__(cookies, key, PlainMorsel(key, text))
-        sealed = self._call.session_cookie()
-        if sealed is not None and self._call.session_cookies is not None:
-            name = self._call.session_cookies.name
-            dict.__setitem__(cookies, name, PlainMorsel(name, sealed))
+        answer, call = self._answer, self._call
+        cookies = SimpleCookie()
+        if answer.headers is not JSON_HEADERS:
+            cookies = read_cookies(text.decode("latin-1") for name, text in answer.headers if name == b"set-cookie")
+        if answer.cookies:
+            for key, text in answer.cookies.items():
+                dict.__setitem__(cookies, key, PlainMorsel(key, text))
+        if call.session_cookies is not None:
+            name = call.session_cookies.name
+            dict.__setitem__(cookies, name, PlainMorsel(name, call.session_cookie() or ""))
         return cookies

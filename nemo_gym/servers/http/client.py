@@ -96,6 +96,11 @@ async def stream(method: str, url: str | URL, **options: Any) -> AsyncIterator["
 class _Call:
     """A request and everything that its attempts share."""
 
+    __slots__ = (
+        *("body", "client", "door", "inside", "method", "on_retry", "options", "policy", "same_origin", "timeout"),
+        *("url", "whole"),
+    )
+
     def __init__(
         self,
         method: str,
@@ -116,6 +121,8 @@ class _Call:
         self.on_retry = on_retry
         self.door = door
         self.same_origin = same_origin
+        if same_origin:
+            options["allow_redirects"] = False  # we look first where they lead
         self.body = _take_body(options)
         self.client = loop_client()
         self.inside = False
@@ -202,7 +209,7 @@ class _Call:
         method, body = self.method, self.body
         history: list[aiohttp.ClientResponse] = []
         while len(history) <= MAX_REDIRECTS:
-            response = await session.request(method, url, data=_payload(body), allow_redirects=False, **self.options)
+            response = await session.request(method, url, data=_payload(body), **self.options)
             target = _target_of(response) if response.status in REDIRECTS else None
             if target is None:
                 return response

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from multidict import CIMultiDict
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.io.json import encode_json
@@ -50,16 +51,16 @@ class Endpoint:
     # The entrance to the gate that all model servers of a Gym share; None if requests are not limited.
     door: Door | None = field(default=None, repr=False)
     retries: int = 0
-    _headers: dict[str, str] = field(init=False, repr=False)
+    _headers: CIMultiDict[str] = field(init=False, repr=False)  # as aiohttp wants them
     _timeout: Timeout = field(init=False, repr=False)
     _policy: RetryPolicy = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
-        self._headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"}
         if self.api_key:  # without a key, a login in the base URL is used
-            self._headers["Authorization"] = f"Bearer {self.api_key}"
-        self._headers |= self.default_headers
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        self._headers = CIMultiDict(headers | self.default_headers)
         self._timeout = Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 

@@ -102,17 +102,21 @@ class PlainResult(NamedTuple):
 
 def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
     """The line that an answer amounts to and the reward it names; None if it takes a closer look."""
-    if b"\n" in body or body[:1] != b"{" or body[-1:] != b"}" or SKILLS_REF_KEY_NAME in planned.row:
+    fields = body[1:-1]
+    if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.row:
         return None
     try:
         str(body, "utf-8")  # the decoder does not look into strings that it skips
         seen = _look(body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
-    if seen != _PlainResult(seen.reward, seen.response) or not body[1:-1].strip():
+    if not (
+        seen.task is seen.rollout is seen.agent is seen.skills is seen.failure is seen.unsaved is UNSET
+        and fields.strip()
+    ):
         return None
     key, agent = planned.key, encode(planned.row.get(AGENT_REF_KEY_NAME))
-    return PlainResult(_LINE % (key.task, body[1:-1], agent, key.rollout), seen.reward, _usage(seen.response))
+    return PlainResult(_LINE % (key.task, fields, agent, key.rollout), seen.reward, _usage(seen.response))
 
 
 def _usage(response: _Response | None) -> Usage | None:

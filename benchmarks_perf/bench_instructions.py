@@ -52,12 +52,15 @@ def in_process(
     trust = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
 
     def command(count: int) -> list[str]:
-        return [sys.executable, *collect(folder / "out.jsonl", many_tasks(folder, count), PARALLEL, *host)]
+        return [sys.executable, *collect(output(count), many_tasks(folder, count), PARALLEL, *host)]
 
-    run(command(1), environment=trust)
+    def output(count: int) -> Path:
+        return folder / f"{count}_{'tls' if certificate else 'plain'}.jsonl"
+
+    run(command(1), environment=trust)  # whatever is compiled is compiled now
     counts = profile or folder / "gym.out"
     few, many = (instructions(command(count), counts, trust, profile=profile is not None) for count in (n, 2 * n))
-    assert len((folder / "out.jsonl").read_text().splitlines()) == 2 * n
+    assert len(output(2 * n).read_text().splitlines()) == 2 * n
     return (many - few) / n
 
 

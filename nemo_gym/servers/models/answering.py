@@ -26,7 +26,7 @@ from nemo_gym.conversion.reading import (
     read_response,
 )
 from nemo_gym.conversion.streams import BrokenStreamError
-from nemo_gym.conversion.unknown_items import KEPT_ITEM, release_items
+from nemo_gym.conversion.unknown_items import UNKNOWN_ITEM, release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
@@ -67,9 +67,17 @@ class _RequestKeys(BaseModel):
         return self
 
 
-class _ItemOutline(msgspec.Struct, gc=False, rename={"kept": KEPT_ITEM}):
-    type: Any = None
-    kept: msgspec.Raw | UnsetType = UNSET
+class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
+    type: Any = UNSET
+    role: Any = None
+    wrapped: msgspec.Raw | UnsetType = UNSET
+
+    @property
+    def is_sent_as_is(self) -> bool:
+        """Whether ``ForwardedParams.to_send`` leaves it alone."""
+        if self.type is UNSET:
+            return self.role != "assistant" and self.wrapped is UNSET
+        return self.type != "reasoning" and self.wrapped is UNSET
 
 
 _Outline = msgspec.defstruct(
@@ -88,11 +96,7 @@ def _goes_as_it_came(outline: Any) -> bool:
     """Whether nothing of a request is changed before it is sent."""
     if outline is None or outline.model is not UNSET:
         return False
-    if not isinstance(outline.input, str):
-        for item in outline.input:
-            if item.type == "reasoning" or item.kept is not UNSET:
-                return False
-    return True
+    return isinstance(outline.input, str) or all(item.is_sent_as_is for item in outline.input)
 
 
 class ForwardedParams(UnreadBody):

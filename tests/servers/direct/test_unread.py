@@ -24,6 +24,8 @@ REQUESTS = [
     (json.dumps({"input": [THOUGHT, CALL]}), False),
     ('{"input": [{"ty\\u0070e": "r\\u0065asoning", "status": "completed", "id": "r", "summary": []}]}', False),
     (json.dumps({"input": [KEPT]}), False),
+    (json.dumps({"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}), False),
+    (json.dumps({"input": [{"role": "assistant", "content": "b", "type": "message"}], "top_k": 5}), True),
     (json.dumps({"input": "hello", "model": "another"}), False),
     ('{"input": "hello", "mod\\u0065l": "another"}', False),
 ]
@@ -52,7 +54,7 @@ def test_an_unread_request_has_the_fields_of_a_validated_one(text: str, as_it_ca
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "null", "{", "{}", '{"inputs": "hello"}', '{"input": "hello", "top_k": 5}', '{"input": "hello"} {}'],
+    ["", "[]", "null", "{", "{}", '{"inputs": "hello"}', '{"input": "hello", "banana": 5}', '{"input": "hello"} {}'],
 )
 def test_what_validation_refuses_is_refused_unread(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - asks for the long way, which finds the words
@@ -67,6 +69,7 @@ def test_what_validation_refuses_is_refused_unread(text: str) -> None:
         '{"input": 7}',
         '{"input": null}',
         '{"input": [1]}',
+        '{"input": "x", "stream": false}',
         '{"input": "x", "top_p": NaN}',
         '{"input": [{"role": "user", "content": "half of a pair: \\ud800"}]}',
     ],

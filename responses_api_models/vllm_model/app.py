@@ -28,7 +28,9 @@ from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_r
 from nemo_gym.servers.models.answering import ForwardedChatParams
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.policy import PolicyState
+from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, Relay
 from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls
+from responses_api_models.vllm_model.chat_streams import ChatStreams
 from responses_api_models.vllm_model.replicas import good_content
 from responses_api_models.vllm_model.settings import (
     VLLMModelConfig,
@@ -124,6 +126,15 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Answer a Chat Completions request; options that the protocol does not know reach the endpoint."""
         chat = body.model_dump(exclude_unset=True)
         return await self._calls.complete(self._calls.session(request, chat), chat, request=request)
+
+    def stream_relays(self) -> Mapping[str, Relay]:
+        """Pass on streamed chats, unless a subclass or a setting has a say in the answers."""
+        is_ours = type(self).chat_completions is VLLMModel.chat_completions
+        return (
+            {CHAT_COMPLETIONS: ChatStreams(self._calls).answer}
+            if is_ours and ChatStreams.can_serve(self._calls)
+            else {}
+        )
 
     def sampling_extras(self) -> Collection[str]:
         """Name the options of a chat that the Responses API does not have."""

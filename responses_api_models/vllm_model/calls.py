@@ -54,7 +54,7 @@ class ModelCalls:
         self.preprocess = preprocess
         self._tokens = TokenCalls(config, self.post) if config.return_token_id_information else None
         limit = config.max_concurrent_requests
-        self._slots: contextlib.AbstractAsyncContextManager[None] = (
+        self.slots: contextlib.AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
         )
 
@@ -127,7 +127,7 @@ class ModelCalls:
         return completion
 
     async def _complete(self, session: str, chat: dict[str, Any], request: Request | None) -> NeMoGymChatCompletion:
-        body = await self._prepare(chat, request)
+        body = await self.prepare(chat, request)
         now = int(time.time())
         if not self.config.sequential_reasoning_allowed and is_idle_turn(body["messages"]):
             return empty_completion("content_filter", model=self.config.model, created=now)
@@ -139,7 +139,8 @@ class ModelCalls:
             return empty_completion("length", model=self.config.model, created=now)
         return answer.replica.reader.completion(good_content(answer))
 
-    async def _prepare(self, chat: dict[str, Any], request: Request | None) -> dict[str, Any]:
+    async def prepare(self, chat: dict[str, Any], request: Request | None) -> dict[str, Any]:
+        """Return the chat as it is sent, apart from the model's name."""
         metadata = chat.get("metadata")
         if self.preprocess is None:
             body = self.adapted(chat)
@@ -181,7 +182,7 @@ class ModelCalls:
     async def post(self, session: str, path: str, body: Mapping[str, Any]) -> Answered:
         """Send a request to the endpoint of a session."""
         content = encode_json({**body, "model": self.config.model})
-        async with self._slots:
+        async with self.slots:
             return await self.replicas.post(session, path, content)
 
     def _rejected(self, reason: str) -> ModelCallError:

@@ -8,7 +8,8 @@ move to the next one. Every call is tried a bounded number of times.
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -78,14 +79,20 @@ class Replica:
 
     async def post(self, path: str, body: bytes, *, seconds: float) -> Answered:
         """Send one request, as soon as the endpoint's queue allows."""
+        async with self.admitted(seconds):
+            base = self.endpoint.base_url if path.startswith(("/chat", "/responses", "/completions")) else self.root
+            reply = await self.endpoint.send("POST", base + path, body)
+            return Answered(self, reply, reply.status, await reply.read())
+
+    @asynccontextmanager
+    async def admitted(self, seconds: float) -> AsyncIterator[None]:
+        """Be one of those that the endpoint serves, as soon as its queue allows."""
         self.in_flight += 1
         try:
             if not self.gauge.may_go(self.in_flight) and not await self.gauge.wait(seconds=seconds):
                 reason = f"{self.gauge.depth} requests waited there all the time"
                 raise self.address.error(ModelErrorKind.RATE_LIMITED, reason, hint=QUEUE_HINT)
-            base = self.endpoint.base_url if path.startswith(("/chat", "/responses", "/completions")) else self.root
-            reply = await self.endpoint.send("POST", base + path, body)
-            return Answered(self, reply, reply.status, await reply.read())
+            yield
         finally:
             self.in_flight -= 1
 

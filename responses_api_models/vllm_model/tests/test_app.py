@@ -11,6 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
+from nemo_gym.conversion.answer_events import completion_stream
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.http.session import close_http_client
@@ -511,6 +512,33 @@ async def test_input_tokens_are_counted_by_the_endpoint_that_can() -> None:
         assert counted.json() == {"object": "response.input_tokens", "input_tokens": 7}
         assert unknown.status_code == 501
         assert set(endpoint.bodies[0]) == {"messages", "model"}
+
+
+# ---- streams --------------------------------------------------------------------------------------------------------
+async def test_a_streamed_chat_is_passed_on_with_the_settings_of_the_server() -> None:
+    body = completion_stream(completion(), usage=False)
+    async with serving(reply(body, headers="Content-Type: text/event-stream\r\n")) as endpoint:
+        asked = {"messages": [{"role": "developer", "content": "hi"}], "stream": True, "top_k": 3}
+        server = model(endpoint.url, replace_developer_role_with_system=True, extra_body={"min_p": 0.1})
+        got = await post(server, asked, CHAT)
+
+        assert got.content == body
+        (sent,) = endpoint.bodies
+        assert (sent["stream"], sent["top_k"], sent["min_p"]) == (True, 3, 0.1)
+        assert sent["messages"][0]["role"] == "system"
+
+
+async def test_a_stream_that_does_not_begin_is_answered_like_any_other_request() -> None:
+    too_long = reply({"error": {"message": "This model's maximum context length is 8 tokens"}}, 400)
+    async with serving(too_long) as endpoint:
+        got = await post(model(endpoint.url), {"messages": [], "stream": True}, CHAT)
+
+        assert (got.status_code, got.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+        assert b'"finish_reason":"length"' in got.content
+    async with serving(reply({"error": {"message": "no"}}, 400)) as endpoint:
+        refused = await post(model(endpoint.url), {"messages": [], "stream": True}, CHAT)
+
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "rejected")
 
 
 # ---- several endpoints ----------------------------------------------------------------------------------------------

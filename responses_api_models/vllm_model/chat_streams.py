@@ -1,0 +1,76 @@
+"""Streamed chats of a vllm_model, passed on event by event where its settings leave an answer as it is.
+
+Token ids, versions of weights and several endpoints need the whole answer, so such models make their streams from it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import aiohttp
+from fastapi.responses import Response
+
+from nemo_gym.conversion.answer_events import completion_stream
+from nemo_gym.io.json import encode_json
+from nemo_gym.servers.models.answering import ForwardedChatParams, valid_request
+from nemo_gym.servers.models.endpoint import EVENT_STREAM, Upstream
+from nemo_gym.servers.models.failures import ModelCallError
+from nemo_gym.servers.models.streaming import CHAT_CHUNKS, StreamRelay
+from responses_api_models.vllm_model.calls import ModelCalls
+from responses_api_models.vllm_model.replicas import Replica
+
+
+class QueuedUpstream(Upstream):
+    """An endpoint whose streams wait their turn like all other requests of the model."""
+
+    def __init__(self, replica: Replica, slots: AbstractAsyncContextManager[None], *, wait_s: float) -> None:
+        super().__init__(replica.endpoint, replica.address, max_concurrent_requests=None)
+        self._replica = replica
+        self._shared = slots
+        self._wait_s = wait_s
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open a stream, as soon as there is room for it."""
+        async with self._shared, self._replica.admitted(self._wait_s), super().stream(path, body) as reply:
+            yield reply
+
+
+class ChatStreams:
+    """The streamed chats of one model."""
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._calls = calls
+        upstream = QueuedUpstream(calls.replicas.all[0], calls.slots, wait_s=calls.config.request_timeout_s)
+        self._relay = StreamRelay(upstream, CHAT_CHUNKS)
+
+    @staticmethod
+    def can_serve(calls: ModelCalls) -> bool:
+        """Whether the endpoint's own stream is what a caller of this model gets."""
+        config = calls.config
+        return (
+            len(calls.replicas.all) == 1
+            and calls.policy is None
+            and calls.preprocess is None
+            and config.sequential_reasoning_allowed
+            and not config.return_token_id_information
+        )
+
+    async def answer(self, asked: dict[str, Any], options: Mapping[str, Any]) -> Response:
+        """Answer a chat with a stream. If it does not begin, ask for the whole answer, which has more attempts."""
+        chat = valid_request(ForwardedChatParams, asked).model_dump(exclude_unset=True)
+        body = await self._calls.prepare(dict(chat), None)
+        body |= {"model": self._calls.config.model, "stream": True}
+        if options:
+            body["stream_options"] = options
+        with_usage = bool(options.get("include_usage"))
+
+        def make(content: bytes) -> bytes:
+            completion = self._calls.replicas.all[0].reader.completion(content)
+            return completion_stream(completion.model_dump(), usage=with_usage)
+
+        try:
+            return await self._relay.answer("/chat/completions", encode_json(body), make)
+        except ModelCallError:
+            completion = await self._calls.complete("", chat)
+            return Response(completion_stream(completion.model_dump(), usage=with_usage), media_type=EVENT_STREAM)

@@ -11,12 +11,15 @@ from typing import Any, Final
 import orjson
 
 from responses_api_models.vllm_model.replicas import Answered
-from responses_api_models.vllm_model.tokens import Dialect, without_tokens
+from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, without_tokens
 
 Post = Callable[[str, Mapping[str, Any]], Awaitable[Answered]]
 
 # Everything in a chat request that changes its prompt and that /tokenize understands.
-RENDERED: Final = ("messages", "tools", "chat_template_kwargs", "chat_template", "continue_final_message")
+RENDERED: Final = (
+    *("messages", "tools", "chat_template_kwargs", "chat_template", "continue_final_message"),
+    PREFIX_FIELD,  # a server that begins a prompt with given tokens also tokenizes it so
+)
 BESIDE_TEMPLATE: Final = ("add_special_tokens", "mm_processor_kwargs", "reasoning_effort", "tool_choice")
 REMEMBERED: Final = 1024
 MARK: Final = "(something follows here)"

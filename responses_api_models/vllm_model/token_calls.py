@@ -21,6 +21,7 @@ from responses_api_models.vllm_model.replicas import Answered, Replica, good_con
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 from responses_api_models.vllm_model.text_completions import UnreadableAnswerError, chat_answer
 from responses_api_models.vllm_model.tokens import (
+    PREFIX_FIELD,
     SUPPORT_HINT,
     CallTokens,
     Dialect,
@@ -147,7 +148,10 @@ class TokenCalls:
         if "input_ids" in request.body:
             given: list[int] = request.body["input_ids"]
             return given
-        return await self._correction.rendering.tokens(post, chat, self.dialect)
+        prefix = request.body.get(PREFIX_FIELD)
+        takes_prefix = prefix is not None and self.dialect is not Dialect.LLAMA_CPP
+        asked = {**chat, PREFIX_FIELD: prefix} if takes_prefix else chat
+        return await self._correction.rendering.tokens(post, asked, self.dialect)
 
 
 def _with_tokens(

@@ -156,3 +156,12 @@ async def test_images_are_not_lost_for_the_sake_of_tokens(caplog: pytest.LogCapt
 
         assert not engine.sent_to(COMPLETIONS)
         assert "images and recordings" in caplog.text
+
+
+@pytest.mark.parametrize("missing", ["/detokenize", COMPLETIONS])
+async def test_an_engine_that_takes_a_prefix_is_asked_for_the_prompt_with_it(missing: str) -> None:
+    async with toy_engine("patched vLLM", FORCED, "five", "six", without=frozenset({missing})) as engine:
+        output = await conversation(engine, 3)
+
+        assert check_continuity(output).ok
+        assert engine.sent_to(CHAT)[-1]["required_prefix_token_ids"]

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from nemo_gym.servers.http.session import close_http_client
 
-Kind = Literal["vLLM", "SGLang", "llama.cpp"]
+Kind = Literal["vLLM", "SGLang", "llama.cpp", "patched vLLM"]
 WORDS = re.compile(r"<\|?/?\w+\|?>|\w+|[^\w\s]|\s")
 START, END = "<|im_start|>", "<|im_end|>"
 
@@ -59,6 +59,16 @@ class ToyEngine:
             parts.append(f"{START}{message['role']}\n{_content(message)}{written}{END}\n")
         return "".join(parts) + (f"{START}assistant\n" if answer_follows else "")
 
+    def _prompt(self, body: Mapping[str, Any], *, answer_follows: bool) -> list[int]:
+        """The tokens of a prompt; the patched engine puts given ones in front of what comes after the last answer."""
+        text = self.render(body, answer_follows=answer_follows)
+        prefix = body.get("required_prefix_token_ids")
+        if self.kind != "patched vLLM" or not prefix:
+            return self.ids(text)
+        last = max(place for place, message in enumerate(body["messages"]) if message["role"] == "assistant")
+        after = {**body, "messages": body["messages"][last + 1 :], "tools": None}
+        return [*prefix, *self.ids("\n" + self.render(after, answer_follows=answer_follows))]
+
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else {}
         self.asked.append((request.path, body))
@@ -73,18 +83,18 @@ class ToyEngine:
     def answer_tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.kind == "llama.cpp":
             return {"tokens": self.ids(body.get("content", ""))}  # messages are not known, as in llama.cpp
-        tokens = self.ids(self.render(body, answer_follows=body.get("add_generation_prompt", True)))
+        tokens = self._prompt(body, answer_follows=body.get("add_generation_prompt", True))
         return {"tokens": tokens, "count": len(tokens), "max_model_len": self.context}
 
     def answer_apply_template(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"prompt": self.render(body, answer_follows=body.get("add_generation_prompt", True))}
 
     def answer_detokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        name = {"vLLM": "prompt", "SGLang": "text", "llama.cpp": "content"}[self.kind]
+        name = {"SGLang": "text", "llama.cpp": "content"}.get(self.kind, "prompt")
         return {name: self.text(body["tokens"])}
 
     def answer_v1_chat_completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        prompt = body.get("input_ids") or self.ids(self.render(body, answer_follows=True))
+        prompt = body.get("input_ids") or self._prompt(body, answer_follows=True)
         said = self.script.pop(0)
         message: dict[str, Any] = {"role": "assistant", "content": said}
         if said.startswith("["):
@@ -109,6 +119,9 @@ class ToyEngine:
         if self.kind == "vLLM":
             choice["token_ids"] = tokens
             answer["prompt_token_ids"] = prompt
+        elif self.kind == "patched vLLM":
+            marked = [score | {"token": f"token_id:{token}"} for score, token in zip(scores, tokens, strict=True)]
+            choice["logprobs"] = {"content": marked}
         elif self.kind == "SGLang":
             choice |= {"response_token_ids": tokens, "prompt_token_ids": prompt}
         else:

@@ -150,7 +150,7 @@ def test_the_command_collects_on_the_cluster_and_keeps_stdout_for_data(
         *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
     )
     done = subprocess.run(
-        [sys.executable, "-m", "nemo_gym.cli", "ng_collect_rollouts", *overrides],
+        [sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", *overrides],
         cwd=tmp_path,
         env={**os.environ, "RAY_ADDRESS": cluster.address},
         capture_output=True,

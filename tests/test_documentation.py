@@ -52,7 +52,13 @@ PLAIN = re.compile(r"(ng|gym|nemo_gym|python)[ _](\"[^\"$`]*\"|'[^']*'|[^\"'|&;<
 # Commands that run tests: those of the whole project, which this test is part of.
 RUN_TESTS = ("ng_test_all", "ng_dev_test")
 # Commands that fetch their data from the network.
-FETCH = ("ng_prepare_benchmark", "ng eval prepare")
+FETCH = (
+    "ng_prepare_benchmark",
+    "ng eval prepare",
+    "ng_download_dataset_from_hf",
+    "ng dataset download",
+    "ng_upload_dataset_to_hf",
+)
 
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
 AGENT = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}

@@ -279,6 +279,7 @@ class Summary:
     spent: Spending | None = None  # by all runs of this output, if it was added up
     metrics: Sequence["RunMetrics"] = ()
     has_metrics_file: bool = False
+    timing: Sequence[str] = ()  # where the time went, in some lines
 
     @property
     def completed(self) -> int:
@@ -302,6 +303,7 @@ class Summary:
             yield f"stopped: {self.tally.reason or self.tally.ending}"
         if spent := (self.spent or self.tally.spending).text():
             yield f"spent:    {spent}"
+        yield from self.timing
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"
         if self.tally.failures:

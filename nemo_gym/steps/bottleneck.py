@@ -43,7 +43,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Bottleneck:
     """A cause, the figure that shows it, and what to do."""
 
     cause: Cause
@@ -57,11 +57,11 @@ class Finding:
             yield f"to change it: {self.setting}"
 
 
-def find_bottleneck(summary: TimeSummary, facts: RunFacts | None = None) -> Finding:
+def find_bottleneck(summary: TimeSummary, facts: RunFacts | None = None) -> Bottleneck:
     """The first cause, from those that falsify others to those that are left, which the figures show."""
     if summary.attempts < FEWEST or not summary.seconds:
-        return Finding(Cause.NOTHING, f"{summary.attempts} attempts are too few to tell", "")
-    checks: tuple[Callable[[TimeSummary, RunFacts], Finding | None], ...] = (
+        return Bottleneck(Cause.NOTHING, f"{summary.attempts} attempts are too few to tell", "")
+    checks: tuple[Callable[[TimeSummary, RunFacts], Bottleneck | None], ...] = (
         _failures,
         _disk,
         _blocking,
@@ -74,36 +74,36 @@ def find_bottleneck(summary: TimeSummary, facts: RunFacts | None = None) -> Find
     return next((finding for finding in found if finding is not None), _nothing(summary))
 
 
-def _nothing(summary: TimeSummary) -> Finding:
+def _nothing(summary: TimeSummary) -> Bottleneck:
     largest = next(iter(summary.shares().items()), ("", 0.0))
-    return Finding(Cause.NOTHING, f"the largest share is {largest[0]} with {largest[1]:.0%}", "")
+    return Bottleneck(Cause.NOTHING, f"the largest share is {largest[0]} with {largest[1]:.0%}", "")
 
 
 # ---- causes that falsify other figures -------------------------------------------------------------------------------
-def _failures(summary: TimeSummary, _: RunFacts) -> Finding | None:
+def _failures(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
     share = summary.failed_s / summary.seconds
     if share < MOST:
         return None
     kind, number = max(summary.failures.items(), key=lambda item: item[1])
-    return Finding(
+    return Bottleneck(
         Cause.FAILURES,
         f"{share:.0%} of the time went into attempts that failed, {number} of them with {kind or 'no class'}",
         "look at the failures file before anything else; speed is not the problem",
     )
 
 
-def _disk(_: TimeSummary, facts: RunFacts) -> Finding | None:
+def _disk(_: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     share = facts.append_s / facts.wall_s if facts.wall_s else 0.0
     if share < LARGE:
         return None
-    return Finding(
+    return Bottleneck(
         Cause.DISK,
         f"{share:.0%} of the run ({facts.append_s:.1f} s) was spent writing results",
         "+fsync=interval if it is always; else put output_jsonl_fpath on a faster disk",
     )
 
 
-def _blocking(summary: TimeSummary, facts: RunFacts) -> Finding | None:
+def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     """Code of a server that keeps the event loop from everything else, without computing.
 
     A handler that awaits lets others in; one that does not is alone for as long as it runs. The shortest call of a kind
@@ -125,15 +125,15 @@ def _blocking(summary: TimeSummary, facts: RunFacts) -> Finding | None:
         f"{times.count} times: {min(share, 1):.0%} of the run"
     )
     if facts.fullest >= MOST:  # it computes; code that sleeps or waits is not ready to run
-        return Finding(Cause.CPU, figure, _more_processes(facts))
+        return Bottleneck(Cause.CPU, figure, _more_processes(facts))
     advice = f"isolation: process with num_workers for {times.server}; or await in its code, or use a thread"
-    return Finding(Cause.BLOCKING, figure, advice)
+    return Bottleneck(Cause.BLOCKING, figure, advice)
 
 
 _OWN: Final = ("seed", "tool", "verify")
 
 
-def _processor(summary: TimeSummary, facts: RunFacts) -> Finding | None:
+def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     if facts.fullest < FULL:
         return None
     figure = f"the busiest of our processes had something to compute {min(facts.fullest, 1):.0%} of the time"
@@ -141,13 +141,13 @@ def _processor(summary: TimeSummary, facts: RunFacts) -> Finding | None:
         figure += f"; {facts.cpu:.1f} of {facts.cores} processors in use by us"
     ran, ready = max(((process.cpu_s, process.ready_s) for process in facts.processes), key=lambda pair: pair[1])
     if ready > 2 * ran:
-        return Finding(Cause.CPU, f"{figure}; it got a processor only {ran / ready:.0%} of that", _CROWDED)
+        return Bottleneck(Cause.CPU, f"{figure}; it got a processor only {ran / ready:.0%} of that", _CROWDED)
     heaviest = next(
         (times for times in summary.steps if times.alone >= FULL and times.own_s >= LARGE * facts.wall_s), None
     )
     if heaviest is not None:
         figure += f"; {heaviest.name} of {heaviest.server} alone took {heaviest.own_s:.1f} s"
-    return Finding(Cause.CPU, figure, _more_processes(facts))
+    return Bottleneck(Cause.CPU, figure, _more_processes(facts))
 
 
 _CROWDED: Final = "other programs use this machine, too: stop them, or collect elsewhere"
@@ -160,7 +160,7 @@ def _more_processes(facts: RunFacts) -> str:
 
 
 # ---- waiting at limits -----------------------------------------------------------------------------------------------
-def _waiting(summary: TimeSummary, _: RunFacts) -> Finding | None:
+def _waiting(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
     for times in summary.steps:
         for cause, seconds in sorted(times.waited.items(), key=lambda item: -item[1]):
             if seconds / summary.seconds >= LARGE:
@@ -168,25 +168,25 @@ def _waiting(summary: TimeSummary, _: RunFacts) -> Finding | None:
     return None
 
 
-def _wait(times: StepTimes, cause: str, share: float) -> Finding:
+def _wait(times: StepTimes, cause: str, share: float) -> Bottleneck:
     figure = f"{share:.0%} of the time of all rollouts was spent waiting to call {times.server}"
     busy = sum(number for failed, number in times.retries.items() if failed in ("429", "503", "529"))
     if cause == "gate" or (cause == "retry" and busy * 2 >= sum(times.retries.values())):
-        return Finding(
+        return Bottleneck(
             Cause.RATE_LIMIT,
             f"{figure}; it said {busy} times that it was asked too often",
             "ask whoever runs the endpoint for a higher rate; more rollouts at once will not help",
         )
     if cause == "slot":
-        return Finding(
+        return Bottleneck(
             Cause.SLOTS,
             f"{figure} because max_concurrent_requests lets {times.peak} through at most",
             f"raise max_concurrent_requests of {times.server}, or leave it out",
         )
     if cause == "connection":
-        return Finding(Cause.CONNECTIONS, figure, "raise global_aiohttp_connector_limit_per_host")
+        return Bottleneck(Cause.CONNECTIONS, figure, "raise global_aiohttp_connector_limit_per_host")
     failed = max(times.retries.items(), key=lambda item: item[1], default=("", 0))
-    return Finding(
+    return Bottleneck(
         Cause.ENDPOINT,
         f"{figure} again: {failed[1]} attempts failed with {failed[0] or 'an error'}",
         f"look at the log of the endpoint behind {times.server}",
@@ -194,7 +194,7 @@ def _wait(times: StepTimes, cause: str, share: float) -> Finding:
 
 
 # ---- what the rollouts do --------------------------------------------------------------------------------------------
-def _work(summary: TimeSummary, facts: RunFacts) -> Finding | None:
+def _work(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     parts: dict[str, float] = {}
     for times in summary.steps:
         parts[times.kind] = parts.get(times.kind, 0.0) + times.own_s
@@ -204,7 +204,7 @@ def _work(summary: TimeSummary, facts: RunFacts) -> Finding | None:
     if share < MOST and kind not in ("model", "judge"):
         return None
     if kind in ("agent", "call"):
-        return Finding(
+        return Bottleneck(
             Cause.AGENT,
             f"{share:.0%} of the time lies between the calls of the rollouts",
             "+profiling_enabled=true +profiling_results_dirpath=profile shows which code that is",
@@ -215,7 +215,7 @@ def _work(summary: TimeSummary, facts: RunFacts) -> Finding | None:
     return _own_server(times, share)
 
 
-def _own_server(times: StepTimes, share: float) -> Finding:
+def _own_server(times: StepTimes, share: float) -> Bottleneck:
     causes = {"tool": Cause.TOOL, "verify": Cause.VERIFICATION, "judge": Cause.JUDGE, "seed": Cause.SEEDING}
     spread = times.spread
     figure = f"{share:.0%} of the time of all rollouts; {times.name} took {spread.p50:.3g} s (p95 {spread.p95:.3g} s)"
@@ -228,16 +228,16 @@ def _own_server(times: StepTimes, share: float) -> Finding:
         advice = f"isolation: process with num_workers for {times.server}"
     else:
         advice = f"make {times.name} of {times.server} faster; until then num_samples_in_parallel can hide it"
-    return Finding(causes.get(times.kind, Cause.TOOL), figure, advice)
+    return Bottleneck(causes.get(times.kind, Cause.TOOL), figure, advice)
 
 
-def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float) -> Finding | None:
+def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float) -> Bottleneck | None:
     spread = times.spread
     figure = f"{share:.0%} of the time of all rollouts; a call of {times.server} took {spread.p50:.3g} s"
     rate = times.count / summary.wall_s if summary.wall_s else 0.0
     if times.idle_s and times.busy_s >= SLOWER * times.idle_s:
         enough = max(1, round(rate * times.idle_s))
-        return Finding(
+        return Bottleneck(
             Cause.ENDPOINT,
             f"{figure}, {times.idle_s:.3g} s when few were asked at once and {times.busy_s:.3g} s when many were: "
             f"it answers {rate:.3g} calls a second and no more",
@@ -247,12 +247,12 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
         return None
     limit, at_limit = _limit(summary, facts)
     if at_limit:
-        return Finding(
+        return Bottleneck(
             Cause.LIMIT,
             f"{summary.at_once:.1f} of {limit} rollouts ran at once, and the endpoint did not get slower from it",
             f"+num_samples_in_parallel={2 * limit}, or auto",
         )
-    return Finding(
+    return Bottleneck(
         Cause.LATENCY,
         f"{figure} (p95 {spread.p95:.3g} s), and {limit or summary.peak} rollouts at once were allowed",
         "a faster model or endpoint, or a lower responses_create_params.max_output_tokens",

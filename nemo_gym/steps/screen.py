@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from nemo_gym.io.files import RunFiles
-from nemo_gym.steps.bottleneck import Finding, find_bottleneck
+from nemo_gym.steps.bottleneck import Bottleneck, find_bottleneck
 from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
 from nemo_gym.steps.steps_file import read_steps
 from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary, summarise
@@ -26,7 +26,7 @@ class RunProfile:
 
     summary: TimeSummary
     facts: RunFacts | None
-    finding: Finding
+    finding: Bottleneck
     has_steps: bool = True
 
 

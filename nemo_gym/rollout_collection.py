@@ -36,7 +36,6 @@ from nemo_gym.rollout_parameters import (
 )
 from nemo_gym.rollouts.agents import RUN_PATH, AgentClient, Agents, agents_of
 from nemo_gym.rollouts.attempt import AgentAttempt, as_completed, attempt_through
-from nemo_gym.rollouts.classify import ATTEMPT_KEY
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.keyed import sort_key
@@ -51,6 +50,7 @@ from nemo_gym.rollouts.tally import Budget, Summary
 from nemo_gym.rollouts.tasks import Shard
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
+    ATTEMPT_KEY_NAME,
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
     NG_TERMINAL_KEY,
@@ -100,7 +100,7 @@ class IncompleteResults:
     def records(self) -> list[dict[str, Any]]:
         """The last result of each, without the number of the attempt, which is internal."""
         records = [decode(line) for line in self._lines.values()]
-        return [{name: value for name, value in record.items() if name != ATTEMPT_KEY} for record in records]
+        return [{name: value for name, value in record.items() if name != ATTEMPT_KEY_NAME} for record in records]
 
 
 # ---- collecting ------------------------------------------------------------------------------------------------------
@@ -253,6 +253,7 @@ def _control(
         drain_s=config.drain_timeout_s,
         patience_s=config.patience_s,
         token_continuity=config.token_continuity,
+        steps=config.steps,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
         listener=listener,
         stream=sys.stderr,

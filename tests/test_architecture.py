@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "io",
     "schemas",
+    "steps",
     "sandbox",
     "conversion",
     "metrics",

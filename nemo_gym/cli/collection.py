@@ -156,10 +156,11 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
         parameters.ray_address = parameters.ray_address or config.get("ray_head_node_address")
         ray_gyms = await asyncio.to_thread(_ray_gyms)
         with redirect_stdout(sys.stderr):  # Ray prints what went wrong to stdout, which carries data
-            async with ray_gyms(config, parameters, timeout_s=timeout_s) as gyms:
+            async with ray_gyms(config, parameters, timeout_s=timeout_s, steps=parameters.steps) as gyms:
                 yield gyms
     else:
-        async with worker_pool(config, number, timeout_s=timeout_s, window=parameters.worker_window) as pool:
+        window, steps = parameters.worker_window, parameters.steps
+        async with worker_pool(config, number, timeout_s=timeout_s, window=window, steps=steps) as pool:
             yield pool
 
 

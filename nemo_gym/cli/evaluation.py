@@ -4,6 +4,7 @@
                            metrics is hosted here if the configuration describes it; otherwise a running one is asked.
                            If there is neither, the default metrics are computed, with a note that says so.
 ``ng_compare``             compares two runs over the same tasks.
+``ng_profile``             says where the time of a run went, and what limited it.
 ``ng_reward_profile``      shows how the rewards of a run are distributed over its tasks. With the plan of a run it
                            writes a profile for each task and agent; with a task file it writes the tasks again, each
                            with its reward statistics. Either way it shows how difficult the tasks are.
@@ -11,8 +12,10 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 from omegaconf import DictConfig
 from pydantic import BaseModel, Field
 
@@ -25,6 +28,7 @@ from nemo_gym.config.instances import read_instances
 from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
+from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import PairBy, Run, read_contents
 from nemo_gym.metrics.compare import compare as compare_tables
@@ -39,6 +43,7 @@ from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, 
 from nemo_gym.rollouts.run_metrics import PlannedKeys
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines
 
 
 class AggregateRolloutsConfig(RolloutAggregationConfig):
@@ -194,3 +199,33 @@ def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -
             f"Sometimes solved: {len(rates.mixed())}",
         ]
     )
+
+
+class TimeProfileConfig(BaseModel):
+    """Parameters of ``ng_profile``."""
+
+    rollouts: str = Field(description="The rollouts of a run; its steps lie beside them.")
+    json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
+
+
+def profile(overrides: Sequence[str]) -> int:
+    """Read the steps of a run and say what limited it."""
+    config = read_parameters(TimeProfileConfig, overrides)
+    files = RunFiles.of(Path(config.rollouts))
+    if not files.rollouts.is_file() and not files.steps.is_file():
+        raise ConfigPathNotFoundError(f"{files.rollouts}: no such file", hint="correct +rollouts=<rollout file>")
+    found = profile_of(files)
+    if config.json_:
+        console.emit(to_json(_plain(found), indent=True).decode())
+    else:
+        console.emit("\n".join(screen_lines(found, files)))
+    return Exit.OK
+
+
+def _plain(found: RunProfile) -> dict[str, object]:
+    return {
+        "finding": asdict(found.finding),
+        "shares": found.summary.shares(),
+        "summary": asdict(found.summary),
+        "session": msgspec.to_builtins(found.facts),
+    }

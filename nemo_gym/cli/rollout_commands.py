@@ -130,6 +130,15 @@ ROLLOUT_COMMANDS: Final = (
         flags=(JSON, VERBOSE),
     ),
     Command(
+        name="profile",
+        path="eval time",
+        function="nemo_gym.cli.evaluation:profile",
+        parameters="nemo_gym.cli.evaluation:TimeProfileConfig",
+        summary="Say where the time of a run went, what limited it, and the one setting to change.",
+        examples=("ng_profile +rollouts=results/rollouts.jsonl",),
+        flags=(JSON, VERBOSE, flag("--rollouts", sets="rollouts")),
+    ),
+    Command(
         name="reward_profile",
         path="eval profile",
         function="nemo_gym.cli.evaluation:reward_profile",

@@ -75,6 +75,12 @@ def assign_addresses(
     return taken
 
 
+def server_type(config: Any, name: str) -> str:
+    """The type of a server, empty if there is none of that name."""
+    block = config.get(name)
+    return next((kind for kind in SERVER_TYPES if isinstance(block, DictConfig) and kind in block), "")
+
+
 def _own_block(data: dict[Any, Any], config: Any, path: Collection[str]) -> dict[Any, Any]:
     """The settings of one server, detached from others that refer to the same block by ``${...}``."""
     for segment in path:

@@ -167,7 +167,9 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
             head["failure"], head["usage"] = asdict(failure), outcome.usage and list(outcome.usage)
         case Vanished(kind=kind):
             head["class"] = kind
-    return Frame(head, outcome.line).encode()
+    if outcome.steps:
+        head["steps"] = len(outcome.steps)
+    return Frame(head, outcome.line + outcome.steps).encode()
 
 
 def _usage(sent: Sequence[Any]) -> Usage:
@@ -177,12 +179,13 @@ def _usage(sent: Sequence[Any]) -> Usage:
 
 def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
     """The outcome in a frame."""
-    head, line = frame.head, frame.body
+    head, end = frame.head, len(frame.body) - frame.head.get("steps", 0)
+    line, steps = frame.body[:end], frame.body[end:]
     usage = _usage(head["usage"]) if head.get("usage") else None
     match head["kind"]:
         case "Completed":
-            return Completed(planned, line, head["seconds"], head["reward"], usage)
+            return Completed(planned, line, head["seconds"], head["reward"], usage, steps=steps)
         case "Failed":
-            return Failed(planned, line, head["seconds"], Failure(**head["failure"]), usage)
+            return Failed(planned, line, head["seconds"], Failure(**head["failure"]), usage, steps=steps)
         case _:
-            return Vanished(planned, line, head["seconds"], head["class"])
+            return Vanished(planned, line, head["seconds"], head["class"], steps=steps)

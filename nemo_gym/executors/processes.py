@@ -60,9 +60,11 @@ class WorkerProcess(Worker):
 class WorkerPool(Roster):
     """Runs rollouts in worker processes; calling it is one attempt."""
 
-    def __init__(self, config: DictConfig, *, timeout_s: float | None, window: int | None = None) -> None:
+    def __init__(
+        self, config: DictConfig, *, timeout_s: float | None, window: int | None = None, steps: bool = False
+    ) -> None:
         super().__init__(window)
-        self._opening = Frame({"timeout_s": timeout_s}, OmegaConf.to_yaml(config).encode())
+        self._opening = Frame({"timeout_s": timeout_s, "steps": steps}, OmegaConf.to_yaml(config).encode())
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, number: int) -> None:
@@ -141,10 +143,10 @@ def worker_count(workers: int | str | None) -> int:
 
 @contextlib.asynccontextmanager
 async def worker_pool(
-    config: DictConfig, number: int, *, timeout_s: float | None = None, window: int | None = None
+    config: DictConfig, number: int, *, timeout_s: float | None = None, window: int | None = None, steps: bool = False
 ) -> AsyncIterator[WorkerPool]:
     """Worker processes that are ready, and are stopped when the context ends."""
-    pool = WorkerPool(config, timeout_s=timeout_s, window=window)
+    pool = WorkerPool(config, timeout_s=timeout_s, window=window, steps=steps)
     try:
         await pool.start(number)
         yield pool

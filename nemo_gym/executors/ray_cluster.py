@@ -163,14 +163,14 @@ def _sigterm_kept() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def ray_gyms(
-    config: DictConfig, options: WorkerOptions | None = None, *, timeout_s: float | None = None
+    config: DictConfig, options: WorkerOptions | None = None, *, timeout_s: float | None = None, steps: bool = False
 ) -> AsyncIterator[RemoteGyms]:
     """Gyms on a Ray cluster while the context lasts; the first of them is ready."""
     options = options or WorkerOptions(executor="ray")
     cluster = RayCluster(options)
     try:
         await cluster.open()
-        async with remote_gyms(cluster, config, options, timeout_s=timeout_s) as gyms:
+        async with remote_gyms(cluster, config, options, timeout_s=timeout_s, steps=steps) as gyms:
             yield gyms
     finally:
         await cluster.close()

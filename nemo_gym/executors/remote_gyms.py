@@ -284,11 +284,12 @@ class RemoteGyms(Roster):
         return {"nodes": len(self._nodes), "gyms": gyms, "excluded": excluded}
 
 
-def opening_frame(config: DictConfig, options: WorkerOptions, *, timeout_s: float | None) -> Frame:
+def opening_frame(config: DictConfig, options: WorkerOptions, *, timeout_s: float | None, steps: bool = False) -> Frame:
     """What a worker is told once it is known: the configuration, and what of this process it needs to understand it."""
     text = OmegaConf.to_yaml(config)
     head: Mapping[str, Any] = {
         "timeout_s": timeout_s,
+        "steps": steps,
         "overrides": options.worker_overrides,
         "folder": None if options.runtime_env.get("working_dir") else str(Path.cwd()),
         "environment": {name: os.environ[name] for name in _VARIABLE.findall(text) if name in os.environ},
@@ -307,10 +308,10 @@ def demand_of(options: WorkerOptions) -> Demand:
 
 @contextlib.asynccontextmanager
 async def remote_gyms(
-    cluster: Cluster, config: DictConfig, options: WorkerOptions, *, timeout_s: float | None = None
+    cluster: Cluster, config: DictConfig, options: WorkerOptions, *, timeout_s: float | None = None, steps: bool = False
 ) -> AsyncIterator[RemoteGyms]:
     """Gyms on a cluster while the context lasts; the first of them is ready."""
-    opening = opening_frame(config, options, timeout_s=timeout_s)
+    opening = opening_frame(config, options, timeout_s=timeout_s, steps=steps)
     gyms = RemoteGyms(cluster, opening, demand_of(options), window=options.worker_window or DEFAULT_WINDOW)
     try:
         await gyms.start(options)

@@ -29,7 +29,8 @@ from nemo_gym.executors.handshake import (
 )
 from nemo_gym.executors.placement import StartFailure
 from nemo_gym.executors.worker import DISMISSED, READY, configuration, serve, with_own_ports
-from nemo_gym.rollouts.attempt import AgentAttempt
+from nemo_gym.rollouts.attempt import AgentAttempt, recorded
+from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.isolation import ServerCrashedError
 
@@ -42,7 +43,7 @@ BEAT_S: Final = 5.0
 
 async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFailure | None:
     """Join the collector, host the Gym that it describes, and run what it sends until it needs no more."""
-    attempt: AgentAttempt | None = None
+    attempt: Attempt | None = None
     async with AsyncExitStack() as stack:
         while True:
             frames: asyncio.Queue[Frame] = asyncio.Queue()
@@ -70,7 +71,7 @@ class CannotStartError(ConfigError):
     """The Gym can't start on this node."""
 
 
-async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, Any]) -> AgentAttempt:
+async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, Any]) -> Attempt:
     prepare_process(opening.head)
     try:
         gym = await stack.enter_async_context(host_gym(with_own_ports(for_node(opening, about))))
@@ -78,7 +79,8 @@ async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, A
         raise CannotStartError(str(error), hint=error.hint) from error
     except (ServerCrashedError, ImportError, OSError) as error:
         raise CannotStartError(f"{type(error).__name__}: {error}") from error
-    return AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+    attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+    return recorded(attempt) if opening.head.get("steps") else attempt
 
 
 async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: dict[str, Any]) -> Connection:

@@ -6,6 +6,7 @@ or dies. It ignores Ctrl-C, because the collector lets running rollouts finish f
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -17,10 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.config.addresses import find_open_port
 from nemo_gym.config.instances import read_instances
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome, receive
-from nemo_gym.rollouts.attempt import AgentAttempt
+from nemo_gym.rollouts.attempt import AgentAttempt, recorded
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.profiles.sampling import profile_folder
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,13 @@ async def work(end: socket.socket) -> None:
     opening = await receive(frames, connection)
     if opening is None:
         return
-    async with host_gym(with_own_ports(configuration(opening))) as gym:
-        attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+    config = configuration(opening)
+    if config.get("profiling_enabled"):
+        config["profiling_results_dirpath"] = f"{profile_folder(config)}/worker-{os.getpid()}"
+    async with host_gym(with_own_ports(config)) as gym:
+        attempt: Attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+        if opening.head["steps"]:
+            attempt = recorded(attempt)
         connection.send(Frame(READY).encode())
         await serve(frames, connection, attempt)
 

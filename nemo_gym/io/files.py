@@ -22,6 +22,8 @@ BUFFER_BYTES: Final = 1 << 20
 _SUFFIXES: Final = {
     "plan": "_materialized_inputs.jsonl",
     "failures": "_failures.jsonl",
+    "steps": "_steps.jsonl",
+    "timing": "_timing.json",
     "metrics": "_aggregate_metrics.json",
     "details": "_aggregate_details.json",
     "manifest": "_manifest.json",
@@ -47,6 +49,8 @@ class RunFiles:
     rollouts: Path  # completed rollouts, one line each, in the order of completion
     plan: Path  # every planned rollout, as it is sent to its agent
     failures: Path  # one line for each failed attempt
+    steps: Path  # one line for each attempt: the calls it made
+    timing: Path  # how long the run took, and what it had to work with
     metrics: Path  # the metrics of each agent
     details: Path  # intervals, coverage, cost: what we add to the metrics
     manifest: Path  # what the run was asked to do

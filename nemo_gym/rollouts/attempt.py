@@ -1,23 +1,27 @@
 """One attempt of one rollout: a call of the agent's ``/run``, in this process or over the network.
 
 Every way in which the call can go wrong becomes an outcome. ``attempt_through`` makes an attempt of any function that
-runs rows, for those who bring their own.
+runs rows, for those who bring their own. ``recorded`` notes the calls that an attempt makes.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
-from time import perf_counter
-from typing import Any, TypeAlias
+from dataclasses import replace
+from time import perf_counter, time
+from typing import Any, Final, TypeAlias
 
+from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
 from nemo_gym.rollouts.classify import expected_errors, failed, outcome_of_answer, outcome_of_error, outcome_of_record
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
-from nemo_gym.rollouts.outcome import Failed, Failure, Outcome
+from nemo_gym.rollouts.outcome import Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout, Row
-from nemo_gym.schemas.rows import FailureClass
+from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, FailureClass
 from nemo_gym.servers.deadlines import Deadlines
+from nemo_gym.steps.record import COMPLETED, from_line, to_line
+from nemo_gym.steps.recording import Span, attempt_span, current_span, encode_steps
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
@@ -85,3 +89,57 @@ def attempt_through(run_examples: RunExamples, *, timeout_s: float | None) -> At
         return outcome_of_record(planned, record, perf_counter() - started)
 
     return attempt
+
+
+def recorded(attempt: Attempt) -> Attempt:
+    """The same attempt, whose outcomes bring the line of its steps along."""
+
+    async def record(planned: PlannedRollout) -> Outcome:
+        started_at, span = time(), attempt_span()
+        token = current_span.set(span)
+        try:
+            outcome = await attempt(planned)
+        finally:
+            current_span.reset(token)
+        if isinstance(outcome, Vanished):
+            return outcome
+        if not outcome.steps:
+            # Set on the outcome, which nobody else has seen yet: a copy costs more than half of all the recording.
+            object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome))
+            return outcome
+        return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # it was recorded where it ran
+
+    return record
+
+
+def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome) -> bytes:
+    """What ``to_line`` would write, as the steps write themselves."""
+    words = {"agent": planned.agent, "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED}
+    waited = span.waited
+    for step in span.steps:
+        waited += step.waited
+    return _RECORD % (
+        planned.key.task,
+        planned.key.rollout,
+        planned.attempt,
+        encode(words)[1:-1],
+        started_at,
+        perf_counter() - span.zero,
+        b',"waited":%.6f' % waited if waited else b"",
+        encode_steps(span),
+    )
+
+
+_RECORD: Final = (
+    f'{{"{TASK_INDEX_KEY_NAME}":%d,"{ROLLOUT_INDEX_KEY_NAME}":%d,"{ATTEMPT_KEY_NAME}":%d,%b,"started_at":%.6f,'
+    '"duration":%.6f%b,"steps":%b}'
+).encode()
+
+
+def _relabelled(outcome: Failed) -> Failed:
+    """The outcome with the class of its failure in its steps: somebody may have judged it after it was recorded."""
+    record = from_line(outcome.steps)
+    if record is None or record.outcome == outcome.failure.kind:
+        return outcome
+    record.outcome = outcome.failure.kind
+    return replace(outcome, steps=to_line(record))

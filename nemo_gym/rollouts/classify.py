@@ -24,6 +24,7 @@ from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.tally import usage_in, usage_record
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
+    ATTEMPT_KEY_NAME,
     FAILURE_CLASS_HEADER,
     JUDGE_USAGE_KEY,
     NG_FAILURE_CLASS_KEY,
@@ -129,7 +130,6 @@ def _usage(response: _Response | None) -> Usage | None:
     return Usage(usage.input_tokens, usage.output_tokens, (cached.cached_tokens or 0) if cached else 0)
 
 
-ATTEMPT_KEY: Final = "_ng_attempt"
 BODY_CHARS: Final = 4000
 MESSAGE_CHARS: Final = 500
 
@@ -168,7 +168,7 @@ def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: 
     """The outcome that a result means: what it says about itself decides where it belongs."""
     kind = record.get(NG_FAILURE_CLASS_KEY)
     if kind is not None and planned.attempt > 1:
-        record[ATTEMPT_KEY] = planned.attempt
+        record[ATTEMPT_KEY_NAME] = planned.attempt
     try:
         line = _stamped(planned, record)
     except ValueError as error:  # which can be read, but not written again
@@ -205,7 +205,7 @@ def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usa
         NG_TERMINAL_KEY: failure.terminal or None,
         NG_OWED_KEY: failure.outside or None,
         "error_message": failure.message,
-        ATTEMPT_KEY: planned.attempt,
+        ATTEMPT_KEY_NAME: planned.attempt,
         "_ng_duration_s": round(seconds, 3),
         "_ng_http_status": failure.http_status,
         "_ng_http_body": failure.http_body,

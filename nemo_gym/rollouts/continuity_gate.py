@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -55,7 +56,7 @@ class ContinuityGate:
             return outcome
         # Not transient: what broke the sequence is most likely still there, and every attempt costs as much.
         failure = Failure(kind=FailureClass.INVALID_RESPONSE, message=_message(found))
-        return failed(outcome.planned, failure, outcome.seconds, outcome.usage)
+        return replace(failed(outcome.planned, failure, outcome.seconds, outcome.usage), steps=outcome.steps)
 
     def report(self) -> str:
         """One line about the rollouts that break; empty if none does."""

@@ -47,7 +47,7 @@ class Freshness:
             f"more than {self.max_staleness} behind"
         )
         failure = Failure(kind=FailureClass.STALE, message=message, transient=True)
-        return failed(outcome.planned, failure, outcome.seconds)
+        return replace(failed(outcome.planned, failure, outcome.seconds), steps=outcome.steps)
 
     def judge_group(self, group: Iterable[Outcome]) -> list[Outcome]:
         """The same for outcomes that waited for each other; there is no other attempt any more."""

@@ -147,6 +147,9 @@ class CollectionOptions(WorkerOptions):
         exclude=True,
         description="Rollouts whose token ids are not one sequence: warn at the end, fail them, or off: do not look.",
     )
+    steps: bool = Field(
+        False, exclude=True, description="Record every call of a rollout and how long it took, beside the output."
+    )
     cache: str | None = Field(
         None, exclude=True, description="Folder to keep answers of models in; what is there is not generated again."
     )

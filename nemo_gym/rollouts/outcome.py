@@ -5,7 +5,7 @@ says nothing about where the attempt ran.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from nemo_gym.io.json import decode
@@ -46,6 +46,7 @@ class _Ended:
     planned: PlannedRollout
     line: bytes
     seconds: float
+    steps: bytes = field(default=b"", kw_only=True)  # the line of the steps file, if steps are recorded
 
     @property
     def record(self) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from nemo_gym.errors import ConfigError, did_you_mean
-from nemo_gym.io.files import StorageError
+from nemo_gym.io.files import RunFiles, StorageError, storage_errors
 from nemo_gym.rollouts.activity import Activity, Describe
-from nemo_gym.rollouts.concurrency import Limit
+from nemo_gym.rollouts.attempt import recorded
+from nemo_gym.rollouts.concurrency import FixedLimit, Limit
 from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
 from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, Attempt, Dispatch, Pause, pause_before_retry
 from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
@@ -30,6 +31,7 @@ from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import ResumeMode, RolloutStore, open_plan, open_store
 from nemo_gym.rollouts.tally import Budget, Ending, Spending, StopRules, Summary, Tally, failure_budget
 from nemo_gym.schemas.rows import Prices
+from nemo_gym.steps.facts import UsageMeter, add_facts
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 SYNC_INTERVAL_S = 5.0
+FEWEST_TIMED = 4  # attempts about whose time there is something to say
 
 
 Listener: TypeAlias = Callable[[Sequence[Outcome]], None]
@@ -57,6 +60,7 @@ class RunControl:
     stop: StopSwitch = field(default_factory=lambda: StopSwitch(drain_s=DEFAULT_DRAIN_S))
     pause: Pause = pause_before_retry
     token_continuity: TokenContinuity = TokenContinuity.WARN
+    steps: bool = False  # whether the calls of each attempt are recorded
     listener: Listener | None = None  # hears of everything once it is saved
     stream: TextIO | None = None  # where progress is shown
 
@@ -69,6 +73,7 @@ async def collect(
     *,
     owed: Iterable[PlannedRollout] | None = None,
     describe: Describe | None = None,
+    meter: UsageMeter | None = None,
 ) -> Tally:
     """Run everything that is owed (all that the plan owes unless given) and save every outcome as it comes."""
     tally = Tally(spending=Spending(control.prices))
@@ -85,9 +90,12 @@ async def collect(
     progress = Progress(plan, control.stream) if control.stream is not None and len(plan) else None
     rules = StopRules(failure_budget(control.max_failures, len(plan)), control.budget)
     watch = _Watch(rules, control, tally, dispatch, len(plan))
-    async with _housekeeping(store, watch, progress, activity), aclosing(aiter(dispatch)) as batches:
+    async with _housekeeping(store, watch, progress, activity, meter), aclosing(aiter(dispatch)) as batches:
         async for outcomes in batches:
+            began = perf_counter()
             store.append(outcomes)
+            if meter is not None:
+                meter.append_s += perf_counter() - began
             tally.add(outcomes)
             if progress is not None:
                 progress.advance(outcomes, tally, dispatch)
@@ -122,7 +130,11 @@ class _Watch:
 
 @asynccontextmanager
 async def _housekeeping(
-    store: RolloutStore, watch: _Watch, progress: Progress | None, activity: Activity
+    store: RolloutStore,
+    watch: _Watch,
+    progress: Progress | None,
+    activity: Activity,
+    meter: UsageMeter | None,
 ) -> AsyncIterator[None]:
     """Keep the display alive and the disk up to date, whether or not anything ends."""
 
@@ -143,6 +155,8 @@ async def _housekeeping(
                 watch.dispatch.abort(error)
 
     tasks = [asyncio.create_task(tick()), asyncio.create_task(sync())]
+    if meter is not None:
+        tasks.append(asyncio.create_task(meter.watch()))
     try:
         yield
     finally:
@@ -192,8 +206,18 @@ async def run_collection(
         )
         _announce(plan, run.retries)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
+        meter = UsageMeter() if control.steps else None
         with continuity_gate(attempt, control.token_continuity) as gated:
-            tally = await collect(plan, store, gated, control, owed=owed, describe=getattr(attempt, "describe", None))
+            tally = await collect(
+                plan,
+                store,
+                recorded(gated) if meter else gated,
+                control,
+                owed=owed,
+                describe=getattr(attempt, "describe", None),
+                meter=meter,
+            )
+        timing = await asyncio.to_thread(_timing, store.files, meter, control.limit, plan, tally) if meter else ()
         metrics: Sequence[RunMetrics] = ()
         if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
             metrics = await aggregate(store)
@@ -211,7 +235,25 @@ async def run_collection(
             else None,
             metrics=metrics,
             has_metrics_file=store.files.metrics.exists(),
+            timing=timing,
         )
+
+
+def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, tally: Tally) -> Sequence[str]:
+    """Keep what the run used, and say in some lines where its time went."""
+    facts = meter.facts(
+        limit=limit.allowed(monotonic()),
+        adaptive=not isinstance(limit, FixedLimit),
+        completed=tally.completed,
+        attempts=tally.completed + tally.vanished + sum(failed.attempts for failed in tally.failures.values()),
+    )
+    with storage_errors(files.timing, "write"):
+        add_facts(files.timing, facts, resumed=bool(plan.done or plan.failures))
+    if facts.attempts < FEWEST_TIMED:
+        return ()
+    from nemo_gym.steps.screen import profile_of, short_lines  # noqa: PLC0415 - needs numpy
+
+    return list(short_lines(profile_of(files)))
 
 
 def _approve(plan: PlanOnDisk, run: CollectionRun) -> None:

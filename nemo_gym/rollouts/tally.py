@@ -281,6 +281,7 @@ class Summary:
     # ends (to compare signal handlers), so whatever is shown here is paid for by every run.
     metrics: Sequence["RunMetrics"] = field(default=(), repr=False)
     has_metrics_file: bool = False
+    timing: Sequence[str] = ()  # where the time went, in some lines
 
     @property
     def completed(self) -> int:
@@ -304,6 +305,7 @@ class Summary:
             yield f"stopped: {self.tally.reason or self.tally.ending}"
         if spent := (self.spent or self.tally.spending).text():
             yield f"spent:    {spent}"
+        yield from self.timing
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"
         if self.tally.failures:

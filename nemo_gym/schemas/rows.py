@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 TASK_INDEX_KEY_NAME: Final = "_ng_task_index"
 ROLLOUT_INDEX_KEY_NAME: Final = "_ng_rollout_index"
 ATTEMPT_INDEX_KEY_NAME: Final = "_ng_attempt_index"
+ATTEMPT_KEY_NAME: Final = "_ng_attempt"  # counted from one
 ROLLOUT_ID_KEY_NAME: Final = "_ng_rollout_id"
 AGENT_REF_KEY_NAME: Final = "agent_ref"
 RESPONSES_CREATE_PARAMS_KEY_NAME: Final = "responses_create_params"

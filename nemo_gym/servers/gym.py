@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from omegaconf import DictConfig
 from starlette.types import ASGIApp
@@ -35,6 +36,7 @@ from nemo_gym.servers.isolation import (
 from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
+from nemo_gym.servers.profiles.sampling import Marker, profiling
 from nemo_gym.servers.run_token import run_token
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.startup import garbage_collection_paused
@@ -96,7 +98,15 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         )
         gym.children = await _start_children(stack, config, apart, missing)
         await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline}))
+        stack.enter_context(profiling(config, MARKERS, labels={server.name: server.label for server in local.values()}))
         yield gym
+
+
+# Where the code of a server begins: whoever called it, in this process or over HTTP.
+MARKERS: Final = (
+    Marker(LocalServer._call.__code__, server="self", path="path"),  # noqa: SLF001
+    Marker(LocalServer.__call__.__code__, server="self", path="scope"),
+)
 
 
 def _host_inline(instance: ServerInstance, client: GymClient) -> LocalServer:
@@ -104,7 +114,13 @@ def _host_inline(instance: ServerInstance, client: GymClient) -> LocalServer:
     server = build_server(instance, client)
     app = build_app(server, folder=instance.directory)
     label = server.get_session_middleware_key()
-    local = LocalServer(app, label=label, base_url=f"http://{instance.host}:{instance.port}")
+    local = LocalServer(
+        app,
+        label=label,
+        base_url=f"http://{instance.host}:{instance.port}",
+        name=instance.name,
+        server_type=instance.server_type,
+    )
     client.attach(instance.name, local)
     return local
 

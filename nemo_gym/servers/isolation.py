@@ -32,8 +32,9 @@ from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
 from nemo_gym.servers.http.lazy import aiohttp
 from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
-from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
+from nemo_gym.servers.listen import LOG_ALL_REQUESTS, Switchboard, bind, listening
 from nemo_gym.servers.loader import build_app, construct
+from nemo_gym.servers.profiles.sampling import Marker, profiling
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.sessions import SECRET_VARIABLE, session_secret
 
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 LISTEN_FD_VARIABLE = "NEMO_GYM_LISTEN_FD"
 PARENT_FD_VARIABLE = "NEMO_GYM_PARENT_FD"
 OPEN_FILES = 65_535
+MARKERS = (Marker(Switchboard.__call__.__code__, server="self", path="scope"),)
 
 
 def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: str) -> FastAPI | None:
@@ -59,7 +61,9 @@ def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: st
         raise_open_files_limit()
         settings = settings_of(config, workers=instance.num_workers or 1)
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(app, instance, settings, log_all=bool(config.get(LOG_ALL_REQUESTS))))
+            label = server.get_session_middleware_key()
+            with profiling(config, MARKERS, labels={name: label}, only_server=name):
+                runner.run(_serve(app, instance, settings, log_all=bool(config.get(LOG_ALL_REQUESTS))))
     return app
 
 

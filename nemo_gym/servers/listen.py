@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.rollout_scope import adopt_mark, adopt_path_prefix
+from nemo_gym.steps.remote import asks_for_steps, serve_with_steps
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
@@ -27,7 +28,11 @@ class Switchboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         adopt_mark(scope["headers"])
-        await self._apps[scope["server"][1]](adopt_path_prefix(scope), receive, send)
+        app = self._apps[scope["server"][1]]
+        if asks_for_steps(scope["headers"]):
+            await serve_with_steps(app, adopt_path_prefix(scope), receive, send)
+        else:
+            await app(adopt_path_prefix(scope), receive, send)
 
 
 class _QuietServer(uvicorn.Server):

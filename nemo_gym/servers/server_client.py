@@ -15,12 +15,12 @@ from urllib.request import ProxyHandler, Request, build_opener
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 
-from nemo_gym.config.addresses import base_url, server_settings
+from nemo_gym.config.addresses import base_url, server_settings, server_type
 from nemo_gym.config.keys import HEAD_SERVER
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.http.client import as_aiohttp, total_seconds
+from nemo_gym.servers.http.client import as_aiohttp, take_tail, total_seconds
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import request_errors
 from nemo_gym.servers.http.reply import cookie_values
@@ -29,6 +29,10 @@ from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
 from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
+from nemo_gym.steps.recording import Span, current_span, describe_callee
+from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
+from nemo_gym.steps.remote import HEADER as STEPS_HEADER
+from nemo_gym.steps.remote import adopt_steps
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
@@ -138,7 +142,35 @@ class GymClient(BaseModel):
         if options.get("cookies") is not None:
             options["cookies"] = cookie_values(options["cookies"])
         path = url_path if url_path.startswith("/") else f"/{url_path}"
-        return await http_request(method, address + path, _internal=True, **options)
+        caller = current_span.get()
+        if caller is None:
+            return await http_request(method, address + path, _internal=True, **options)
+        return await self._request_with_steps(server_name, path, method, options, caller)
+
+    async def _request_with_steps(
+        self, server_name: str, path: str, method: str, options: dict[str, Any], caller: Span
+    ) -> Any:
+        """Call a server of another process on behalf of a rollout: a step, with those that it took there inside."""
+        span = caller
+        if caller.is_fresh:
+            caller.is_fresh = False
+        else:
+            kind = server_type(self.global_config_dict, server_name)
+            span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
+        options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        sent = options.get("data")
+        token = current_span.set(span)
+        try:
+            response = await http_request(method, self._address_of(server_name) + path, _internal=True, **options)
+        except BaseException as error:
+            span.fail(error)
+            raise
+        finally:
+            current_span.reset(token)
+        tail = take_tail(response, STEPS_HEADER)
+        span.end(response.status, len(sent) if isinstance(sent, bytes) else 0, await response.read())
+        adopt_steps(span, tail)
+        return response
 
     def _address_of(self, server_name: str) -> str:
         address = self.addresses.get(server_name)

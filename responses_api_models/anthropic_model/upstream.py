@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from multidict import CIMultiDict
 from pydantic import ValidationError
 
 from nemo_gym.conversion.anthropic.answers import message_of_stream, notes_on
@@ -26,12 +27,8 @@ class AnthropicEndpoint(Endpoint):
     def __post_init__(self) -> None:
         # Not super(): a dataclass with slots is created twice, and super() would refer to the first one.
         Endpoint.__post_init__(self)
-        self._headers = {
-            "Content-Type": "application/json",
-            "x-api-key": self.api_key,
-            "anthropic-version": self.version,
-            **self.default_headers,
-        }
+        own = {"Content-Type": "application/json", "x-api-key": self.api_key, "anthropic-version": self.version}
+        self._headers = CIMultiDict(own | self.default_headers)
         self._policy = replace(self._policy, statuses=frozenset({*RETRY_ERROR_CODES, OVERLOADED}))
 
     @property

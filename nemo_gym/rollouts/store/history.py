@@ -7,6 +7,7 @@ A failure whose cause lay outside the rollout (``_ng_owed``) does not count as o
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, Row, agent_name
 from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
 from nemo_gym.rollouts.tally import Spending, usage_in
 from nemo_gym.schemas.rows import MAX_ROLLOUTS, NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
+from nemo_gym.steps.steps_file import identify
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class History:
 
     done: set[int] = field(default_factory=set)
     failures: dict[int, PastFailures] = field(default_factory=dict)
+    failed: Counter[int] = field(default_factory=Counter)  # attempts, also those that do not count
 
     def is_done(self, key: RolloutKey) -> bool:
         """Whether a rollout is completed."""
@@ -113,11 +116,39 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
         except ValueError:
             strays.append(_stray(line, _unreadable(line)))
             continue
-        if (key := RolloutKey.of(record)) and not record.get(NG_OWED_KEY):
+        key = RolloutKey.of(record)
+        if key is not None:
+            history.failed[packed(key)] += 1
+        if key is not None and not record.get(NG_OWED_KEY):
             past = history.failures.setdefault(packed(key), PastFailures())
             past.count += 1
             past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))
             past.kind = str(record.get(NG_FAILURE_CLASS_KEY))
+    return strays
+
+
+def read_attempts(path: Path, history: History) -> list[StoredSpan]:
+    """Compare the steps with what became of their attempts; return what can't be read, or has no outcome on disk.
+
+    Steps are written first, so a crash can leave some whose rollout is owed again, and will be recorded again.
+    """
+    strays: list[StoredSpan] = []
+    completed: set[int] = set()
+    failed: Counter[int] = Counter()
+    for line in read_lines(path):
+        attempt = identify(line.text)
+        if attempt is None:
+            strays.append(_stray(line, _unreadable(line)))
+            continue
+        number = packed(attempt.key)
+        if attempt.completed:
+            has_outcome = number in history.done and number not in completed
+            completed.add(number)
+        else:
+            failed[number] += 1
+            has_outcome = failed[number] <= history.failed[number]
+        if not has_outcome:
+            strays.append(_stray(line, "record of steps without an outcome"))
     return strays
 
 

@@ -120,7 +120,7 @@ def move_to_backup(files: RunFiles) -> Path | None:
     """Move everything that an earlier run left into a folder of its own; None if there is nothing worth keeping."""
     kept = [path for path in (files.rollouts, files.failures) if path.exists() and path.stat().st_size]
     if not kept:
-        for path in (files.rollouts, files.failures, files.manifest, *files.computed):
+        for path in (files.rollouts, files.failures, files.steps, files.timing, files.manifest, *files.computed):
             path.unlink(missing_ok=True)
         return None
     folder = _free_folder(files)
@@ -137,7 +137,13 @@ def move_to_backup(files: RunFiles) -> Path | None:
 
 def _movable(files: RunFiles) -> Iterator[Path]:
     stays = {files.lock, files.index, files.status}
-    for path in (files.rollouts, torn_path(files.rollouts), *files.beside, torn_path(files.failures)):
+    for path in (
+        files.rollouts,
+        torn_path(files.rollouts),
+        *files.beside,
+        torn_path(files.failures),
+        torn_path(files.steps),
+    ):
         if path not in stays and path.exists():
             yield path
 

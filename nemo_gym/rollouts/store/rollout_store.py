@@ -5,6 +5,7 @@ Invariants, whatever happens to the process:
 - A line is whole as far as any reader can tell: what a crash tore off is set aside before the next line is written.
 - A rollout is in the main file at most once. What is in no file is owed again.
 - A failure is recorded, and never in the main file.
+- The steps of an attempt are written before its outcome; those without one are set aside when a run is resumed.
 - A plan takes its place only when it is complete and approved; a fresh run moves what it replaces aside.
 - One process writes at a time.
 
@@ -26,7 +27,15 @@ from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.plan import Row
-from nemo_gym.rollouts.store.history import AttemptPolicy, History, packed, read_failures, read_rollouts, unplanned
+from nemo_gym.rollouts.store.history import (
+    AttemptPolicy,
+    History,
+    packed,
+    read_attempts,
+    read_failures,
+    read_rollouts,
+    unplanned,
+)
 from nemo_gym.rollouts.store.journal import Fsync, Journal, Write, exclusive
 from nemo_gym.rollouts.store.manifest import Manifest, Request
 from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup, taken
@@ -49,6 +58,7 @@ class RolloutStore:
         self._stack = ExitStack()
         self._rollouts: Journal | None = None
         self._failures: Journal | None = None
+        self._steps: Journal | None = None
 
     @property
     def can_resume(self) -> bool:
@@ -94,17 +104,29 @@ class RolloutStore:
         assert self._failures is not None
         completed: list[bytes] = []
         failed: list[bytes] = []
+        steps: list[bytes] = []
         for outcome in outcomes:
             if isinstance(outcome, Completed):
                 completed.append(outcome.line)
             elif isinstance(outcome, Failed):
                 failed.append(outcome.line)
+            else:
+                continue
+            if outcome.steps:
+                steps.append(outcome.steps)
+        if steps:
+            self._append_steps(steps)
         self._failures.append(failed)
         self._rollouts.append(completed)
 
+    def _append_steps(self, lines: list[bytes]) -> None:
+        if self._steps is None:  # not before there are any: they may be turned off
+            self._steps = self._stack.enter_context(self._journal(self.files.steps))
+        self._steps.append(lines)
+
     def sync(self) -> None:
         """Force everything to the disk; may run in another thread."""
-        for journal in (self._failures, self._rollouts):
+        for journal in (self._steps, self._failures, self._rollouts):
             if journal is not None:
                 journal.sync()
 
@@ -124,6 +146,8 @@ class RolloutStore:
         set_aside(self.files.rollouts, read_rollouts(self.files.rollouts, history))
         if self.files.failures.exists():
             set_aside(self.files.failures, read_failures(self.files.failures, history))
+        if self.files.steps.exists():
+            set_aside(self.files.steps, read_attempts(self.files.steps, history))
         return history
 
     def _go_on(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:

@@ -41,6 +41,7 @@ from nemo_gym.servers.http.reply import cookie_values
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
+from nemo_gym.steps.recording import Callee, Span, current_span, describe_callee
 
 
 @dataclass(slots=True)
@@ -107,13 +108,17 @@ def is_json(scope: Scope) -> bool:
 
 # None is a valid body, so an invalid one needs its own marker.
 REFUSED = object()
+MOST_ROUTES = 1024  # that are remembered; paths may come from outside
 
 
 class LocalServer:
     """One server instance of this process, callable by method and path."""
 
-    def __init__(self, app: FastAPI, *, label: str, base_url: str) -> None:
+    def __init__(self, app: FastAPI, *, label: str, base_url: str, name: str = "", server_type: str = "") -> None:
         self.app = app
+        self.name = name
+        self.server_type = server_type
+        self._callees: dict[tuple[str, bool], Callee] = {}
         self.label = label
         self.base_url = base_url
         self._host, _, self._port = base_url.partition("://")[2].rpartition(":")
@@ -127,14 +132,54 @@ class LocalServer:
         cookies: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         query: bytes = b"",
+    ) -> Any:
+        """Call a route from inside the process and return its answer; a step, if the caller belongs to a rollout."""
+        caller = current_span.get()
+        if caller is None:
+            return await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
+        if caller.is_fresh:
+            caller.is_fresh = False
+            return await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
+        span = caller.begin(self._callees.get((path, caller.callee.is_resources)) or self._callee(path, caller))
+        token = current_span.set(span)
+        try:
+            reply = await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
+        except BaseException as error:
+            span.fail(error)
+            raise
+        finally:
+            current_span.reset(token)
+        if isinstance(reply, DirectReply):
+            span.end(reply.status, *reply.traffic)
+        else:  # a redirect led to another process
+            span.end(reply.status, 0, await reply.read())
+        return reply
+
+    def _callee(self, path: str, caller: Span) -> Callee:
+        from_resources = caller.callee.is_resources
+        _, route = split_path_prefix(path if path.startswith("/") else f"/{path}")
+        callee = describe_callee(self.server_type, self.name, route, from_resources=from_resources)
+        if len(self._callees) < MOST_ROUTES and not path.startswith(PATH_PREFIX):
+            self._callees[path, from_resources] = callee
+        return callee
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any,
+        cookies: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+        query: bytes,
         redirects: int = 0,
     ) -> Any:
-        """Call a route from inside the process and return its answer; ``redirects`` counts those that led here."""
+        """Call a route; ``redirects`` counts those that led here."""
         path = path if path.startswith("/") else f"/{path}"
         if path.startswith(PATH_PREFIX):
             rollout_id, path = split_path_prefix(path)
             with rollout_context(rollout_id):
-                return await self.call(
+                return await self._call(
                     method, path, json=json, cookies=cookies, headers=headers, query=query, redirects=redirects
                 )
         call = Call(method, path, encode_json(json), cookie_values(cookies), self._session_cookies)
@@ -165,7 +210,7 @@ class LocalServer:
         if target.origin() != reply.url.origin():
             return await http_request(method, target, data=body, _internal=True, **options)
         query = target.raw_query_string.encode()
-        return await self.call(method, target.raw_path, json=body or None, query=query, redirects=redirects, **options)
+        return await self._call(method, target.raw_path, json=body or None, query=query, redirects=redirects, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from another process: directly where that is allowed, otherwise through the whole app."""

@@ -149,6 +149,11 @@ class DirectReply(Reply):
         """The address under which other processes call this server."""
         return URL(self._base_url + self._call.path)
 
+    @property
+    def traffic(self) -> tuple[int, bytes]:
+        """How many bytes went in, and what came out."""
+        return len(self._call.body), self._answer.body
+
     def _read_headers(self) -> Iterable[tuple[str, str]]:
         return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
 

@@ -21,6 +21,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -33,6 +34,7 @@ from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
 from nemo_gym.servers.models.gate import Door
+from nemo_gym.steps.recording import note_retry, note_wait
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +146,7 @@ class _Call:
                 delay = self.policy.delay(attempt) if self._may_repeat(error) else None
                 if delay is None:
                     raise self.failure(error, attempts=attempt) from error
-                reason = request_errors.describe(error, self.timeout)
+                reason, failed = request_errors.describe(error, self.timeout), type(error).__name__
             else:
                 if self.door is not None:
                     self.door.note_answer(response)
@@ -153,8 +155,9 @@ class _Call:
                     return response
                 response.close()
                 self.leave()
-                reason = f"status {response.status}"
+                reason, failed = f"status {response.status}", str(response.status)
             self.on_retry(Retry(attempt, delay, f"{self.method} {shown(self.url)}: {reason}"))
+            note_retry(failed, delay)
             attempt += 1
             await asyncio.sleep(delay)
 
@@ -184,8 +187,10 @@ class _Call:
     async def _attempt(self) -> "aiohttp.ClientResponse":
         """Make one attempt once the gate before the endpoint lets it in."""
         if self.door is not None and not self.door.is_free:
+            since = perf_counter()
             await self.door.enter()
             self.inside = True
+            note_wait(since, "gate")
         try:
             if not self.whole:
                 return await self._send()
@@ -275,6 +280,18 @@ async def read_to_end(response: "aiohttp.ClientResponse") -> None:
         raise request_errors.AnswerTooLargeError(limit)
     body = response._body = b"".join(parts)  # noqa: SLF001 - like read(), which has no limit
     response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is used up
+
+
+def take_tail(response: Any, header: str) -> bytes:
+    """Take off what an answer carries behind its body; the header says how many bytes that is."""
+    announced = response.headers.get(header) or ""
+    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    body: bytes = response._body or b""  # noqa: SLF001 - which _read has put there
+    if not 0 < size <= len(body):
+        return b""
+    response._body = body[:-size]  # noqa: SLF001
+    response.content = Body(body[:-size])
+    return body[-size:]
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Final
 
 from multidict import CIMultiDict
@@ -28,6 +29,7 @@ from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.servers.http.retry import RetryPolicy
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import Door
+from nemo_gym.steps.recording import note_wait
 
 logger = logging.getLogger(__name__)
 
@@ -98,14 +100,16 @@ class Upstream:
     def __init__(self, endpoint: Endpoint, address: ModelAddress, *, max_concurrent_requests: int | None) -> None:
         self.endpoint = endpoint
         self.address = address
-        self._slots: contextlib.AbstractAsyncContextManager[None] = (
-            asyncio.Semaphore(max_concurrent_requests) if max_concurrent_requests else contextlib.nullcontext()
-        )
+        self._limit = asyncio.Semaphore(max_concurrent_requests) if max_concurrent_requests else None
+        self._slots: contextlib.AbstractAsyncContextManager[None] = self._limit or contextlib.nullcontext()
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The body of the answer; an error status raises a ``ModelCallError``."""
+        since = perf_counter() if self._limit is not None and self._limit.locked() else None
         try:
             async with self._slots:
+                if since is not None:
+                    note_wait(since, "slot")
                 reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
         except request_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error

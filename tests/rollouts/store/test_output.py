@@ -173,7 +173,7 @@ def test_every_file_of_a_run_is_known_by_its_name(tmp_path: Path) -> None:
     files = RunFiles.of(tmp_path / "out.v1.jsonl")
     assert role_of(files.rollouts) is None
     assert {role_of(path) for path in files.beside if path != files.lock} == {
-        *("plan", "failures", "metrics", "details", "manifest", "profile"),
+        *("plan", "failures", "steps", "timing", "metrics", "details", "manifest", "profile"),
         *("agent_metrics", "difficulty", "solve_rates", "status", "index"),
     }
     assert check_output(files) is None

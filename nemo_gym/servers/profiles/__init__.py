@@ -1,0 +1,1 @@
+"""Profiles of the code of servers."""

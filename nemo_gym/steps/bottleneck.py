@@ -1,0 +1,266 @@
+"""What limited a run, and the one setting to change. Pure: a summary and facts in, a finding out.
+
+Advice that is wrong is worse than none, so the causes that falsify other figures come first: a blocked event loop and a
+full processor make every call look slow, waiting at our own limits makes an endpoint look slow. A cause is named only
+with the figure that shows it; if no figure does, the finding says that nothing stands out.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from nemo_gym.steps.facts import RunFacts
+from nemo_gym.steps.summary import StepTimes, TimeSummary
+
+MOST: Final = 0.5  # of the time: what takes that much is what the run is about
+LARGE: Final = 0.3
+FULL: Final = 0.85  # of a processor
+REACHED: Final = 0.7  # of the limit
+SLOWER: Final = 2.0  # times as long with many at once as with few: whoever answers can't do more at once
+FEWEST: Final = 4  # attempts from which anything can be told
+
+
+class Cause(StrEnum):
+    """What limited a run."""
+
+    ENDPOINT = "the endpoint"
+    LATENCY = "the model's latency"
+    LIMIT = "the number of rollouts at once"
+    RATE_LIMIT = "the endpoint's rate limit"
+    SLOTS = "the model server's own limit"
+    CONNECTIONS = "connections"
+    TOOL = "a tool"
+    VERIFICATION = "verification"
+    JUDGE = "the judge"
+    SEEDING = "seeding"
+    AGENT = "the agent's own code"
+    BLOCKING = "blocking code"
+    CPU = "the processor"
+    DISK = "the disk"
+    FAILURES = "failed attempts"
+    NOTHING = "nothing that stands out"
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """A cause, the figure that shows it, and what to do."""
+
+    cause: Cause
+    figure: str
+    setting: str
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        yield f"limited by {self.cause}: {self.figure}"
+        if self.setting:
+            yield f"to change it: {self.setting}"
+
+
+def find_bottleneck(summary: TimeSummary, facts: RunFacts | None = None) -> Bottleneck:
+    """The first cause, from those that falsify others to those that are left, which the figures show."""
+    if summary.attempts < FEWEST or not summary.seconds:
+        return Bottleneck(Cause.NOTHING, f"{summary.attempts} attempts are too few to tell", "")
+    checks: tuple[Callable[[TimeSummary, RunFacts], Bottleneck | None], ...] = (
+        _failures,
+        _disk,
+        _blocking,
+        _processor,
+        _waiting,
+        _work,
+    )
+    known = facts or RunFacts()
+    found = (check(summary, known) for check in checks)
+    return next((finding for finding in found if finding is not None), _nothing(summary))
+
+
+def _nothing(summary: TimeSummary) -> Bottleneck:
+    largest = next(iter(summary.shares().items()), ("", 0.0))
+    return Bottleneck(Cause.NOTHING, f"the largest share is {largest[0]} with {largest[1]:.0%}", "")
+
+
+# ---- causes that falsify other figures -------------------------------------------------------------------------------
+def _failures(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
+    share = summary.failed_s / summary.seconds
+    if share < MOST:
+        return None
+    kind, number = max(summary.failures.items(), key=lambda item: item[1])
+    return Bottleneck(
+        Cause.FAILURES,
+        f"{share:.0%} of the time went into attempts that failed, {number} of them with {kind or 'no class'}",
+        "look at the failures file before anything else; speed is not the problem",
+    )
+
+
+def _disk(_: TimeSummary, facts: RunFacts) -> Bottleneck | None:
+    share = facts.append_s / facts.wall_s if facts.wall_s else 0.0
+    if share < LARGE:
+        return None
+    return Bottleneck(
+        Cause.DISK,
+        f"{share:.0%} of the run ({facts.append_s:.1f} s) was spent writing results",
+        "+fsync=interval if it is always; else put output_jsonl_fpath on a faster disk",
+    )
+
+
+def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
+    """Code of a server that keeps the event loop from everything else, without computing.
+
+    A handler that awaits lets others in; one that does not is alone for as long as it runs. The shortest call of a kind
+    says how long each of them has to be, whatever else held it up.
+    """
+    if summary.concurrency < 2 or not summary.wall_s:
+        return None
+    ours = [times for times in summary.steps if times.kind in _OWN and times.count >= FEWEST]
+    times = max(ours, key=lambda times: times.spread.least * times.count, default=None)
+    if times is None:
+        return None
+    share = times.spread.least * times.count / summary.wall_s
+    blocked = facts.blocked_s / facts.wall_s if facts.wall_s else 0.0
+    alone = times.alone >= FULL and times.own_s >= MOST * summary.wall_s
+    if not alone and (blocked < MOST or share < LARGE):
+        return None
+    figure = (
+        f"{times.name} of {times.server} takes at least {times.spread.least:.3g} s and lets nothing else run, "
+        f"{times.count} times: {min(share, 1):.0%} of the run"
+    )
+    if facts.fullest >= MOST:  # it computes; code that sleeps or waits is not ready to run
+        return Bottleneck(Cause.CPU, figure, _more_processes(facts))
+    advice = f"isolation: process with num_workers for {times.server}; or await in its code, or use a thread"
+    return Bottleneck(Cause.BLOCKING, figure, advice)
+
+
+_OWN: Final = ("seed", "tool", "verify")
+
+
+def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
+    if facts.fullest < FULL:
+        return None
+    figure = f"the busiest of our processes had something to compute {min(facts.fullest, 1):.0%} of the time"
+    if facts.processes and facts.cores:
+        figure += f"; {facts.cpu:.1f} of {facts.cores} processors in use by us"
+    ran, ready = max(((process.cpu_s, process.ready_s) for process in facts.processes), key=lambda pair: pair[1])
+    if ready > 2 * ran:
+        return Bottleneck(Cause.CPU, f"{figure}; it got a processor only {ran / ready:.0%} of that", _CROWDED)
+    heaviest = next(
+        (times for times in summary.steps if times.alone >= FULL and times.own_s >= LARGE * facts.wall_s), None
+    )
+    if heaviest is not None:
+        figure += f"; {heaviest.name} of {heaviest.server} alone took {heaviest.own_s:.1f} s"
+    return Bottleneck(Cause.CPU, figure, _more_processes(facts))
+
+
+_CROWDED: Final = "other programs use this machine, too: stop them, or collect elsewhere"
+
+
+def _more_processes(facts: RunFacts) -> str:
+    if facts.cores and len(facts.processes) >= facts.cores:
+        return "all processors are in use: split the tasks over several machines and aggregate their outputs"
+    return "+workers=auto, which runs the Gym in one process for each processor"
+
+
+# ---- waiting at limits -----------------------------------------------------------------------------------------------
+def _waiting(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
+    for times in summary.steps:
+        for cause, seconds in sorted(times.waited.items(), key=lambda item: -item[1]):
+            if seconds / summary.seconds >= LARGE:
+                return _wait(times, cause, seconds / summary.seconds)
+    return None
+
+
+def _wait(times: StepTimes, cause: str, share: float) -> Bottleneck:
+    figure = f"{share:.0%} of the time of all rollouts was spent waiting to call {times.server}"
+    busy = sum(number for failed, number in times.retries.items() if failed in ("429", "503", "529"))
+    if cause == "gate" or (cause == "retry" and busy * 2 >= sum(times.retries.values())):
+        return Bottleneck(
+            Cause.RATE_LIMIT,
+            f"{figure}; it said {busy} times that it was asked too often",
+            "ask whoever runs the endpoint for a higher rate; more rollouts at once will not help",
+        )
+    if cause == "slot":
+        return Bottleneck(
+            Cause.SLOTS,
+            f"{figure} because max_concurrent_requests lets {times.peak} through at most",
+            f"raise max_concurrent_requests of {times.server}, or leave it out",
+        )
+    if cause == "connection":
+        return Bottleneck(Cause.CONNECTIONS, figure, "raise global_aiohttp_connector_limit_per_host")
+    failed = max(times.retries.items(), key=lambda item: item[1], default=("", 0))
+    return Bottleneck(
+        Cause.ENDPOINT,
+        f"{figure} again: {failed[1]} attempts failed with {failed[0] or 'an error'}",
+        f"look at the log of the endpoint behind {times.server}",
+    )
+
+
+# ---- what the rollouts do --------------------------------------------------------------------------------------------
+def _work(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
+    parts: dict[str, float] = {}
+    for times in summary.steps:
+        parts[times.kind] = parts.get(times.kind, 0.0) + times.own_s
+    parts["agent"] = summary.other_s
+    kind, seconds = max(parts.items(), key=lambda item: item[1])
+    share = seconds / max(summary.seconds, sum(parts.values()))
+    if share < MOST and kind not in ("model", "judge"):
+        return None
+    if kind in ("agent", "call"):
+        return Bottleneck(
+            Cause.AGENT,
+            f"{share:.0%} of the time lies between the calls of the rollouts",
+            "+profiling_enabled=true +profiling_results_dirpath=profile shows which code that is",
+        )
+    times = next(times for times in summary.steps if times.kind == kind)
+    if kind == "model":
+        return _model(summary, facts, times, share)
+    return _own_server(times, share)
+
+
+def _own_server(times: StepTimes, share: float) -> Bottleneck:
+    causes = {"tool": Cause.TOOL, "verify": Cause.VERIFICATION, "judge": Cause.JUDGE, "seed": Cause.SEEDING}
+    spread = times.spread
+    figure = f"{share:.0%} of the time of all rollouts; {times.name} took {spread.p50:.3g} s (p95 {spread.p95:.3g} s)"
+    crowded = times.idle_s and times.busy_s >= SLOWER * times.idle_s
+    if crowded:
+        figure += f", {times.idle_s:.3g} s when few were asked at once"
+    if times.kind == "judge":
+        advice = "give the judge's endpoint more capacity" if crowded else "use a faster judge, or shorter answers"
+    elif crowded:
+        advice = f"isolation: process with num_workers for {times.server}"
+    else:
+        advice = f"make {times.name} of {times.server} faster; until then num_samples_in_parallel can hide it"
+    return Bottleneck(causes.get(times.kind, Cause.TOOL), figure, advice)
+
+
+def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float) -> Bottleneck | None:
+    spread = times.spread
+    figure = f"{share:.0%} of the time of all rollouts; a call of {times.server} took {spread.p50:.3g} s"
+    rate = times.count / summary.wall_s if summary.wall_s else 0.0
+    if times.idle_s and times.busy_s >= SLOWER * times.idle_s:
+        enough = max(1, round(rate * times.idle_s))
+        return Bottleneck(
+            Cause.ENDPOINT,
+            f"{figure}, {times.idle_s:.3g} s when few were asked at once and {times.busy_s:.3g} s when many were: "
+            f"it answers {rate:.3g} calls a second and no more",
+            f"give the endpoint more capacity; num_samples_in_parallel={enough} would be as fast",
+        )
+    if share < LARGE:
+        return None
+    limit, at_limit = _limit(summary, facts)
+    if at_limit:
+        return Bottleneck(
+            Cause.LIMIT,
+            f"{summary.at_once:.1f} of {limit} rollouts ran at once, and the endpoint did not get slower from it",
+            f"+num_samples_in_parallel={2 * limit}, or auto",
+        )
+    return Bottleneck(
+        Cause.LATENCY,
+        f"{figure} (p95 {spread.p95:.3g} s), and {limit or summary.peak} rollouts at once were allowed",
+        "a faster model or endpoint, or a lower responses_create_params.max_output_tokens",
+    )
+
+
+def _limit(summary: TimeSummary, facts: RunFacts) -> tuple[int, bool]:
+    """How many rollouts were allowed at once, and whether that held others back."""
+    limit = facts.limit or (summary.peak if summary.attempts >= 3 * summary.peak else 0)
+    had_more = summary.attempts - summary.peak >= 0.2 * summary.attempts
+    return limit, bool(limit) and not facts.adaptive and had_more and summary.at_once >= REACHED * limit

@@ -1,0 +1,147 @@
+"""What a run had to work with and what it used: kept beside its output (``<stem>_timing.json``), one entry a session.
+
+The kernel says for each thread how long it ran and how long it was ready to run but had to wait for a processor; both
+together say whether an event loop had any time to spare, also on a machine that others use, too.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, process_time, time
+from typing import Any, Final
+
+import msgspec
+
+from nemo_gym.io.files import replacing
+
+FORMAT: Final = 1
+BEAT_S: Final = 0.02
+_NANO: Final = 1e-9
+
+
+class ProcessFacts(msgspec.Struct, omit_defaults=True, gc=False):
+    """What one process used."""
+
+    cpu_s: float = 0.0  # that its main thread ran
+    ready_s: float = 0.0  # that it was ready to run, running or not
+
+
+class RunFacts(msgspec.Struct, omit_defaults=True, gc=False):
+    """One session of a collection."""
+
+    started_at: float = 0.0
+    wall_s: float = 0.0
+    limit: int = 0  # rollouts at once; 0: not known
+    adaptive: bool = False  # whether the limit was found out
+    cores: int = 0
+    processes: list[ProcessFacts] = []  # ours first, then its children
+    append_s: float = 0.0  # that the event loop spent writing results
+    blocked_s: float = 0.0  # that the event loop was kept from what was due
+    completed: int = 0
+    attempts: int = 0
+
+    @property
+    def fullest(self) -> float:
+        """Share of the time in which the busiest process had something to compute."""
+        ready = max((process.ready_s for process in self.processes), default=0.0)
+        return ready / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def cpu(self) -> float:
+        """Processors in use on average, by all of our processes."""
+        return sum(process.cpu_s for process in self.processes) / self.wall_s if self.wall_s else 0.0
+
+
+class _Timing(msgspec.Struct):
+    sessions: list[RunFacts]
+    format: int = FORMAT
+
+
+@dataclass(slots=True)
+class UsageMeter:
+    """Measures a session of this process and its children."""
+
+    started_at: float = field(default_factory=time)
+    began: float = field(default_factory=perf_counter)
+    append_s: float = 0.0
+    blocked_s: float = 0.0
+    _before: dict[int, ProcessFacts] = field(default_factory=lambda: dict(_usage()))
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return perf_counter() - self.began
+
+    async def watch(self) -> None:
+        """Notice for how long the running event loop does nothing that is due. Runs until it is cancelled."""
+        while True:
+            asleep = perf_counter()
+            await asyncio.sleep(BEAT_S)
+            late = perf_counter() - asleep - BEAT_S
+            self.blocked_s += late if late > BEAT_S / 2 else 0.0
+
+    def facts(self, **known: Any) -> RunFacts:
+        """What was used so far."""
+        nothing = ProcessFacts()
+        used = [
+            ProcessFacts(
+                round(now.cpu_s - self._before.get(pid, nothing).cpu_s, 6),
+                round(now.ready_s - self._before.get(pid, nothing).ready_s, 6),
+            )
+            for pid, now in _usage()
+        ]
+        return RunFacts(
+            started_at=round(self.started_at, 6),
+            wall_s=round(self.seconds, 6),
+            cores=len(os.sched_getaffinity(0)),
+            processes=used,
+            append_s=round(self.append_s, 6),
+            blocked_s=round(self.blocked_s, 6),
+            **known,
+        )
+
+
+def _usage() -> Iterator[tuple[int, ProcessFacts]]:
+    own = os.getpid()
+    cpu_s = process_time()
+    yield own, _scheduled(own) or ProcessFacts(cpu_s, cpu_s)
+    children: list[str] = []
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            children += (task / "children").read_text().split()
+    for pid in sorted(map(int, children)):
+        found = _scheduled(pid)
+        if found is not None:
+            yield pid, found
+
+
+def _scheduled(pid: int) -> ProcessFacts | None:
+    """What the kernel says about the main thread of a process, which runs its event loop."""
+    try:
+        ran, waited, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
+        return ProcessFacts(int(ran) * _NANO, (int(ran) + int(waited)) * _NANO)
+    except (OSError, ValueError):
+        return None
+
+
+def read_facts(path: Path) -> list[RunFacts]:
+    """The sessions of a run; none if the file is not there or can't be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Timing).sessions
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return []
+
+
+def add_facts(path: Path, facts: RunFacts, *, resumed: bool) -> None:
+    """Keep the facts of a session, with those of the sessions that it went on from."""
+    earlier = read_facts(path) if resumed else []
+    with replacing(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(_Timing([*earlier, facts])), indent=1))
+
+
+def longest_session(sessions: list[RunFacts]) -> RunFacts | None:
+    """The longest session, which tells most; None if nothing is known."""
+    return max(sessions, key=lambda facts: facts.wall_s, default=None)

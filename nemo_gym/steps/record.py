@@ -1,0 +1,173 @@
+"""A step is one call that belongs to a rollout; a record holds all steps of one attempt. Both as JSON and back.
+
+    {"_ng_task_index":0,"_ng_rollout_index":1,"_ng_attempt":1,"agent":"simple_agent","started_at":1763300000.123456,
+     "duration":2.5,"outcome":"completed","steps":[{"kind":"model","server":"policy_model","route":"/v1/responses",
+     "start":0.001,"duration":0.8,"waited":0.1,"parent":0,"status":200,"tokens_in":120,"tokens_out":30}]}
+
+Seconds, to the microsecond. ``started_at`` is the wall clock; all other times are of the monotonic clock, relative to
+the start of the rollout. What is unknown or zero is left out. A record that was read holds no nonsense, whoever wrote
+it: times and counts are finite and not negative, and the parent of a step is a step before it.
+"""
+
+import math
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from nemo_gym.io.json import decode
+from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+
+StepKind: TypeAlias = Literal["seed", "model", "tool", "verify", "judge", "call"]
+KINDS: Final[tuple[StepKind, ...]] = ("seed", "model", "tool", "verify", "judge", "call")
+COMPLETED: Final = "completed"
+LONGEST_S: Final = 1e9  # thirty years: what claims to have taken longer is wrong
+_LARGEST: Final = 2**53
+_LATEST: Final = 1e12
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+Amount: TypeAlias = Annotated[int, Meta(ge=0, le=_LARGEST)]
+
+
+class StepRetry(msgspec.Struct, omit_defaults=True, gc=False):
+    """An attempt at a call that failed and was repeated."""
+
+    at: Seconds = 0.0  # when it failed
+    failed: str = ""  # a status, or the name of an error
+
+
+class Step(msgspec.Struct, omit_defaults=True, gc=False):
+    """One call."""
+
+    kind: str = "call"
+    server: str = ""
+    route: str = ""
+    tool: str = ""
+    start: Seconds = 0.0
+    duration: Seconds = 0.0
+    waited: Seconds = 0.0  # of the duration: for a free slot, at the gate, for a connection, before another attempt
+    parent: Amount | None = None  # the index of the step that made this call
+    status: Amount = 0
+    retries: list[StepRetry] = []  # which msgspec copies
+    tokens_in: Amount = 0
+    tokens_out: Amount = 0
+    tokens_cached: Amount = 0
+    bytes_out: Amount = 0
+    bytes_in: Amount = 0
+    finish: str = ""
+    waited_for: str = ""  # mostly: "slot", "gate", "connection" or "retry"
+
+    @property
+    def end(self) -> float:
+        """When the call was over."""
+        return self.start + self.duration
+
+
+NAMES: Final = {"task": TASK_INDEX_KEY_NAME, "rollout": ROLLOUT_INDEX_KEY_NAME, "attempt": ATTEMPT_KEY_NAME}
+
+
+class RolloutSteps(msgspec.Struct, omit_defaults=True, gc=False, kw_only=True, rename=NAMES):
+    """All steps of one attempt at a rollout, in the order in which they began."""
+
+    task: int
+    rollout: int
+    attempt: Amount
+    agent: str = ""
+    started_at: Annotated[float, Meta(ge=0, le=_LATEST)] = 0.0
+    duration: Seconds = 0.0
+    waited: Seconds = 0.0  # the sum over the steps
+    outcome: str = ""  # "completed", or the class of the failure
+    steps: list[Step]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(RolloutSteps).decode
+
+
+def microseconds(seconds: float) -> float:
+    """Rounded to the microsecond, and not below zero. Several times as fast as ``round``."""
+    return int(seconds * 1e6) / 1e6 if seconds > 0.0 else 0.0
+
+
+def to_line(record: RolloutSteps) -> bytes:
+    """The line of a record, without its end."""
+    return _encode(record)
+
+
+def from_line(line: bytes) -> RolloutSteps | None:
+    """The record of a line, or None if the line is not one. What in it can't be true is left out."""
+    try:
+        record = _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _repaired(line)
+    for index, step in enumerate(record.steps):
+        if step.parent is not None and step.parent >= index:
+            step.parent = None
+    return record
+
+
+# ---- lines that are not as we write them ----------------------------------------------------------------------------
+def _repaired(line: bytes) -> RolloutSteps | None:
+    try:
+        value = decode(line)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    task, rollout, steps = value.get(TASK_INDEX_KEY_NAME), value.get(ROLLOUT_INDEX_KEY_NAME), value.get("steps")
+    if type(task) is not int or type(rollout) is not int or not isinstance(steps, list):
+        return None
+    return RolloutSteps(
+        task=task,
+        rollout=rollout,
+        attempt=_amount(value.get(ATTEMPT_KEY_NAME)) or 1,
+        agent=_text(value.get("agent")),
+        started_at=_number(value.get("started_at"), _LATEST),
+        duration=_number(value.get("duration")),
+        waited=_number(value.get("waited")),
+        outcome=_text(value.get("outcome")),
+        # One that is not an object keeps its place: parents are told by their index.
+        steps=[_repaired_step(step if isinstance(step, dict) else {}, index) for index, step in enumerate(steps)],
+    )
+
+
+def _repaired_step(step: dict[Any, Any], index: int) -> Step:
+    parent, retries = step.get("parent"), step.get("retries")
+    return Step(
+        kind=_text(step.get("kind")) or "call",
+        server=_text(step.get("server")),
+        route=_text(step.get("route")),
+        tool=_text(step.get("tool")),
+        start=_number(step.get("start")),
+        duration=_number(step.get("duration")),
+        waited=_number(step.get("waited")),
+        parent=parent if type(parent) is int and 0 <= parent < index else None,
+        status=_amount(step.get("status")),
+        retries=[
+            StepRetry(_number(retry.get("at")), _text(retry.get("failed")))
+            for retry in (retries if isinstance(retries, list) else ())
+            if isinstance(retry, dict)
+        ],
+        tokens_in=_amount(step.get("tokens_in")),
+        tokens_out=_amount(step.get("tokens_out")),
+        tokens_cached=_amount(step.get("tokens_cached")),
+        bytes_out=_amount(step.get("bytes_out")),
+        bytes_in=_amount(step.get("bytes_in")),
+        finish=_text(step.get("finish")),
+        waited_for=_text(step.get("waited_for")),
+    )
+
+
+def _number(value: Any, most: float = LONGEST_S) -> float:
+    """A time that is possible; zero in place of one that is not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if math.isfinite(value) and 0 <= value <= most else 0.0
+
+
+def _amount(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= _LARGEST else 0
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

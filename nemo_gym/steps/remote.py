@@ -1,0 +1,119 @@
+"""Steps of a call to another process: asked for in a header of the request, returned behind the body of the answer.
+
+The answer's header says how many bytes at its end are not its body. Only those who ask get them, and whoever asks takes
+them off before anybody else sees the answer. An answer that is sent piece by piece goes out as it is, without steps.
+What another process says about its times is believed only as far as it fits into the call.
+"""
+
+from collections.abc import Iterable
+from time import perf_counter
+from typing import Final
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepRetry, microseconds
+from nemo_gym.steps.recording import MOST_STEPS, Span, current_span, encode_steps, first_span
+
+HEADER: Final = "X-NG-Steps"
+ASK: Final = {HEADER: "1"}
+_RAW_HEADER: Final = HEADER.lower().encode()
+
+
+class InnerSteps(msgspec.Struct, omit_defaults=True, gc=False):
+    """What a server tells of a call: how long it took there, and the calls it made."""
+
+    duration: Seconds = 0.0
+    waited: Seconds = 0.0
+    waited_for: str = ""
+    retries: list[StepRetry] = []  # which msgspec copies
+    steps: list[Step] = []
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(InnerSteps).decode
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+def asks_for_steps(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request asks for the steps of its call."""
+    return any(name == _RAW_HEADER for name, _ in headers)
+
+
+async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request and send its steps behind the answer."""
+    span = first_span()
+    answer = _AnswerWithSteps(span, send)
+    token = current_span.set(span)
+    try:
+        await app(scope, receive, answer.send)
+    finally:
+        current_span.reset(token)
+
+
+class _AnswerWithSteps:
+    """Holds the head of an answer back until it is known whether the body comes in one piece."""
+
+    def __init__(self, span: Span, send: Send) -> None:
+        self._span = span
+        self._send = send
+        self._head: Message | None = None
+
+    async def send(self, message: Message) -> None:
+        """The ASGI ``send`` of the answer."""
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        head, self._head = self._head, None
+        if head is not None:
+            tail = b"" if message.get("more_body") else self._tail(head, message)
+            if tail:
+                message = {**message, "body": message.get("body", b"") + tail}
+            await self._send(head)
+        await self._send(message)
+
+    def _tail(self, head: Message, body: Message) -> bytes:
+        """The steps, announced in the head of the answer; nothing if it has no room for them."""
+        headers = [pair for pair in head.get("headers", ()) if pair[0].lower() != b"content-length"]
+        if head["status"] in (204, 304) or len(headers) == len(head.get("headers", ())):
+            return b""
+        span = self._span
+        about = InnerSteps(microseconds(perf_counter() - span.zero), span.waited, span.waited_for, [*span.retries])
+        tail = _encode(about)[:-1] + b',"steps":' + encode_steps(span) + b"}"
+        length = len(body.get("body", b"")) + len(tail)
+        head["headers"] = [*headers, (b"content-length", b"%d" % length), (_RAW_HEADER, b"%d" % len(tail))]
+        return tail
+
+
+# ---- the caller ------------------------------------------------------------------------------------------------------
+def adopt_steps(span: Span, tail: bytes) -> None:
+    """Put the steps of another process into the call that they belong to, which has just been answered.
+
+    Nobody knows how long request and answer were under way: half of what is left of the call for each.
+    """
+    if not tail:
+        return
+    try:
+        inner = _decode(tail)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return
+    start = span.start - span.zero if span.index is not None else 0.0
+    length = perf_counter() - span.zero - start
+    offset = start + max(0.0, (length - inner.duration) / 2)
+    if inner.waited and inner.waited <= length:
+        span.wait(inner.waited, inner.waited_for)
+    span.retries = (*span.retries, *(StepRetry(_at(retry.at, offset), retry.failed) for retry in inner.retries))
+    first = len(span.steps)
+    for index, step in enumerate(inner.steps[: MOST_STEPS - first]):
+        step.start = _at(min(step.start, length), offset)
+        step.duration = min(step.duration, length)
+        step.waited = min(step.waited, step.duration)
+        inside = step.parent is not None and step.parent < index
+        step.parent = first + step.parent if inside and step.parent is not None else span.index
+        if step.kind == "model" and span.callee.is_resources:
+            step.kind = "judge"
+        span.steps.append(step)
+
+
+def _at(moment: float, offset: float) -> float:
+    return int(min(moment + offset, LONGEST_S) * 1e6) / 1e6

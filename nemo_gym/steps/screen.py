@@ -1,0 +1,151 @@
+"""One screen about the time of a run: its shares, how long calls took, how many ran at once, and what to change.
+
+What can't be told is left out, and it is said why. A run without steps has what its other files tell.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from nemo_gym.io.files import RunFiles
+from nemo_gym.steps.bottleneck import Bottleneck, find_bottleneck
+from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
+from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary, summarise
+
+BAR: Final = 40
+ROWS: Final = 20
+FIRST_SHARES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RunProfile:
+    """What is known about the time of a run."""
+
+    summary: TimeSummary
+    facts: RunFacts | None
+    finding: Bottleneck
+    has_steps: bool = True
+
+
+def profile_of(files: RunFiles) -> RunProfile:
+    """Read what a run left about its time."""
+    reading = read_steps(files.steps)
+    summary = summarise(reading)
+    facts = longest_session(read_facts(files.timing))
+    return RunProfile(summary, facts, find_bottleneck(summary, facts), has_steps=summary.attempts > 0)
+
+
+def short_lines(profile: RunProfile) -> Iterator[str]:
+    """The end of a run: two or three lines."""
+    if not profile.has_steps:
+        return
+    summary = profile.summary
+    shares = list(summary.shares().items())[:FIRST_SHARES]
+    told = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
+    yield f"time:     {told}; {_running(profile)}"
+    for line in profile.finding.lines() if profile.finding.setting else ():
+        yield f"          {line}"
+
+
+def screen_lines(profile: RunProfile, files: RunFiles) -> Iterator[str]:
+    """The whole screen."""
+    summary, facts = profile.summary, profile.facts
+    if summary.skipped:
+        yield f"{files.steps}: {summary.skipped} lines are not steps and were skipped"
+    if not profile.has_steps:
+        yield from _without_steps(files, facts)
+        return
+    failed = ", ".join(f"{number} {kind or 'unnamed'}" for kind, number in summary.failures.items())
+    yield f"{summary.attempts} attempts, {summary.completed} completed{f' ({failed})' if failed else ''}"
+    yield from _rates(profile)
+    yield ""
+    for name, share in summary.shares().items():
+        yield f"{name:<24.24} {share:>6.1%}  {'#' * round(BAR * share)}".rstrip()
+    yield ""
+    yield from _table(summary)
+    yield ""
+    yield from profile.finding.lines()
+
+
+def _rates(profile: RunProfile) -> Iterator[str]:
+    summary, facts = profile.summary, profile.facts
+    yield f"{summary.wall_s:.1f} s from the first start to the last end; {_running(profile)}"
+    mean = summary.seconds / summary.attempts
+    rate = summary.attempts / summary.wall_s if summary.wall_s else 0.0
+    limit = facts.limit if facts is not None else 0
+    if limit and mean:
+        yield (
+            f"a rollout took {mean:.3g} s on average, so {limit} at once would be {limit / mean:.3g} a second; "
+            f"{rate:.3g} were reached"
+        )
+    if facts is not None and facts.processes:
+        yield (
+            f"{facts.cpu:.2f} of {facts.cores} processors in use by {len(facts.processes)} process"
+            f"{'es' if len(facts.processes) > 1 else ''}; the busiest had something to compute "
+            f"{min(facts.fullest, 1):.0%} of the time"
+        )
+
+
+def _running(profile: RunProfile) -> str:
+    summary, facts = profile.summary, profile.facts
+    rate = summary.attempts / summary.wall_s if summary.wall_s else 0.0
+    limit = f" of {facts.limit}" if facts is not None and facts.limit else ""
+    return f"{summary.at_once:.1f}{limit} at once, {rate:.3g} rollouts a second"
+
+
+def _table(summary: TimeSummary) -> Iterator[str]:
+    yield f"{'step':<32} {'calls':>8} {'failed':>7} {'p50':>9} {'p95':>9} {'p99':>9} {'longest':>9} {'waited':>8}"
+    yield _row("rollout", summary.attempts, summary.attempts - summary.completed, summary.spread, summary.waited_s)
+    for times in summary.steps[:ROWS]:
+        yield _row(_label(times), times.count, times.failed, times.spread, sum(times.waited.values()))
+    if len(summary.steps) > ROWS:
+        yield f"… and {len(summary.steps) - ROWS} more"
+
+
+def _label(times: StepTimes) -> str:
+    return f"{times.kind} {times.tool or times.server}".strip()
+
+
+def _row(name: str, count: int, failed: int, spread: Spread, waited: float) -> str:
+    times = " ".join(f"{_seconds(value):>9}" for value in (spread.p50, spread.p95, spread.p99, spread.most))
+    return f"{name:<32.32} {count:>8} {failed or '':>7} {times} {_seconds(waited) if waited else '':>8}".rstrip()
+
+
+def _seconds(value: float) -> str:
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def _without_steps(files: RunFiles, facts: RunFacts | None) -> Iterator[str]:
+    yield f"{files.steps} is not there or holds no steps, so nobody knows what the rollouts spent their time on"
+    if facts is not None and facts.wall_s:
+        yield f"{facts.completed} rollouts in {facts.wall_s:.1f} s, {facts.completed / facts.wall_s:.3g} a second"
+    else:
+        yield from _from_dates(files)
+    yield "steps are recorded with +steps=true"
+
+
+def _from_dates(files: RunFiles) -> Iterator[str]:
+    """What the dates of the files tell about a run that left nothing else."""
+    first, last = (_modified(path) for path in (files.plan, files.rollouts))
+    if first is None or last is None:
+        return
+    with files.rollouts.open("rb") as file:
+        rollouts = sum(1 for _ in file)
+    seconds = max(0.0, last - first)
+    finished = datetime.fromtimestamp(last).astimezone()
+    yield (
+        f"{rollouts} rollouts, the last one on {finished:%Y-%m-%d %H:%M}, {seconds:.0f} s after the plan was written"
+        + (f": {rollouts / seconds:.3g} a second, if it was never interrupted" if seconds >= 1 else "")
+    )
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

@@ -1,0 +1,273 @@
+"""Where the time of a run went, added up in one pass over its steps. Numbers; what they mean is for ``bottleneck``.
+
+Time is counted once: a step's own time is what none of its calls took, and waiting is apart from working. What lies
+between the calls of a rollout is the agent's own. Times of day come from the wall clock of whoever recorded them, so
+what is derived from them (how many ran at once) is as good as that clock; durations are not affected.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_gym.steps.record import COMPLETED, RolloutSteps, Step
+
+_ENOUGH: Final = 12  # calls, to tell whether they take longer when there are more of them at once
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values are distributed."""
+
+    p50: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    most: float = 0.0
+    least: float = 0.0
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Floats) -> "Spread":
+        """The spread of some values; zero of none."""
+        if not len(values):
+            return cls()
+        found = np.percentile(np.asarray(values, dtype=np.float64), (50, 95, 99, 100, 0))
+        return cls(*(float(value) for value in found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """The calls of one kind: to one server, or of one tool."""
+
+    kind: str
+    server: str = ""
+    tool: str = ""
+    count: int = 0
+    failed: int = 0
+    own_s: float = 0.0  # without waiting, and without the calls made inside
+    waited: dict[str, float] = field(default_factory=dict)  # seconds by what was waited for
+    retries: dict[str, int] = field(default_factory=dict)  # by what failed
+    spread: Spread = Spread()
+    peak: int = 0  # at once
+    idle_s: float = 0.0  # half of the calls were answered within this while there were few; 0: not known
+    busy_s: float = 0.0  # the same while there were many
+    alone: float = 0.0  # share of the calls' time in which no other call of this kind was going on
+
+    @property
+    def name(self) -> str:
+        """How a person knows them."""
+        return self.tool or (self.kind if self.kind in ("seed", "verify") else f"{self.kind} {self.server}".strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSummary:
+    """Where the time of a run went."""
+
+    attempts: int = 0
+    completed: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # attempts by class
+    failed_s: float = 0.0  # time of failed attempts
+    seconds: float = 0.0  # time of all attempts
+    other_s: float = 0.0  # of it, between calls: the agent's own code
+    wall_s: float = 0.0  # from the first start to the last end
+    at_once: float = 0.0  # attempts at the same time, on average, while there were more to start
+    peak: int = 0
+    spread: Spread = Spread()  # of the attempts
+    steps: tuple[StepTimes, ...] = ()  # largest share first
+    skipped: int = 0  # lines that could not be read
+
+    @property
+    def concurrency(self) -> float:
+        """Attempts at the same time on average: Little's law."""
+        return self.seconds / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Time spent waiting, for whatever reason."""
+        return sum(sum(times.waited.values()) for times in self.steps)
+
+    def shares(self) -> dict[str, float]:
+        """Share of the time by what was done; largest first, adding up to one."""
+        parts = {"waiting": self.waited_s, "agent": self.other_s}
+        for times in self.steps:
+            name = times.tool or times.kind
+            parts[name] = parts.get(name, 0.0) + times.own_s
+        whole = sum(parts.values())
+        ranked = sorted(parts.items(), key=lambda item: -item[1])
+        return {name: part / whole for name, part in ranked if part > 0} if whole else {}
+
+
+class _Keys(dict[tuple[str, str, str], int]):
+    """A number for each kind of call."""
+
+    def __missing__(self, key: tuple[str, str, str]) -> int:
+        self[key] = len(self)
+        return self[key]
+
+
+class _Totals:
+    """Steps, added up a block at a time: columns of numbers cost a tenth of a loop over objects."""
+
+    def __init__(self) -> None:
+        self.keys = _Keys()
+        self.which: list[NDArray[np.int64]] = []
+        self.starts: list[Floats] = []
+        self.durations: list[Floats] = []
+        self.own_s = np.zeros(0)
+        self.failed = np.zeros(0)
+        self.waited: dict[int, dict[str, float]] = {}
+        self.retries: dict[int, Counter[str]] = {}
+        self.other_s = 0.0
+
+    def add(self, steps: list[Step], counts: list[int], began: Sequence[float], taken: Sequence[float]) -> None:
+        """Add the steps of some attempts: how many steps each has, when it began, how long it took."""
+        rows = np.repeat(np.arange(len(counts)), counts)
+        if not steps:
+            self.other_s += float(np.sum(taken))
+            return
+        size = len(steps)
+        which = np.fromiter(map(self.keys.__getitem__, map(_KEY, steps)), np.int64, size)
+        begun, lengths, waits, answers = (np.fromiter(map(get, steps), np.float64, size) for get in _NUMBERS)
+        parents = list(map(_PARENT, steps))
+        own, outermost = lengths - waits, lengths
+        if parents.count(None) < len(parents):
+            inner = np.array([parent is not None for parent in parents])
+            firsts = np.cumsum(counts) - counts
+            place = firsts[rows[inner]] + np.array([parent for parent in parents if parent is not None])
+            np.subtract.at(own, place, lengths[inner])
+            outermost = np.where(inner, 0.0, lengths)
+        covered = np.bincount(rows, outermost, minlength=len(counts))
+        self.other_s += float(np.maximum(0.0, np.array(taken) - covered).sum())
+        kinds, failed = len(self.keys), (answers >= 400) | (answers == 0)
+        self.own_s = _added(self.own_s, np.bincount(which, np.maximum(0.0, own), minlength=kinds))
+        self.failed = _added(self.failed, np.bincount(which, failed.astype(np.float64), minlength=kinds))
+        for place_ in np.flatnonzero(waits):
+            self._wait(int(which[place_]), steps[place_])
+        self.which.append(which)
+        self.starts.append(np.array(began)[rows] + begun)
+        self.durations.append(lengths)
+
+    def _wait(self, which: int, step: Step) -> None:
+        causes = self.waited.setdefault(which, {})
+        cause = step.waited_for or "call"
+        causes[cause] = causes.get(cause, 0.0) + min(step.waited, step.duration)
+        self.retries.setdefault(which, Counter()).update(retry.failed for retry in step.retries)
+
+    def times(self) -> tuple[StepTimes, ...]:
+        """What became of each kind of call; the largest share first."""
+        if not self.which:
+            return ()
+        which, starts, durations = (np.concatenate(parts) for parts in (self.which, self.starts, self.durations))
+        found = []
+        for key, number in self.keys.items():
+            mine = which == number
+            found.append(
+                StepTimes(
+                    kind=key[0],
+                    server=key[1],
+                    tool=key[2],
+                    count=int(mine.sum()),
+                    failed=int(self.failed[number]),
+                    own_s=float(self.own_s[number]),
+                    waited=self.waited.get(number, {}),
+                    retries=dict(self.retries.get(number, {})),
+                    spread=Spread.of(durations[mine]),
+                    **_pressure(starts[mine], durations[mine]),
+                )
+            )
+        return tuple(sorted(found, key=lambda times: times.own_s + sum(times.waited.values()), reverse=True))
+
+
+_KEY: Final = attrgetter("kind", "server", "tool")
+_NUMBERS: Final = tuple(map(attrgetter, ("start", "duration", "waited", "status")))
+_PARENT: Final = attrgetter("parent")
+_BLOCK: Final = 2_000  # steps
+
+
+def _added(before: Floats, more: NDArray[Any]) -> Floats:
+    """The sum of two columns, of which the first may be shorter."""
+    longer: Floats = np.pad(before, (0, len(more) - len(before))) + more
+    return longer
+
+
+def summarise(records: Iterable[RolloutSteps]) -> TimeSummary:
+    """Add up the steps of a run; memory for some numbers a step."""
+    totals = _Totals()
+    starts, durations = array("d"), array("d")
+    failures: Counter[str] = Counter()
+    failed_s = 0.0
+    steps: list[Step] = []
+    counts: list[int] = []
+    for record in records:
+        starts.append(record.started_at)
+        durations.append(record.duration)
+        if record.outcome != COMPLETED:
+            failures[record.outcome] += 1
+            failed_s += record.duration
+        steps += record.steps
+        counts.append(len(record.steps))
+        if len(steps) >= _BLOCK:
+            totals.add(steps, counts, starts[-len(counts) :], durations[-len(counts) :])
+            steps, counts = [], []
+    if counts:
+        totals.add(steps, counts, starts[-len(counts) :], durations[-len(counts) :])
+    begun, taken = np.frombuffer(starts), np.frombuffer(durations)
+    return TimeSummary(
+        attempts=len(starts),
+        completed=len(starts) - failures.total(),
+        failures=dict(failures),
+        failed_s=failed_s,
+        seconds=float(taken.sum()),
+        other_s=totals.other_s,
+        spread=Spread.of(taken),
+        steps=totals.times(),
+        skipped=getattr(records, "skipped", 0),
+        **_at_once(begun, taken),
+    )
+
+
+# ---- how many at once ------------------------------------------------------------------------------------------------
+def _pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
+    """Whether calls take longer when there are more of them, and whether they ever run beside each other."""
+    order = np.argsort(starts, kind="stable")
+    begun, taken = starts[order], durations[order]
+    ends = np.sort(begun + taken)
+    before = np.arange(len(begun)) - np.searchsorted(ends, begun, side="right")  # going on when each began
+    peak = int(before.max()) + 1
+    facts: dict[str, Any] = {"peak": peak, "alone": _alone(begun, begun + taken)}
+    few, many = before < peak / 4, before >= peak / 2
+    if peak >= 4 and few.sum() >= 2 and many.sum() >= _ENOUGH:
+        facts["idle_s"], facts["busy_s"] = float(np.median(taken[few])), float(np.median(taken[many]))
+    return facts
+
+
+def _alone(begun: Floats, ends: Floats) -> float:
+    """Share of the time of calls, which are in the order of their beginnings, that they do not share with others."""
+    whole = float((ends - begun).sum())
+    if not whole:
+        return 0.0
+    moments = np.concatenate((begun, ends))
+    order = np.argsort(moments, kind="stable")
+    level = np.cumsum(np.where(order < len(begun), 1, -1))
+    lengths = np.diff(moments[order])
+    return float(lengths[level[:-1] == 1].sum()) / whole
+
+
+def _at_once(starts: Floats, durations: Floats) -> dict[str, Any]:
+    """How many attempts ran at once: at most, and on average while there were more to start."""
+    if not len(starts):
+        return {}
+    begun, ends = np.sort(starts), np.sort(starts + durations)
+    level = np.arange(1, len(begun) + 1) - np.searchsorted(ends, begun, side="right")
+    peak = int(level.max())
+    wall_s = float(ends[-1] - begun[0])
+    mean = float(durations.sum()) / wall_s if wall_s else 0.0
+    first, last = begun[min(peak, len(begun)) - 1], begun[-1]  # those before had nothing to wait for
+    inside = np.clip(starts + durations, first, last) - np.clip(starts, first, last)
+    full = float(inside.sum() / (last - first)) if last > first else mean
+    return {"wall_s": wall_s, "at_once": full, "peak": peak}

@@ -1,0 +1,211 @@
+"""What limited a run: named rightly for runs that were made to be limited by one thing, and for figures of others."""
+
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_gym.io.files import RunFiles
+from nemo_gym.rollout_collection import RolloutCollectionHelper
+from nemo_gym.rollout_parameters import RolloutCollectionConfig
+from nemo_gym.servers.gym import host_gym
+from nemo_gym.steps.bottleneck import Cause, find_bottleneck
+from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
+from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines, short_lines
+from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
+
+LAB = """
+import asyncio, time
+from fastapi import FastAPI
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig, BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer,
+)
+
+
+class LabConfig(BaseResourcesServerConfig):
+    tool_s: float = 0.0
+    verify_s: float = 0.0
+    block_s: float = 0.0
+    burn_s: float = 0.0
+    judgements: int = 0
+
+
+class Lab(SimpleResourcesServer):
+    config: LabConfig
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.post("/get_weather")(self.get_weather)
+        return app
+
+    async def get_weather(self) -> dict[str, str]:
+        await asyncio.sleep(self.config.tool_s)
+        return {"weather": "cold"}
+
+    async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        time.sleep(self.config.block_s)
+        until = time.process_time() + self.config.burn_s
+        while time.process_time() < until:
+            pass
+        await asyncio.sleep(self.config.verify_s)
+        for _ in range(self.config.judgements):
+            await self.server_client.post("judge", "/v1/responses", json={"input": "Is it right?"})
+        return BaseVerifyResponse(**body.model_dump(), reward=1.0)
+
+
+if __name__ == "__main__":
+    Lab.run_webserver()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) -> Callable[..., Any]:
+    """Collects in an environment with the given settings, on the mock endpoint, and returns the profile of the run."""
+    folder = tmp_path / "resources_servers" / "lab_for_tests"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(LAB)
+    monkeypatch.chdir(tmp_path)
+    tasks, output = tmp_path / "tasks.jsonl", tmp_path / "rollouts.jsonl"
+
+    def server(**settings: Any) -> dict[str, Any]:
+        return {"entrypoint": "app.py", "host": "127.0.0.1", "port": free_port(), **settings}
+
+    def model(**settings: Any) -> dict[str, Any]:
+        endpoint = {"openai_base_url": mock_model.base_url, "openai_api_key": "none", "openai_model": "mock"}
+        return {"responses_api_models": {"openai_model": server(**endpoint, **settings)}}
+
+    async def run(n: int, at_once: int, lab: dict[str, Any], policy: dict[str, Any] | None = None) -> RunProfile:
+        row = {"responses_create_params": {"input": [{"role": "user", "content": "How is the weather?"}]}}
+        tasks.write_text("".join(json.dumps({**row, "n": number}) + "\n" for number in range(n)))
+        references = {
+            "resources_server": {"type": "resources_servers", "name": "lab"},
+            "model_server": {"type": "responses_api_models", "name": "policy"},
+        }
+        config = {
+            "head_server": {"host": "127.0.0.1", "port": free_port()},
+            "lab": {"resources_servers": {"lab_for_tests": server(domain="other", **lab)}},
+            "policy": model(**(policy or {})),
+            "judge": model(),
+            "agent": {"responses_api_agents": {"simple_agent": server(**references)}},
+        }
+        async with host_gym(OmegaConf.create(config)) as gym:
+            parameters = RolloutCollectionConfig(
+                agent_name="agent",
+                input_jsonl_fpath=str(tasks),
+                output_jsonl_fpath=str(output),
+                num_samples_in_parallel=at_once,
+                disable_aggregation=True,
+                steps=True,
+            )
+            summary = await RolloutCollectionHelper().collect(parameters, client=gym.client)
+        assert summary.completed == n
+        return profile_of(RunFiles.of(output))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("cause", "endpoint", "n", "at_once", "lab", "policy"),
+    [
+        (Cause.ENDPOINT, {"latency": "60", "slots": 2}, 30, 15, {}, {}),
+        (Cause.LATENCY, {"latency": "250"}, 6, 64, {}, {}),
+        (Cause.LIMIT, {"latency": "200"}, 20, 4, {}, {}),
+        (Cause.RATE_LIMIT, {"rps": 12}, 16, 16, {}, {}),
+        (Cause.SLOTS, {"latency": "80"}, 20, 10, {}, {"max_concurrent_requests": 2}),
+        (Cause.TOOL, {}, 6, 6, {"tool_s": 0.6}, {}),
+        (Cause.VERIFICATION, {}, 6, 6, {"verify_s": 0.6}, {}),
+        (Cause.JUDGE, {"latency": "60"}, 6, 6, {"judgements": 5}, {}),
+        (Cause.BLOCKING, {}, 10, 5, {"block_s": 0.2}, {}),
+        (Cause.CPU, {}, 10, 5, {"burn_s": 0.12}, {}),
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, Cause) else "",
+)
+async def test_the_cause_of_a_real_run_is_named(
+    collect: Callable[..., Any],
+    mock_model: Any,
+    *,
+    cause: Cause,
+    endpoint: dict[str, Any],
+    n: int,
+    at_once: int,
+    lab: dict[str, Any],
+    policy: dict[str, Any],
+) -> None:
+    mock_model.set(**endpoint)
+    profile = await collect(n, at_once, lab, policy)
+    assert profile.finding.cause == cause, "\n".join(screen_lines(profile, RunFiles.of(Path("rollouts.jsonl"))))
+    assert profile.finding.setting
+    lines = list(short_lines(profile))
+    assert len(lines) == 3
+    assert profile.finding.figure in lines[1]
+
+
+# ---- figures -------------------------------------------------------------------------------------------------------
+MODEL = StepTimes(
+    kind="model", server="policy", count=400, own_s=380.0, spread=Spread(0.95, 1.2, 1.4, 2.0), peak=16, alone=0.01
+)
+SUMMARY = TimeSummary(
+    attempts=200, completed=200, seconds=400.0, other_s=5.0, wall_s=25.0, at_once=15.9, peak=16, steps=(MODEL,)
+)
+FACTS = RunFacts(wall_s=25.0, limit=16, cores=8, processes=[ProcessFacts(2.0, 2.5)], completed=200, attempts=200)
+
+
+def with_model(**changes: Any) -> TimeSummary:
+    return replace(SUMMARY, steps=(replace(MODEL, **changes),))
+
+
+@pytest.mark.parametrize(
+    ("cause", "summary", "facts", "words"),
+    [
+        (Cause.LIMIT, SUMMARY, FACTS, "num_samples_in_parallel=32"),
+        (Cause.LIMIT, SUMMARY, None, "num_samples_in_parallel=32"),  # the plateau tells
+        (Cause.LATENCY, SUMMARY, RunFacts(wall_s=25.0, limit=16, adaptive=True), "max_output_tokens"),
+        (Cause.LATENCY, replace(SUMMARY, at_once=9.0), FACTS, "max_output_tokens"),
+        (Cause.ENDPOINT, with_model(idle_s=0.2, busy_s=0.95), FACTS, "num_samples_in_parallel=3 "),
+        (Cause.SLOTS, with_model(own_s=100.0, waited={"slot": 280.0}), FACTS, "max_concurrent_requests"),
+        (Cause.CONNECTIONS, with_model(own_s=100.0, waited={"connection": 280.0}), FACTS, "connector_limit"),
+        (Cause.RATE_LIMIT, with_model(own_s=9.0, waited={"gate": 300.0}, retries={"429": 9}), FACTS, "rate"),
+        (Cause.RATE_LIMIT, with_model(own_s=9.0, waited={"retry": 300.0}, retries={"429": 9}), FACTS, "rate"),
+        (Cause.ENDPOINT, with_model(own_s=9.0, waited={"retry": 300.0}, retries={"500": 9}), FACTS, "log"),
+        (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=8, processes=[ProcessFacts(24.0, 24.5)]), "+workers=auto"),
+        (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=2, processes=[ProcessFacts(24.0, 24.5)] * 3), "machines"),
+        (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=2, processes=[ProcessFacts(6.0, 24.5)]), "other programs"),
+        (Cause.DISK, SUMMARY, RunFacts(wall_s=25.0, append_s=12.0), "fsync"),
+        (Cause.FAILURES, replace(SUMMARY, failed_s=300.0, failures={"timeout": 9}), FACTS, "failures file"),
+        (Cause.AGENT, replace(SUMMARY, other_s=390.0, steps=()), FACTS, "profiling_enabled"),
+        (Cause.NOTHING, replace(SUMMARY, attempts=2), FACTS, ""),
+        (Cause.NOTHING, TimeSummary(), None, ""),
+    ],
+)
+def test_the_cause_follows_from_the_figures(
+    cause: Cause, summary: TimeSummary, facts: RunFacts | None, words: str
+) -> None:
+    finding = find_bottleneck(summary, facts)
+    assert finding.cause == cause
+    assert words in f"{finding.setting} "
+
+
+def test_many_small_shares_are_not_blamed_on_the_largest() -> None:
+    steps = tuple(StepTimes(kind=kind, server="s", count=10, own_s=80.0) for kind in ("seed", "tool", "verify", "call"))
+    finding = find_bottleneck(replace(SUMMARY, other_s=80.0, steps=steps), FACTS)
+    assert finding.cause == Cause.NOTHING
+    assert not finding.setting
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"sessions": 3}', b'{"sessions":[{"wall_s":"long"}]}'])
+def test_facts_that_are_missing_or_damaged_are_unknown(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "rollouts_timing.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert longest_session(read_facts(path)) is None

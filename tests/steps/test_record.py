@@ -1,0 +1,146 @@
+"""Records of steps: as JSON and back, however odd the JSON is."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from nemo_gym.io.files import RunFiles, role_of
+from nemo_gym.steps.record import RolloutSteps, Step, StepRetry, from_line, microseconds, to_line
+from nemo_gym.steps.steps_file import read_steps
+
+RECORD = RolloutSteps(
+    task=3,
+    rollout=1,
+    attempt=2,
+    agent="simple_agent",
+    started_at=1763300000.123456,
+    duration=2.5,
+    waited=0.1,
+    outcome="completed",
+    steps=[
+        Step("call", "simple_agent", "/v1/responses", start=0.001, duration=2.0, status=200),
+        Step(
+            "model",
+            "policy_model",
+            "/v1/responses",
+            start=0.002,
+            duration=0.8,
+            waited=0.1,
+            parent=0,
+            status=200,
+            retries=[StepRetry(0.2, "429")],
+            tokens_in=120,
+            tokens_out=30,
+            tokens_cached=64,
+            bytes_out=900,
+            bytes_in=1200,
+            finish="completed",
+        ),
+        Step("tool", "weather", "/get_weather", "get_weather", start=1.0, duration=0.1, parent=0, status=500),
+    ],
+)
+
+
+def test_a_record_survives_its_line() -> None:
+    assert from_line(to_line(RECORD)) == RECORD
+
+
+def test_the_line_has_the_agreed_names_and_leaves_out_what_is_zero() -> None:
+    line = orjson.loads(to_line(RECORD))
+    assert list(line)[:3] == ["_ng_task_index", "_ng_rollout_index", "_ng_attempt"]
+    assert line["steps"][1] == {
+        "kind": "model",
+        "server": "policy_model",
+        "route": "/v1/responses",
+        "start": 0.002,
+        "duration": 0.8,
+        "waited": 0.1,
+        "parent": 0,
+        "status": 200,
+        "retries": [{"at": 0.2, "failed": "429"}],
+        "tokens_in": 120,
+        "tokens_out": 30,
+        "tokens_cached": 64,
+        "bytes_out": 900,
+        "bytes_in": 1200,
+        "finish": "completed",
+    }
+    assert "parent" not in line["steps"][0]
+    assert "waited" not in line["steps"][2]
+    assert max(len(orjson.dumps(step)) for step in line["steps"]) <= 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"{}",
+        b"[1, 2]",
+        b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1}',  # a failure
+        b'{"_ng_task_index":0,"response":{},"_ng_rollout_index":0}',
+        b'{"_ng_task_index":"0","_ng_rollout_index":0,"steps":[]}',
+        to_line(RECORD)[:-7],
+        b"\0" * 40,
+    ],
+)
+def test_what_is_not_a_record_is_none(line: bytes) -> None:
+    assert from_line(line) is None
+
+
+def test_nonsense_is_left_out_and_the_rest_kept() -> None:
+    line = b"""{"_ng_task_index":0,"_ng_rollout_index":0,"agent":5,"started_at":"now","duration":1e300,
+        "outcome":"timeout","steps":[{"kind":"model","start":-3,"duration":NaN,"status":"ok","tokens_in":-1,"parent":0,"retries":[1]},
+                 "step", {"kind":"tool","tool":"look","start":1,"duration":0.5,"parent":99,"tokens_out":1e400},
+                 {"kind":"tool","tool":"look","parent":2,"bytes_in":123456789012345678901234567890}]}"""
+    record = from_line(line)
+    assert record is not None
+    assert (record.agent, record.started_at, record.duration, record.attempt) == ("", 0.0, 0.0, 1)
+    assert record.steps == [
+        Step("model"),
+        Step(),
+        Step("tool", tool="look", start=1.0, duration=0.5),
+        Step("tool", tool="look", parent=2),
+    ]
+
+
+def test_a_step_is_never_its_own_ancestor() -> None:
+    steps = [Step("call", parent=1), Step("call", parent=1), Step("call", parent=1)]
+    record = from_line(to_line(RolloutSteps(task=0, rollout=0, attempt=1, steps=steps)))
+    assert record is not None
+    assert [step.parent for step in record.steps] == [None, None, 1]
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    line = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"queue":3,"steps":[{"kind":"gpu","colour":1}]}'
+    record = from_line(line)
+    assert record is not None
+    assert record.steps == [Step("gpu")]
+
+
+def test_the_reader_skips_and_counts_what_is_torn_or_foreign(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts_steps.jsonl"
+    whole = to_line(RECORD)
+    path.write_bytes(whole + b"\nnot JSON\n" + whole + b'\n{"reward":1}\n' + whole[:50])
+    reading = read_steps(path)
+    assert list(reading) == [RECORD, RECORD]
+    assert (reading.exists, reading.skipped) == (True, 3)
+
+
+def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+    reading = read_steps(tmp_path / "rollouts_steps.jsonl")
+    assert list(reading) == []
+    assert (reading.exists, reading.skipped) == (False, 0)
+
+
+@pytest.mark.parametrize(("given", "written"), [(0.1234567, 0.123456), (-1.0, 0.0), (12.0, 12.0), (1e-7, 0.0)])
+def test_times_have_microseconds(given: float, written: float) -> None:
+    assert microseconds(given) == written
+
+
+def test_nobody_takes_a_steps_file_for_rollouts(tmp_path: Path) -> None:
+    files = RunFiles.of(tmp_path / "rollouts.jsonl")
+    assert role_of(files.steps) == "steps"
+    assert role_of(files.timing) == "timing"
+    assert {files.steps, files.timing} <= set(files.beside)

@@ -1,0 +1,264 @@
+"""The steps of rollouts: the same in one process, over HTTP and in workers; of failed ones, up to the failure."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.config.addresses import server_type
+from nemo_gym.config.parse import parse_config
+from nemo_gym.executors.processes import worker_pool
+from nemo_gym.rollouts.attempt import AgentAttempt, recorded
+from nemo_gym.rollouts.outcome import Failed, Outcome
+from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.server_client import GymClient
+from nemo_gym.steps.record import RolloutSteps, Step, from_line
+from nemo_gym.steps.recording import (
+    Span,
+    current_span,
+    describe_callee,
+    encode_steps,
+    first_span,
+    note_retry,
+    note_wait,
+)
+from nemo_gym.steps.remote import adopt_steps
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = "resources_servers/example_single_tool_call"
+AGENT = "example_single_tool_call_simple_agent"
+EXPECTED = [
+    ("seed", "example_single_tool_call", "/seed_session", ""),
+    ("model", "policy_model", "/v1/responses", ""),
+    ("tool", "example_single_tool_call", "/get_weather", "get_weather"),
+    ("model", "policy_model", "/v1/responses", ""),
+    ("verify", "example_single_tool_call", "/verify", ""),
+]
+
+
+def configuration(base_url: str, *extra: str) -> DictConfig:
+    model = "responses_api_models/openai_model/configs/openai_model.yaml"
+    paths = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,{model}"
+    policy = [f"+policy_base_url={base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
+    return parse_config([f"+config_paths=[{paths}]", *policy, *extra]).config
+
+
+def planned(number: int = 0) -> PlannedRollout:
+    task = json.loads((ROOT / ENVIRONMENT / "data/example.jsonl").read_text().splitlines()[0])
+    row = {**task, "_ng_task_index": number, "_ng_rollout_index": 0, "agent_ref": {"name": AGENT}}
+    return PlannedRollout.of(row, last_attempt=3)
+
+
+def record_of(outcome: Outcome) -> RolloutSteps:
+    record = from_line(outcome.steps)
+    assert record is not None
+    return record
+
+
+def steps_of(span: Span) -> list[Step]:
+    return msgspec.json.decode(encode_steps(span), type=list[Step])
+
+
+def calls(record: RolloutSteps) -> list[tuple[str, str, str, str]]:
+    return [(step.kind, step.server, step.route, step.tool) for step in record.steps]
+
+
+def far(client: GymClient) -> GymClient:
+    """A client that reaches the same servers over HTTP."""
+    return GymClient(head_server_config=client.head_server_config, global_config_dict=client.global_config_dict)
+
+
+async def test_one_process_http_and_workers_record_the_same_steps(mock_model: Any) -> None:
+    config = configuration(mock_model.base_url)
+    async with host_gym(config) as gym:
+        here = record_of(await recorded(AgentAttempt(gym.client))(planned()))
+        over_http = record_of(await recorded(AgentAttempt(far(gym.client)))(planned()))
+    async with worker_pool(config, 1, steps=True) as pool:
+        there = record_of(await recorded(pool)(planned()))
+    assert calls(here) == calls(over_http) == calls(there) == EXPECTED
+    for record in (here, over_http, there):
+        assert (record.agent, record.attempt, record.outcome) == (AGENT, 1, "completed")
+        assert [step.status for step in record.steps] == [200] * 5
+        assert [(step.tokens_in, step.tokens_out, step.finish) for step in record.steps if step.kind == "model"] == [
+            (100, 20, "completed")
+        ] * 2
+        assert all(step.bytes_in and step.bytes_out and step.end <= record.duration for step in record.steps)
+        starts = [step.start for step in record.steps]
+        assert starts == sorted(starts)
+
+
+async def test_what_the_caller_of_a_server_in_another_process_gets_is_its_answer(mock_model: Any) -> None:
+    """The steps behind the answer are nobody else's business."""
+    async with host_gym(configuration(mock_model.base_url)) as gym:
+        plain = await AgentAttempt(far(gym.client))(planned())
+        with_steps = await recorded(AgentAttempt(far(gym.client)))(planned())
+    assert plain.line == with_steps.line
+    assert not plain.steps
+
+
+async def test_a_failed_rollout_has_its_steps_up_to_the_failure(mock_model: Any) -> None:
+    mock_model.set(error_rate="1")
+    config = configuration(mock_model.base_url, "++policy_model.responses_api_models.openai_model.max_retries=1")
+    async with host_gym(config) as gym:
+        here = await recorded(AgentAttempt(gym.client))(planned())
+        over_http = await recorded(AgentAttempt(far(gym.client)))(planned())
+    for outcome in (here, over_http):
+        assert isinstance(outcome, Failed)
+        record = record_of(outcome)
+        assert record.outcome == outcome.failure.kind
+        assert calls(record) == EXPECTED[:2]
+        model = record.steps[1]
+        assert model.status >= 500
+        assert [retry.failed for retry in model.retries] == ["500"]
+        assert model.waited_for == "retry"
+        assert 0 < model.waited <= model.duration
+        assert record.waited == model.waited
+
+
+async def test_a_rollout_that_takes_too_long_has_the_step_it_was_in(mock_model: Any) -> None:
+    mock_model.set(latency="600000")
+    async with host_gym(configuration(mock_model.base_url)) as gym:
+        outcome = await recorded(AgentAttempt(gym.client, timeout_s=0.3))(planned())
+    record = record_of(outcome)
+    assert record.outcome == "timeout"
+    assert calls(record) == EXPECTED[:2]
+    assert record.steps[1].finish == "CancelledError"
+    assert record.steps[1].duration > 0
+
+
+async def test_waiting_for_a_slot_is_told_from_working(mock_model: Any) -> None:
+    mock_model.set(latency="30")
+    limit = "++policy_model.responses_api_models.openai_model.max_concurrent_requests=1"
+    async with host_gym(configuration(mock_model.base_url, limit)) as gym:
+        attempt = recorded(AgentAttempt(gym.client))
+        outcomes = await asyncio.gather(*(attempt(planned(number)) for number in range(3)))
+    model = [step for outcome in outcomes for step in record_of(outcome).steps if step.kind == "model"]
+    assert any(step.waited_for == "slot" and step.waited > 0 for step in model)
+    assert all(step.waited <= step.duration for step in model)
+
+
+async def test_attempts_beside_each_other_do_not_mix(mock_model: Any) -> None:
+    async with host_gym(configuration(mock_model.base_url)) as gym:
+        attempt = recorded(AgentAttempt(gym.client))
+        outcomes = await asyncio.gather(*(attempt(planned(number)) for number in range(8)))
+    assert [record_of(outcome).task for outcome in outcomes] == list(range(8))
+    assert all(calls(record_of(outcome)) == EXPECTED for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("server_type", "path", "from_resources", "kind", "tool"),
+    [
+        ("responses_api_models", "/v1/chat/completions", False, "model", ""),
+        ("responses_api_models", "/v1/responses", True, "judge", ""),
+        ("resources_servers", "/seed_session", False, "seed", ""),
+        ("resources_servers", "/verify", False, "verify", ""),
+        ("resources_servers", "/look_up?x=1", False, "tool", "look_up"),
+        ("resources_servers", "/look_up", True, "call", ""),
+        ("responses_api_agents", "/v1/responses", False, "call", ""),
+        ("", "/anything", False, "call", ""),
+    ],
+)
+def test_the_kind_of_a_step(server_type: str, path: str, from_resources: bool, kind: str, tool: str) -> None:
+    callee = describe_callee(server_type, "s", path, from_resources=from_resources)
+    assert (callee.kind, callee.tool) == (kind, tool)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"",
+        b"not JSON",
+        b'{"duration":-1,"steps":[{"kind":"model"}]}',
+        b'{"duration":1e999,"steps":[]}',
+        b'{"steps":[{"start":"soon"}]}',
+    ],
+)
+def test_nonsense_of_another_process_is_ignored(tail: bytes) -> None:
+    span = first_span().begin(describe_callee("", "s", "/x", from_resources=False))
+    adopt_steps(span, tail)
+    assert len(span.steps) == 1
+
+
+def test_times_of_another_process_are_believed_as_far_as_they_fit() -> None:
+    span = first_span().begin(describe_callee("", "s", "/x", from_resources=False))
+    tail = (
+        b'{"duration":900000000,"waited":5000,"steps":[{"kind":"model","start":700,"duration":800,"waited":999,'
+        b'"parent":7},{"kind":"call","parent":0}]}'
+    )
+    adopt_steps(span, tail)
+    span.end(200, 1, b"")
+    outer, model, inner = steps_of(span)
+    assert model.parent == 0
+    assert inner.parent == 1
+    assert model.waited <= model.duration <= outer.duration < 1
+    assert model.start < 1
+    assert outer.waited == 0
+
+
+def test_what_belongs_to_no_rollout_is_not_recorded() -> None:
+    note_wait(0.0, "gate")
+    note_retry("500", 1.0)
+    assert current_span.get() is None
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "expected"),
+    [
+        (
+            "/v1/chat/completions",
+            (
+                b'{"choices":[{"finish_reason":"length","message":{"content":"\\"usage\\":{"}}],"usage":{"prompt_tokens":7,'
+                b'"completion_tokens":3,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":5}}}'
+            ),
+            (7, 3, 5, "length"),
+        ),
+        (
+            "/v1/messages",
+            (
+                b'{"type":"message","stop_reason":"tool_use","usage":{"input_tokens":9,"cache_read_input_tokens":2,'
+                b'"output_tokens":4}}'
+            ),
+            (9, 4, 2, "tool_use"),
+        ),
+        (
+            "/v1/responses",
+            (
+                b'{"id":"r","incomplete_details":{"reason":"max_output_tokens"},"output":[],"status":"incomplete","usage":'
+                b'{"input_tokens":1,"input_tokens_details":{"cached_tokens":0},"output_tokens":2,"total_tokens":3}}'
+            ),
+            (1, 2, 0, "max_output_tokens"),
+        ),
+        ("/v1/responses", b'{"usage":null}', (0, 0, 0, "completed")),
+        ("/v1/responses", b"", (0, 0, 0, "")),
+    ],
+)
+def test_what_an_answer_tells_about_tokens(route: str, body: bytes, expected: tuple[int, int, int, str]) -> None:
+    span = first_span().begin(describe_callee("responses_api_models", "m", route, from_resources=False))
+    span.end(200, 0, body)
+    [step] = steps_of(span)
+    assert (step.tokens_in, step.tokens_out, step.tokens_cached, step.finish) == expected
+
+
+def test_an_attempt_that_never_stops_calling_is_recorded_up_to_a_limit() -> None:
+    span = first_span()
+    callee = describe_callee("", "s", "/x", from_resources=False)
+    for _ in range(10_050):
+        span.begin(callee).end(200, 0, b"")
+    assert len(span.steps) == 10_000
+
+
+def test_names_can_hold_any_sign() -> None:
+    span = first_span().begin(describe_callee("resources_servers", "100%s", '/a"b%d', from_resources=False))
+    span.end(200, 0, b"")
+    [step] = steps_of(span)
+    assert (step.server, step.route, step.tool) == ("100%s", '/a"b%d', 'a"b%d')
+
+
+def test_a_configuration_without_servers_has_no_types() -> None:
+    assert server_type(OmegaConf.create({"a": 1}), "a") == ""
+    assert server_type(OmegaConf.create({}), "a") == ""

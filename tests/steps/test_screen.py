@@ -1,0 +1,96 @@
+"""``ng_profile``: what is known is said, also about runs of which little is known."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.cli.main import main
+from nemo_gym.io.files import RunFiles
+from nemo_gym.steps.record import RolloutSteps, Step, to_line
+from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.summary import summarise
+
+
+def record(task: int, started_at: float, **changes: object) -> RolloutSteps:
+    steps = [
+        Step("call", "agent", "/v1/responses", start=0.0, duration=0.9, status=200),
+        Step("model", "policy", "/v1/responses", start=0.1, duration=0.5, waited=0.2, parent=0, status=200),
+        Step("tool", "env", "/look", "look", start=0.7, duration=0.1, parent=0, status=500),
+    ]
+    fields = {"duration": 1.0, "outcome": "completed", "agent": "a", **changes}
+    return RolloutSteps(task=task, rollout=0, attempt=1, started_at=started_at, steps=steps, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RunFiles:
+    """Eight rollouts, four at once, each of a second."""
+    files = RunFiles.of(tmp_path / "rollouts.jsonl")
+    files.rollouts.write_text("{}\n" * 8)
+    files.plan.write_text("{}\n" * 8)
+    records = [record(number, 1000.0 + number // 4) for number in range(8)]
+    files.steps.write_bytes(b"".join(to_line(each) + b"\n" for each in records))
+    return files
+
+
+def test_time_is_counted_once(files: RunFiles) -> None:
+    summary = summarise(read_steps(files.steps))
+    own = {times.kind: round(times.own_s, 6) for times in summary.steps}
+    assert own == {"call": 2.4, "model": 2.4, "tool": 0.8}  # 0.9 - 0.5 - 0.1, 0.5 - 0.2, 0.1; eight times
+    assert round(summary.other_s, 6) == 0.8
+    assert round(summary.waited_s, 6) == 1.6
+    assert round(own["call"] + own["model"] + own["tool"] + summary.other_s + summary.waited_s, 6) == summary.seconds
+    assert sum(summary.shares().values()) == pytest.approx(1.0)
+
+
+def test_how_many_ran_at_once(files: RunFiles) -> None:
+    summary = summarise(read_steps(files.steps))
+    assert (summary.peak, summary.wall_s, summary.concurrency) == (4, 2.0, 4.0)
+    assert summary.at_once == pytest.approx(4.0)
+
+
+def test_percentiles_and_failures_are_told_by_kind(files: RunFiles) -> None:
+    times = {each.name: each for each in summarise(read_steps(files.steps)).steps}
+    assert times["look"].failed == 8
+    assert times["look"].spread.p99 == pytest.approx(0.1)
+    assert times["model policy"].waited == {"call": pytest.approx(1.6)}
+
+
+def test_clocks_that_lie_break_nothing() -> None:
+    records = [record(0, 0.0), record(1, 1e12, duration=1e9), record(2, 5.0, duration=0.0), record(3, 4.0, outcome="")]
+    summary = summarise(records)
+    assert summary.attempts == 4
+    assert all(share >= 0 for share in summary.shares().values())
+    assert summarise([]).shares() == {}
+    assert summarise([RolloutSteps(task=0, rollout=0, attempt=1, steps=[])]).attempts == 1
+
+
+def test_the_screen_and_the_json_say_the_same(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+    screen = capsys.readouterr().out
+    assert main(["ng_profile", f"+rollouts={files.rollouts}", "+json=true"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "8 attempts, 8 completed" in screen
+    assert found["summary"]["attempts"] == 8
+    assert found["finding"]["figure"] in screen
+    for name, share in found["shares"].items():
+        assert f"{name:<24} {share:>6.1%}" in screen
+
+
+def test_lines_that_are_not_steps_are_counted(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    files.steps.write_bytes(files.steps.read_bytes() + b'{"reward":1}\n{"torn')
+    assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+    assert "2 lines are not steps" in capsys.readouterr().out
+
+
+def test_a_run_without_steps_has_what_its_files_tell(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    files.steps.unlink()
+    assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+    said = capsys.readouterr().out
+    assert "+steps=true" in said
+    assert "8 rollouts" in said
+
+
+def test_a_run_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ng_profile", f"+rollouts={tmp_path / 'none.jsonl'}"]) == 1
+    assert "no such file" in capsys.readouterr().err

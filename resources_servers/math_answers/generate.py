@@ -79,7 +79,10 @@ KINDS: Final[dict[str, Callable[[Random, int], tuple[str, str]]]] = {
     "unit": _unit,
     "polynomial": _polynomial,
 }
-LEVELS: Final = {1: 9, 2: 30, 3: 200}
+LEVELS: Final = {1: 9, 2: 30, 3: 200, 0: 9}  # the first is what a task has unless told otherwise
+# The easiest level has sums alone and several worked examples: even a very small model is right at times.
+EASIEST: Final = 0
+EASY_DEMONSTRATIONS: Final = (("What is 4 + 5?", "9"), ("What is 2 + 6?", "8"), ("What is 7 + 4?", "11"))
 DEMONSTRATIONS: Final = {
     "number": (r"What is 4 + 13?", "17"),
     "fraction": (r"What is $\frac{1}{2} + \frac{1}{3}$ as a fraction?", r"\frac{5}{6}"),
@@ -94,20 +97,23 @@ DEMONSTRATIONS: Final = {
 def generate(n: int, *, seed: int, difficulty: int = 1, exclude: frozenset[str] = frozenset()) -> list[Problem]:
     """``n`` different problems of one difficulty, the kinds in equal parts."""
     if n < 0 or difficulty not in LEVELS:
-        raise ConfigError(f"can't generate {n} tasks of difficulty {difficulty}", hint="choose difficulty 1, 2 or 3")
+        raise ConfigError(
+            f"can't generate {n} tasks of difficulty {difficulty}", hint="choose a difficulty from 0 to 3"
+        )
     rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
     return list(itertools.islice(_fresh(rng, difficulty, set(exclude)), n))
 
 
 def task_row(problem: Problem, *, difficulty: int) -> dict[str, Any]:
-    """The problem as a line of a task file, with one worked example as an earlier turn."""
-    question, answer = DEMONSTRATIONS[problem.kind]
-    messages = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": rf"\boxed{{{answer}}}"},
-        {"role": "user", "content": problem.question},
-    ]
+    """The problem as a line of a task file, with worked examples as earlier turns."""
+    shown = EASY_DEMONSTRATIONS if difficulty == EASIEST else (DEMONSTRATIONS[problem.kind],)
+    messages = [{"role": "system", "content": SYSTEM}]
+    for question, answer in shown:
+        messages += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": rf"\boxed{{{answer}}}"},
+        ]
+    messages.append({"role": "user", "content": problem.question})
     return {
         "responses_create_params": {"input": messages},
         "kind": problem.kind,
@@ -119,7 +125,8 @@ def task_row(problem: Problem, *, difficulty: int) -> dict[str, Any]:
 
 def _fresh(rng: Random, difficulty: int, seen: set[str]) -> Iterator[Problem]:
     exhausted: set[str] = set()
-    for kind in itertools.cycle(KINDS):
+    kinds = ("number",) if difficulty == EASIEST else tuple(KINDS)
+    for kind in itertools.cycle(kinds):
         for _ in range(MAX_TRIES if kind not in exhausted else 0):
             question, answer = KINDS[kind](rng, LEVELS[difficulty])
             if question not in seen:
@@ -128,7 +135,7 @@ def _fresh(rng: Random, difficulty: int, seen: set[str]) -> Iterator[Problem]:
                 break
         else:
             exhausted.add(kind)
-        if len(exhausted) == len(KINDS):
+        if len(exhausted) == len(kinds):
             raise ConfigError("there are no more different tasks", hint="ask for fewer, or for a higher difficulty")
 
 

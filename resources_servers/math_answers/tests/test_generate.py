@@ -33,14 +33,22 @@ def test_the_answer_in_a_box_is_found_and_equal(difficulty: int) -> None:
 
 
 def test_the_shipped_data_is_what_the_generator_writes(tmp_path: Path) -> None:
-    train, validation, example = (tmp_path / f"{name}.jsonl" for name in ("train", "validation", "example"))
+    names = ("train", "validation", "example", "easy")
+    train, validation, example, easy = (tmp_path / f"{name}.jsonl" for name in names)
     main(["--n", "350", "--seed", "0", "--output", str(train)])
     main(["--n", "70", "--seed", "1", "--exclude", str(train), "--output", str(validation)])
     main(["--n", "5", "--seed", "2", "--output", str(example)])
-    for path in (train, validation, example):
+    main(["--n", "60", "--seed", "0", "--difficulty", "0", "--output", str(easy)])
+    for path in (train, validation, example, easy):
         assert path.read_bytes() == (DATA / path.name).read_bytes()
     questions = {json.loads(line)["question"] for line in train.read_text("utf-8").splitlines()}
     assert questions.isdisjoint(json.loads(line)["question"] for line in validation.read_text("utf-8").splitlines())
+
+
+def test_the_easiest_level_has_sums_behind_worked_examples() -> None:
+    rows = [json.loads(line) for line in (DATA / "easy.jsonl").read_text("utf-8").splitlines()]
+    assert {row["kind"] for row in rows} == {"number"}
+    assert all(len(row["responses_create_params"]["input"]) == 8 for row in rows)
 
 
 def test_too_many_tasks_are_an_error() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import Body, FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -130,13 +130,13 @@ def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
 def add_counting_routes(app: FastAPI, count: CountTokens, count_messages: CountMessageTokens) -> None:
     """Offer ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; who can't count gives None."""
 
-    async def input_tokens(request: Request, body: ForwardedParams) -> JSONResponse:
+    async def input_tokens(request: Request, body: ForwardedParams = Body()) -> JSONResponse:
         number = await count(body.asked())
         if number is None:
             return _uncountable(request)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": number})
 
-    async def count_tokens(request: Request, body: AnthropicMessagesRequest) -> JSONResponse:
+    async def count_tokens(request: Request, body: AnthropicMessagesRequest = Body()) -> JSONResponse:
         number = await count_messages(body)
         return _uncountable(request) if number is None else JSONResponse({"input_tokens": number})
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What many Gyms cost the collector: stand-in workers that answer at once, and Gyms on Ray beside local workers.
 
-    python benchmarks_perf/bench_cluster.py [--only driver ray] [--nodes 200] [--rollouts 50000] [--rounds 3]
+    python benchmarks_perf/bench_cluster.py [--only driver workers ray] [--nodes 200] [--rollouts 50000] [--rounds 3]
 
 ``driver``  stand-in workers in another process, over real sockets, with plan and store as in a real collection: what a
             rollout costs the collector, and how many it gets through.
+``workers`` CPU time of a rollout in one process and in two worker processes, without start-up: by how much two cores
+            would be faster than one if nobody else, not even the mock, used them.
 ``ray``     CPU time of a rollout with Gyms in Ray's actors and in worker processes, collector and Gyms together, in
             turn (needs the extra ``ray``). Ray's own daemons are shown beside it.
 """
@@ -35,12 +37,14 @@ from nemo_gym.executors.processes import worker_pool
 from nemo_gym.executors.remote_gyms import remote_gyms
 from nemo_gym.executors.remote_worker import join
 from nemo_gym.executors.worker import READY
+from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.options import WorkerOptions
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec
 from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
 from nemo_gym.servers.event_loop import new_event_loop
+from nemo_gym.servers.gym import host_gym
 
 
 async def collect(attempt: Attempt, tasks: Path, output: Path, in_flight: int) -> None:
@@ -139,6 +143,12 @@ async def local(config: Any) -> AsyncIterator[tuple[Attempt, list[int]]]:
 
 
 @asynccontextmanager
+async def one_process(config: Any) -> AsyncIterator[tuple[Attempt, list[int]]]:
+    async with host_gym(config) as gym:
+        yield AgentAttempt(gym.client), []
+
+
+@asynccontextmanager
 async def on_ray(config: Any) -> AsyncIterator[tuple[Attempt, list[int]]]:
     from nemo_gym.executors.ray_cluster import ray_gyms  # noqa: PLC0415 - for those who have it
 
@@ -159,6 +169,31 @@ def daemons() -> dict[int, float]:
         except OSError:
             continue
     return found
+
+
+async def workers(folder: Path, rollouts: int, rounds: int) -> list[str]:
+    """CPU time of a rollout in one process and in two."""
+    tasks, warm = many_tasks(folder, rollouts), many_tasks(folder, 200)
+    costs: dict[str, list[float]] = {"one process": [], "two workers": []}
+    shares: list[float] = []  # of the collector
+    with mock(latency=20) as model:
+        config = parse_config([f"+config_paths=[{CONFIGS}]", *policy(model.base_url)]).config
+        for _ in range(rounds):
+            for name, open_pool in (("one process", one_process), ("two workers", local)):
+                async with open_pool(config) as (attempt, pids):
+                    await collect(attempt, warm, folder / "warm.jsonl", 64)
+                    own, theirs = time.process_time(), sum(map(cpu_of, pids))
+                    await collect(attempt, tasks, folder / "out.jsonl", 128)
+                    own, theirs = time.process_time() - own, sum(map(cpu_of, pids)) - theirs
+                    costs[name].append(1000 * (own + theirs) / rollouts)
+                    shares += [1000 * own / rollouts] if pids else []
+    lines = [
+        line(f"{rollouts:,} rollouts, {name}", f"{statistics.median(figures):.2f} ms CPU", "a rollout")
+        for name, figures in costs.items()
+    ]
+    faster = statistics.median(2 * one / two for one, two in zip(*costs.values(), strict=True))
+    lines.append(line("of that, the collector of two workers", f"{statistics.median(shares):.2f} ms CPU", "a rollout"))
+    return [*lines, line("two cores over one, by CPU time", f"{faster:.2f} x", "(at least 1.6)")]
 
 
 async def ray(folder: Path, rollouts: int, rounds: int) -> list[str]:
@@ -188,7 +223,7 @@ async def ray(folder: Path, rollouts: int, rounds: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=["driver", "ray"])
+    parser.add_argument("--only", nargs="+", choices=["driver", "workers", "ray"])
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--rollouts", type=int, default=50_000, help="of the stand-in workers")
     parser.add_argument("--real", type=int, default=3000, help="rollouts with real Gyms")
@@ -200,6 +235,7 @@ def main() -> None:
         folder = Path(name)
         parts: dict[str, Callable[[], Awaitable[list[str]]]] = {
             "driver": lambda: driver(folder, args.nodes, args.rollouts),
+            "workers": lambda: workers(folder, args.real, args.rounds),
             "ray": lambda: ray(folder, args.real, args.rounds),
         }
         for part in args.only or parts:

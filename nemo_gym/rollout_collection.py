@@ -155,7 +155,9 @@ class RolloutCollectionHelper(BaseModel):
         )
         control = _control(config, agents, stop, listener)
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
-        return await run_collection(run, attempt or self._attempt(gym, config), control, aggregate)
+        if attempt is None:
+            attempt = self._attempt(gym, config)
+        return await run_collection(run, attempt, control, aggregate)
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
         """A client for the servers that run elsewhere, found through their head server."""

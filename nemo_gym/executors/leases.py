@@ -78,11 +78,6 @@ class Worker:
                 lease.outcome.set_result(failed(lease.planned, failure, perf_counter() - lease.started))
         return len(leases)
 
-    @property
-    def is_there(self) -> bool:
-        """Whether it can be sent anything."""
-        return self.connection is not None and not self.connection.closed.done()
-
 
 class Roster:
     """The workers that are there; calling it is one attempt. Taking the next worker costs the same for 2 and 2,000."""
@@ -97,6 +92,9 @@ class Roster:
 
     def __len__(self) -> int:
         return len(self._load)
+
+    def __bool__(self) -> bool:
+        return True  # an attempt is an attempt, also while all workers are gone
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._load)

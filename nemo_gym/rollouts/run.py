@@ -92,10 +92,7 @@ async def collect(
     watch = _Watch(rules, control, tally, dispatch, len(plan))
     async with _housekeeping(store, watch, progress, activity, meter), aclosing(aiter(dispatch)) as batches:
         async for outcomes in batches:
-            began = perf_counter()
-            store.append(outcomes)
-            if meter is not None:
-                meter.append_s += perf_counter() - began
+            _save(outcomes, store, meter)
             tally.add(outcomes)
             if progress is not None:
                 progress.advance(outcomes, tally, dispatch)
@@ -108,6 +105,13 @@ async def collect(
     if control.stop.is_on and tally.ended < len(plan):
         tally.ending, tally.reason = Ending.INTERRUPTED, ""
     return tally
+
+
+def _save(outcomes: Sequence[Outcome], store: RolloutStore, meter: UsageMeter | None) -> None:
+    began = perf_counter()
+    store.append(outcomes)
+    if meter is not None:
+        meter.append_s += perf_counter() - began
 
 
 @dataclass(slots=True)

@@ -92,10 +92,7 @@ async def collect(
     watch = _Watch(rules, control, tally, dispatch, len(plan))
     async with _housekeeping(store, watch, progress, activity, meter), aclosing(aiter(dispatch)) as batches:
         async for outcomes in batches:
-            began = perf_counter()
-            store.append(outcomes)
-            if meter is not None:
-                meter.append_s += perf_counter() - began
+            _save(outcomes, store, meter)
             tally.add(outcomes)
             if progress is not None:
                 progress.advance(outcomes, tally, dispatch)
@@ -108,6 +105,13 @@ async def collect(
     if control.stop.is_on and tally.ended < len(plan):
         tally.ending, tally.reason = Ending.INTERRUPTED, ""
     return tally
+
+
+def _save(outcomes: Sequence[Outcome], store: RolloutStore, meter: UsageMeter | None) -> None:
+    began = perf_counter()
+    store.append(outcomes)
+    if meter is not None:
+        meter.append_s += perf_counter() - began
 
 
 @dataclass(slots=True)
@@ -194,17 +198,7 @@ async def run_collection(
 ) -> Summary:
     """Collect everything that is owed, and compute the metrics if it is said how."""
     with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
-        plan = open_plan(
-            store,
-            run.rows,
-            run.request,
-            resume=run.resume,
-            overwrite=run.overwrite,
-            mode=run.resume_mode,
-            policy=run.retries,
-            approve=lambda plan: _approve(plan, run),
-        )
-        _announce(plan, run.retries)
+        plan = _open(store, run)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
         meter = UsageMeter() if control.steps else None
         with continuity_gate(attempt, control.token_continuity) as gated:
@@ -237,6 +231,22 @@ async def run_collection(
             has_metrics_file=store.files.metrics.exists(),
             timing=timing,
         )
+
+
+def _open(store: RolloutStore, run: CollectionRun) -> PlanOnDisk:
+    """The plan, found or made, and announced."""
+    plan = open_plan(
+        store,
+        run.rows,
+        run.request,
+        resume=run.resume,
+        overwrite=run.overwrite,
+        mode=run.resume_mode,
+        policy=run.retries,
+        approve=lambda plan: _approve(plan, run),
+    )
+    _announce(plan, run.retries)
+    return plan
 
 
 def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, tally: Tally) -> Sequence[str]:

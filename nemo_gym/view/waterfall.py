@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from nemo_gym.steps.record import RolloutSteps, Step
 from nemo_gym.steps.summary import summarise
 
-_UNSEEN: Final = frozenset({"", 0, 0.0})
+_UNSEEN: Final = frozenset({"", 0})
 
 
 class PlacedStep(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where the steps of each attempt are in ``<stem>_steps.jsonl``, and their totals; kept up to date while the file grows.
+"""Where the steps of each attempt are in ``<stem>_steps.jsonl``, and their totals, kept up to date as the file grows.
 
 Built in memory, a part of the file at a time: reading steps costs far less than indexing rollouts, so nothing of it is
 kept on disk. Each line is read once, for its place and for the totals of the run. A last line that is not whole is left

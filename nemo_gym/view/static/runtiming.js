@@ -103,14 +103,16 @@ function TimeFigures({ value }) {
 export function ShareBar({ shares, seconds }) {
   const shown = shares.filter(({ share }, index) => share >= LEAST_SHARE && index < SHARES_SHOWN);
   const rest = 1 - shown.reduce((sum, { share }) => sum + share, 0);
-  const all = rest > 5e-4 ? [...shown, { name: "everything else", kind: "call", share: rest }] : shown;
+  const tools = shown.filter(({ kind }) => kind === "tool");
+  const all = shown.map((one) => ({ ...one, look: `${kindClass(one.kind)} shade-${Math.max(tools.indexOf(one), 0) % 3}` }));
+  if (rest > 5e-4) all.push({ name: "everything else", look: kindClass("call"), share: rest });
   return html`<div class="share-bar">
     <div class="share-track" aria-hidden="true">
       ${all.map(
-        ({ name, kind, share }, index) =>
+        ({ name, look, share }, index) =>
           html`<span
             key=${index}
-            class=${kindClass(kind)}
+            class=${look}
             style=${{ width: `${(share * 100).toFixed(3)}%` }}
             title=${`${clean(name)}: ${formatPercent(share)}, ${formatDuration(share * seconds)}`}
           ></span>`,
@@ -118,8 +120,8 @@ export function ShareBar({ shares, seconds }) {
     </div>
     <ul class="share-list">
       ${all.map(
-        ({ name, kind, share }, index) =>
-          html`<li key=${index} class=${`key ${kindClass(kind)}`}>
+        ({ name, look, share }, index) =>
+          html`<li key=${index} class=${`key ${look}`}>
             <span class="share-name">${clean(name)}</span> <b>${formatPercent(share)}</b>
             <span class="quiet">${formatDuration(share * seconds)}</span>
           </li>`,
@@ -161,7 +163,7 @@ function Area({ edges, values, label, limit = 0 }) {
     ${
       width > 0 &&
       html`<svg width=${width} height=${AREA_HEIGHT} role="img" aria-label=${said}>
-        ${ticksOf(0, most, 3).map(
+        ${ticksOf(0, most, 4).map(
           (tick) =>
             html`<g key=${tick}>
               <line class="grid" x1=${AREA_MARGIN.left} x2=${width - AREA_MARGIN.right} y1=${y(tick)} y2=${y(tick)} />

@@ -4,13 +4,13 @@ import { html, useEffect, useRef, useState } from "./dom.js";
 import { clean, formatBytes, formatCount, formatDuration, formatNumber, formatPercent } from "./format.js";
 import { ticksOf } from "./charts.js";
 
-const KINDS = new Set(["model", "tool", "verify", "judge", "seed", "call", "agent", "waiting"]);
+const STEP_KINDS = new Set(["model", "tool", "verify", "judge", "seed", "call", "agent", "waiting"]);
 const WAITED_FOR = { slot: "a free slot", gate: "the rate limit", connection: "a connection", retry: "another attempt" };
 const STEPS_SHOWN = 300;
 const DEEPEST = 8; // levels that are indented
 
 export function kindClass(kind) {
-  return `kind-${KINDS.has(kind) ? kind : "call"}`;
+  return `kind-${STEP_KINDS.has(kind) ? kind : "call"}`;
 }
 
 export function Waterfall({ timing, missing }) {

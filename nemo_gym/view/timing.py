@@ -205,6 +205,7 @@ def _numbers(totals: RunTotals, facts: RunFacts | None) -> dict[str, Any]:
         "failed_s": summary.failed_s,
         "seconds": summary.seconds,
         "waited_s": summary.waited_s,
+        "waiting": summary.shares().get("waiting", 0.0),
         "wall_s": summary.wall_s,
         "at_once": summary.at_once,
         "peak": summary.peak,

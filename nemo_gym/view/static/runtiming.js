@@ -62,7 +62,6 @@ function Times({ value }) {
 
 function TimeFigures({ value }) {
   const { spread } = value;
-  const waiting = value.shares.find(({ kind }) => kind === "waiting")?.share ?? 0;
   return html`<div class="figures">
     <div class="figure">
       <span class="name">Rollout, median</span>
@@ -85,7 +84,7 @@ function TimeFigures({ value }) {
     </div>
     <div class="figure">
       <span class="name">Waiting</span>
-      <span class="number">${formatPercent(waiting)}</span>
+      <span class="number">${formatPercent(value.waiting)}</span>
       <span class="detail">${formatDuration(value.waited_s)} for slots, limits, connections, retries</span>
     </div>
     ${

@@ -33,7 +33,8 @@ VIEWS: Final = {
     "groups": "view=groups",
     "rollout": "view=table&rollout={rollout}",
     "tokens": "view=table&rollout={rollout}&tab=tokens",
-    "timing": "view=table&rollout={rollout}&tab=timing",
+    "waterfall": "view=table&rollout={rollout}&tab=timing",
+    "timing": "view=timing",
     "compare": "view=compare&a={rollout}&b={other}",
     "runs": "view=compare",
 }
@@ -64,6 +65,8 @@ SHOWN: Final = (
     Shot("groups"),
     Shot("rollout"),
     Shot("tokens"),
+    Shot("waterfall"),
+    Shot("timing"),
     Shot("compare", theme="dark"),
     Shot("runs"),
     Shot("overview", width=NARROW[0]),
@@ -87,7 +90,7 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         baseline, tuned = Path(folder) / "baseline.jsonl", Path(folder) / "tuned.jsonl"
-        sample_rollouts.write_run(baseline, tasks=80, repeats=8, failed=31, planned=800)
+        sample_rollouts.write_run(baseline, tasks=80, repeats=8, failed=31, planned=800, steps=True)
         sample_rollouts.write_run(tuned, tasks=80, repeats=8, skill=0.7)
         with chromium.running(executable) as browser, served(baseline) as one, served(baseline, tuned) as two:
             take(browser, every if options.all else SHOWN, options.output, {"runs": two}, one)

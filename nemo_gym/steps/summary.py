@@ -53,6 +53,7 @@ class StepTimes:
     waited: dict[str, float] = field(default_factory=dict)  # seconds by what was waited for
     retries: dict[str, int] = field(default_factory=dict)  # by what failed
     spread: Spread = Spread()
+    tokens_out: int = 0
     peak: int = 0  # at once
     idle_s: float = 0.0  # half of the calls were answered within this while there were few; 0: not known
     busy_s: float = 0.0  # the same while there were many
@@ -120,6 +121,7 @@ class _Totals:
         self.durations: list[Floats] = []
         self.own_s = np.zeros(0)
         self.failed = np.zeros(0)
+        self.tokens_out = np.zeros(0)
         self.waited: dict[int, dict[str, float]] = {}
         self.retries: dict[int, Counter[str]] = {}
         self.other_s = 0.0
@@ -132,7 +134,7 @@ class _Totals:
             return
         size = len(steps)
         which = np.fromiter(map(self.keys.__getitem__, map(_KEY, steps)), np.int64, size)
-        begun, lengths, waits, answers = (np.fromiter(map(get, steps), np.float64, size) for get in _NUMBERS)
+        begun, lengths, waits, answers, tokens = (np.fromiter(map(get, steps), np.float64, size) for get in _NUMBERS)
         parents = list(map(_PARENT, steps))
         own, outermost = lengths - waits, lengths
         if parents.count(None) < len(parents):
@@ -146,6 +148,7 @@ class _Totals:
         kinds, failed = len(self.keys), (answers >= 400) | (answers == 0)
         self.own_s = _added(self.own_s, np.bincount(which, np.maximum(0.0, own), minlength=kinds))
         self.failed = _added(self.failed, np.bincount(which, failed.astype(np.float64), minlength=kinds))
+        self.tokens_out = _added(self.tokens_out, np.bincount(which, tokens, minlength=kinds))
         for place_ in np.flatnonzero(waits):
             self._wait(int(which[place_]), steps[place_])
         self.which.append(which)
@@ -158,33 +161,50 @@ class _Totals:
         causes[cause] = causes.get(cause, 0.0) + min(step.waited, step.duration)
         self.retries.setdefault(which, Counter()).update(retry.failed for retry in step.retries)
 
-    def times(self) -> tuple[StepTimes, ...]:
-        """What became of each kind of call; the largest share first."""
+    def times(self, *, by_server: bool = False) -> tuple[StepTimes, ...]:
+        """What became of each kind of call, or of all calls to each server; the largest share first."""
         if not self.which:
             return ()
         which, starts, durations = (np.concatenate(parts) for parts in (self.which, self.starts, self.durations))
-        found = []
+        groups: dict[tuple[str, str, str], list[int]] = {}
         for key, number in self.keys.items():
-            mine = which == number
-            found.append(
-                StepTimes(
-                    kind=key[0],
-                    server=key[1],
-                    tool=key[2],
-                    count=int(mine.sum()),
-                    failed=int(self.failed[number]),
-                    own_s=float(self.own_s[number]),
-                    waited=self.waited.get(number, {}),
-                    retries=dict(self.retries.get(number, {})),
-                    spread=Spread.of(durations[mine]),
-                    **_pressure(starts[mine], durations[mine]),
-                )
-            )
+            groups.setdefault(("", key[1], "") if by_server else key, []).append(number)
+        group_of = np.zeros(len(self.keys), np.int64)
+        for group, numbers in enumerate(groups.values()):
+            group_of[numbers] = group
+        grouped = group_of[which]
+        order = np.argsort(grouped, kind="stable")
+        places = np.split(order, np.cumsum(np.bincount(grouped))[:-1])
+        found = [
+            self._times(key, numbers, starts[mine], durations[mine])
+            for (key, numbers), mine in zip(groups.items(), places, strict=True)
+        ]
         return tuple(sorted(found, key=lambda times: times.own_s + sum(times.waited.values()), reverse=True))
+
+    def _times(self, key: tuple[str, str, str], numbers: list[int], starts: Floats, durations: Floats) -> StepTimes:
+        waited: dict[str, float] = {}
+        retries: Counter[str] = Counter()
+        for number in numbers:
+            retries.update(self.retries.get(number, {}))
+            for cause, seconds in self.waited.get(number, {}).items():
+                waited[cause] = waited.get(cause, 0.0) + seconds
+        return StepTimes(
+            kind=key[0],
+            server=key[1],
+            tool=key[2],
+            count=len(starts),
+            failed=int(self.failed[numbers].sum()),
+            own_s=float(self.own_s[numbers].sum()),
+            waited=waited,
+            retries=dict(retries),
+            spread=Spread.of(durations),
+            tokens_out=int(self.tokens_out[numbers].sum()),
+            **_pressure(starts, durations),
+        )
 
 
 _KEY: Final = attrgetter("kind", "server", "tool")
-_NUMBERS: Final = tuple(map(attrgetter, ("start", "duration", "waited", "status")))
+_NUMBERS: Final = tuple(map(attrgetter, ("start", "duration", "waited", "status", "tokens_out")))
 _PARENT: Final = attrgetter("parent")
 _BLOCK: Final = 2_000  # steps
 
@@ -195,40 +215,64 @@ def _added(before: Floats, more: NDArray[Any]) -> Floats:
     return longer
 
 
-def summarise(records: Iterable[RolloutSteps]) -> TimeSummary:
-    """Add up the steps of a run; memory for some numbers a step."""
-    totals = _Totals()
-    starts, durations = array("d"), array("d")
-    failures: Counter[str] = Counter()
-    failed_s = 0.0
-    steps: list[Step] = []
-    counts: list[int] = []
-    for record in records:
-        starts.append(record.started_at)
-        durations.append(record.duration)
+class TimeTotals:
+    """The steps of a run, added up one attempt after the other; memory for some numbers a step."""
+
+    def __init__(self) -> None:
+        self._totals = _Totals()
+        self._starts, self._durations = array("d"), array("d")
+        self._failures: Counter[str] = Counter()
+        self._failed_s = 0.0
+        self._steps: list[Step] = []  # not added yet
+        self._counts: list[int] = []
+
+    def add(self, record: RolloutSteps) -> None:
+        """Add one attempt."""
+        self._starts.append(record.started_at)
+        self._durations.append(record.duration)
         if record.outcome != COMPLETED:
-            failures[record.outcome] += 1
-            failed_s += record.duration
-        steps += record.steps
-        counts.append(len(record.steps))
-        if len(steps) >= _BLOCK:
-            totals.add(steps, counts, starts[-len(counts) :], durations[-len(counts) :])
-            steps, counts = [], []
-    if counts:
-        totals.add(steps, counts, starts[-len(counts) :], durations[-len(counts) :])
-    begun, taken = np.frombuffer(starts), np.frombuffer(durations)
-    return TimeSummary(
-        attempts=len(starts),
-        completed=len(starts) - failures.total(),
-        failures=dict(failures),
-        failed_s=failed_s,
-        seconds=float(taken.sum()),
-        other_s=totals.other_s,
-        spread=Spread.of(taken),
-        steps=totals.times(),
-        skipped=getattr(records, "skipped", 0),
-        **_at_once(begun, taken),
-    )
+            self._failures[record.outcome] += 1
+            self._failed_s += record.duration
+        self._steps += record.steps
+        self._counts.append(len(record.steps))
+        if len(self._steps) >= _BLOCK:
+            self._add_block()
+
+    def _add_block(self) -> None:
+        if self._counts:
+            last = -len(self._counts)
+            self._totals.add(self._steps, self._counts, self._starts[last:], self._durations[last:])
+            self._steps, self._counts = [], []
+
+    def summary(self, *, skipped: int = 0) -> TimeSummary:
+        """What was added so far."""
+        self._add_block()
+        begun, taken = np.frombuffer(self._starts), np.frombuffer(self._durations)
+        return TimeSummary(
+            attempts=len(begun),
+            completed=len(begun) - self._failures.total(),
+            failures=dict(self._failures),
+            failed_s=self._failed_s,
+            seconds=float(taken.sum()),
+            other_s=self._totals.other_s,
+            spread=Spread.of(taken),
+            steps=self._totals.times(),
+            skipped=skipped,
+            **_at_once(begun, taken),
+        )
+
+    def servers(self) -> tuple[StepTimes, ...]:
+        """All calls to each server, whatever their kind; the largest share first."""
+        self._add_block()
+        return self._totals.times(by_server=True)
+
+
+def summarise(records: Iterable[RolloutSteps]) -> TimeSummary:
+    """Add up the steps of a run."""
+    totals = TimeTotals()
+    for record in records:
+        totals.add(record)
+    return totals.summary(skipped=getattr(records, "skipped", 0))
 
 
 # ---- how many at once ------------------------------------------------------------------------------------------------

@@ -25,11 +25,13 @@ from nemo_gym.filters import FilterError
 from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view import groups as grouping
 from nemo_gym.view.guard import Guard
+from nemo_gym.view.index.steps_index import StepsState
 from nemo_gym.view.library import Library, Snapshot
 from nemo_gym.view.listing import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
 from nemo_gym.view.overview import at_present, overview
 from nemo_gym.view.rollout import compare_rollouts, compare_runs, rollout, rows_of_run
 from nemo_gym.view.selection import Query, Selection, Selections
+from nemo_gym.view.timing import run_timing
 
 STATIC: Final = Path(__file__).parent / "static"
 MOST_ROWS: Final = 1_000  # in one answer
@@ -48,6 +50,7 @@ class Api:
         self._pass_threshold = pass_threshold
         self._selections = Selections()
         self._overviews: dict[tuple[int, int, Query, float], dict[str, Any]] = {}
+        self._timings: dict[tuple[int, int, Query, int], tuple[StepsState, dict[str, Any]]] = {}
 
     def routes(self) -> list[Route]:
         handlers: dict[str, Handler] = {
@@ -59,6 +62,7 @@ class Api:
             "/rollout/{id}/raw": self.raw,
             "/overview": self.overview,
             "/scatter": self.scatter,
+            "/timing": self.timing,
             "/compare": self.compare,
             "/compare_runs": self.compare_runs,
         }
@@ -137,6 +141,19 @@ class Api:
     def scatter(self, snapshot: Snapshot, request: Request) -> Any:
         names = (request.query_params.get(axis) or default for axis, default in (("x", "tokens"), ("y", "reward")))
         return scatter(self._selected(snapshot, request, sort=""), *names)
+
+    def timing(self, snapshot: Snapshot, request: Request) -> Any:
+        """Where the time of one file's rollouts went."""
+        query, number = _query(request)._replace(sort=""), _integer(request, "run", default=0)
+        if number >= len(snapshot.runs):
+            raise ConfigError(f"no file {number}", hint=f"files are numbered from 0 to {len(snapshot.runs) - 1}")
+        key = (snapshot.version, snapshot.searchable if query.search else 0, query, number)
+        steps = snapshot.runs[number].steps.state
+        if key not in self._timings or self._timings[key][0] != steps:
+            whole = not query.filter.strip() and not query.search.strip()
+            found = run_timing(self._selections.get(snapshot, query), number, whole=whole)
+            self._timings = {**dict(list(self._timings.items())[-8:]), key: (steps, found)}
+        return self._timings[key][1]
 
     def compare(self, snapshot: Snapshot, request: Request) -> Any:
         codes = [_code(snapshot, request.query_params.get(name, "")) for name in "ab"]

@@ -21,9 +21,10 @@ from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view.app import STATIC
 from nemo_gym.view.listing import id_of, line_of, read_record, read_values, to_bytes
 from nemo_gym.view.overview import at_present, overview
-from nemo_gym.view.rollout import as_saved, compare_runs, continuity
+from nemo_gym.view.rollout import as_saved, compare_runs, continuity, timing_of
 from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Selection
+from nemo_gym.view.timing import run_timing
 
 _SCRIPT: Final = re.compile(r'<script(?P<attributes>[^>]*?)\ssrc="(?P<file>[^"]+)"(?P<more>[^>]*)></script>')
 _STYLE: Final = re.compile(r'<link\s[^>]*?rel="stylesheet"[^>]*?href="(?P<file>[^"]+)"[^>]*>')
@@ -79,6 +80,7 @@ def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool, 
             "rollouts": [orjson.Fragment(row) for row in _rows(selection, limit)],
             "overview": numbers | at_present(snapshot.runs, numbers, whole=whole) | {"progress": None},
             "comparisons": _comparisons(selection),
+            "timings": [run_timing(selection, run.number, whole=whole) for run in snapshot.runs],
             "apart": snapshot.tasks.apart,
         }
     )
@@ -117,6 +119,7 @@ def _whole_record(selection: Selection, code: int) -> dict[str, Any]:
         "line": number,
         "record": as_saved(line, record),
         "continuity": continuity(record),
+        "timing": timing_of(selection.snapshot, code, record),
     }
 
 

@@ -2,7 +2,7 @@
 
 A library has runs; a run is a rollout file with the files beside it, which are found by themselves: failures are rows
 as well, and the plan says how many rollouts there will be. One thread follows all of them; readers take a ``Snapshot``,
-which does not change while they use it, except for how much of it can be searched.
+which does not change while they use it, except for how much of it can be searched and how many steps are known.
 """
 
 import itertools
@@ -27,6 +27,7 @@ from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import distinct
 from nemo_gym.metrics.table import Keys
 from nemo_gym.view.index.reader import StaleIndexError
+from nemo_gym.view.index.steps_index import StepsIndex
 from nemo_gym.view.index.tables import ColumnFacts
 from nemo_gym.view.inputs import check_files, display_names, find_files
 from nemo_gym.view.source import Part, RolloutFile
@@ -52,6 +53,7 @@ class ViewedRun:
         self.rollouts = RolloutFile(path, run=number, kind="rollouts", cache=cache)
         self.failures: RolloutFile | None = None
         self.plan = Plan(self.files.plan)
+        self.steps = StepsIndex(self.files.steps)
         self.find_failures()
 
     @property
@@ -87,6 +89,7 @@ class ViewedRun:
             "planned": self.plan.count,
             "live": self.live,
             "unreadable": sum(source.state.unreadable for source in self.sources),
+            "attempts": self.steps.state.attempts,  # whose steps are known
         }
 
 
@@ -183,6 +186,9 @@ class Library:
         if not self.caught_up.is_set():
             self.caught_up.set()
             self._warm_up()
+        stepped = [run.steps.refresh() for run in self.runs]
+        if any(stepped):  # quick, and looked at sooner than text is searched
+            return True
         planned = [run.plan.refresh() for run in self.runs]
         texts = [source.refresh(text=True) for source in self._sources()]
         # Rows stay the same while they become searchable, so a new snapshot is taken only once all of them are.
@@ -204,6 +210,9 @@ class Library:
     def index_columns(self) -> None:
         for source in self._sources():
             while source.refresh():
+                pass
+        for run in self.runs:
+            while run.steps.refresh():
                 pass
         self._snapshot = self._take_snapshot()
 

@@ -15,12 +15,14 @@ from nemo_gym.metrics.compare import Pairs, Run, compare
 from nemo_gym.metrics.continuity import check_continuity
 from nemo_gym.metrics.fields import output_of
 from nemo_gym.metrics.table import Ints, RolloutTable
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
 from nemo_gym.view.groups import members
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.listing import id_of, ids_of, line_of, read_record, read_rows
 from nemo_gym.view.scored import Scored, is_failure, scored
 from nemo_gym.view.selection import Selection
 from nemo_gym.view.source import TASK_CONTENT, decode, encode
+from nemo_gym.view.timing import rollout_timing
 
 _MOST_IN_GROUP: Final = 256
 # What may differ between two equal steps.
@@ -53,7 +55,15 @@ def rollout(selection: Selection, code: int) -> dict[str, Any]:
         **_neighbours(selection, code),
         "group": members(selection, _group(snapshot, code)),
         "continuity": continuity(record),
+        "timing": timing_of(snapshot, code, record),
     }
+
+
+def timing_of(snapshot: Snapshot, code: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The waterfall of a rollout whose record is at hand."""
+    agent = record.get(AGENT_REF_KEY_NAME)
+    name = agent.get("name") if isinstance(agent, Mapping) else None
+    return rollout_timing(snapshot, code, name if isinstance(name, str) else None)
 
 
 def as_saved(line: bytes, record: Mapping[str, Any]) -> orjson.Fragment:

@@ -178,5 +178,10 @@ def _json(value: Any) -> str:
         return "[nested too deeply to be shown]"
 
 
+def printable(text: str) -> str:
+    """Text in one line, without what could move the cursor or hide."""
+    return " ".join(_clean(text).split("\n"))
+
+
 def _clean(text: str) -> str:
     return _CONTROL.sub("�", text.replace("\r\n", "\n").expandtabs(4))

@@ -5,7 +5,7 @@ how many there are, and ``r`` shows them.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from rich.text import Text
 from textual import on
@@ -20,10 +20,15 @@ from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Library
 from nemo_gym.view.listing import id_of, line_of, read_record, read_rows
 from nemo_gym.view.overview import overview
+from nemo_gym.view.rollout import timing_of
 from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Query, Selection, select
-from nemo_gym.view.transcript import render_transcript
+from nemo_gym.view.source import decode
+from nemo_gym.view.timing import run_timing
+from nemo_gym.view.timing_text import rollout_lines, run_lines
+from nemo_gym.view.transcript import heading, render_transcript
 
+Shown = Literal["transcript", "times"]  # of a rollout
 COLUMNS: Final = ("task", "rollout", "agent", "reward", "failure", "turns", "tool_calls", "tokens", "question")
 SORTS: Final = ("", "reward", "-reward", "-tokens", "-turns", "task")
 _WINDOW: Final = 200  # rows that are loaded at a time
@@ -39,11 +44,13 @@ class TranscriptScreen(Screen[None]):
         Binding("j,right", "move(1)", "next"),
         Binding("k,left", "move(-1)", "previous"),
         Binding("f", "next_failure", "next failure"),
+        Binding("t", "timing", "times"),
     ]
 
-    def __init__(self, show: Callable[[int | None], str | None]) -> None:
+    def __init__(self, show: Callable[[int | None, Shown], str | None]) -> None:
         super().__init__()
         self._show = show
+        self._shown: Shown = "transcript"
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
@@ -59,11 +66,30 @@ class TranscriptScreen(Screen[None]):
     def action_next_failure(self) -> None:
         self._update(None)
 
+    def action_timing(self) -> None:
+        self._shown = "times" if self._shown == "transcript" else "transcript"
+        self._update(0)
+
     def _update(self, step: int | None) -> None:
-        text = self._show(step)
+        text = self._show(step, self._shown)
         if text is not None:
             self.query_one("#transcript", Static).update(Text(text))
             self.query_one(VerticalScroll).scroll_home(animate=False)
+
+
+class TimingScreen(Screen[None]):
+    """Where the time of a run went."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,t", "app.pop_screen", "back")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(Text(self._text), id="timing")
+        yield Footer()
 
 
 class ViewerApp(App[None]):
@@ -80,6 +106,7 @@ class ViewerApp(App[None]):
         Binding("k", "up", "previous", show=False),
         Binding("f", "next_failure", "next failure"),
         Binding("s", "sort", "sort"),
+        Binding("t", "timing", "times"),
         Binding("r", "reload", "show new"),
         Binding("escape", "table", "table", show=False),
         Binding("q", "quit", "quit"),
@@ -163,8 +190,8 @@ class ViewerApp(App[None]):
         if len(self._selection):
             self.push_screen(TranscriptScreen(self._shown))
 
-    def _shown(self, step: int | None) -> str | None:
-        """The rollout so many rows on (None: the next that went wrong) as text; None if there is none."""
+    def _shown(self, step: int | None, what: Shown) -> str | None:
+        """The rollout so many rows on (None: the next that went wrong), or its times; None if there is none."""
         place = self._next_failure() if step is None else self._table.cursor_row + step
         if place is None or not 0 <= place < len(self._selection):
             return None
@@ -175,7 +202,11 @@ class ViewerApp(App[None]):
         except StaleIndexError:
             return "the file was replaced: go back, r shows the new one"
         title = f"{id_of(self._selection.snapshot, code)} · {place + 1} of {len(self._selection)}"
-        return f"{title}\n\n{render_transcript(record, width=max(40, self.size.width - 4))}"
+        width = max(40, self.size.width - 4)
+        if what == "transcript":
+            return f"{title}\n\n{render_transcript(record, width=width)}"
+        times = timing_of(self._selection.snapshot, code, record)
+        return "\n".join([f"{title} · {heading(record)}", "", *rollout_lines(times, width)])
 
     def _next_failure(self) -> int | None:
         wrong = is_failure(self._selection) | (self._selection.values("reward").numbers <= 0)
@@ -203,6 +234,19 @@ class ViewerApp(App[None]):
     def action_sort(self) -> None:
         following = SORTS[(SORTS.index(self._query.sort) + 1) % len(SORTS)]
         self._select(self._query._replace(sort=following))
+
+    def action_timing(self) -> None:
+        """Show the times of the file whose row is chosen, of the rows that are shown."""
+        place = self._table.cursor_row
+        code = int(self._selection.rows[place]) if 0 <= place < len(self._selection) else 0
+        parts = self._selection.snapshot.parts
+        number = parts[decode(code)[0]].source.run if parts else 0
+        try:
+            found = run_timing(self._selection, number, whole=not self._query.filter.strip())
+        except StaleIndexError:
+            self._say("the file was replaced: r shows the new one", error=True)
+            return
+        self.push_screen(TimingScreen("\n".join(run_lines(found, max(60, self.size.width - 4)))))
 
     def action_reload(self) -> None:
         place = self._table.cursor_row

@@ -89,3 +89,35 @@ def library(tmp_path: Path) -> Iterator[Callable[..., Library]]:
     yield open_library
     for each in opened:
         each.close()
+
+
+@pytest.fixture
+def steps() -> Callable[..., Record]:
+    """Makes the steps of an attempt: a model call that waited and was repeated, a tool, a verification with a judge."""
+
+    def make(task: int = 0, rollout: int = 0, *, at: float = 0.0, scale: float = 1.0, **more: Any) -> Record:
+        calls: list[Record] = [
+            {"kind": "seed", "server": "lab", "route": "/seed_session", "start": 0.0, "duration": 0.1},
+            {"kind": "model", "server": "policy", "start": 0.1, "duration": 1.0, "waited": 0.4, "waited_for": "retry"},
+            {"kind": "tool", "server": "lab", "tool": "lookup", "start": 1.1, "duration": 0.5},
+            {"kind": "verify", "server": "lab", "start": 1.6, "duration": 0.4},
+            {"kind": "judge", "server": "judge", "start": 1.7, "duration": 0.3, "parent": 3, "tokens_out": 6},
+        ]
+        for call in calls:
+            call |= {"start": call["start"] * scale, "duration": call["duration"] * scale, "status": 200}
+        calls[1] |= {"tokens_in": 100, "tokens_out": 30, "retries": [{"at": 0.3 * scale, "failed": "429"}]}
+        calls[1]["waited"] *= scale
+        return {
+            "_ng_task_index": task,
+            "_ng_rollout_index": rollout,
+            "_ng_attempt": 1,
+            "agent": "math",
+            "started_at": 1_790_000_000.0 + at,
+            "duration": 2.1 * scale,
+            "waited": 0.4 * scale,
+            "outcome": "completed",
+            "steps": calls,
+            **more,
+        }
+
+    return make

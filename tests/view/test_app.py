@@ -34,6 +34,7 @@ class Client:
 
     address: ListenAddress
     session: aiohttp.ClientSession
+    library: Library
 
     async def get(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> Answer:
         url = f"http://127.0.0.1:{self.address.port}{path}"
@@ -64,7 +65,7 @@ async def serve() -> AsyncIterator[Serve]:
         session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
 
         async def start(library: Library, host: str = "127.0.0.1") -> Client:
-            return Client(await stack.enter_async_context(serving(library, host, 0)), session)
+            return Client(await stack.enter_async_context(serving(library, host, 0)), session, library)
 
         yield start
 
@@ -77,6 +78,20 @@ async def client(write, record, failure, library, serve) -> Client:
     write("run_failures.jsonl", [failure(0, 3), failure(1, 0, "model_error")])
     path = write("run_materialized_inputs.jsonl", [record(task, number) for task in (0, 1) for number in range(4)])
     return await serve(library(path.with_name("run.jsonl")))
+
+
+async def test_times_are_told_of_a_run_and_of_a_rollout(write, record, steps, library, serve):
+    path = write("run.jsonl", [record(task, 0) for task in range(3)])
+    write("run_steps.jsonl", [steps(task, 0, at=task) for task in range(3)])
+    client = await serve(library(path))
+    assert (await client.api("state"))["files"][0]["attempts"] == 3
+    assert (await client.api("timing"))["attempts"] == 3
+    assert (await client.api("timing", filter="task == 1"))["attempts"] == 1
+    assert len((await client.api("rollout/0.1"))["timing"]["steps"]) == 5
+    write("run_steps.jsonl", [steps(0, 0, outcome="timeout")], append=True)
+    client.library.index_all()
+    assert (await client.api("timing"))["attempts"] == 4
+    assert (await client.get("/api/timing", run=7)).status == 400
 
 
 def ids(answer: Any) -> list[str]:

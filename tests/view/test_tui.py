@@ -76,6 +76,24 @@ async def test_a_rollout_is_opened_and_left(app):
         assert app.query_one(DataTable).cursor_row == 2
 
 
+async def test_times_of_a_run_and_of_a_rollout_are_a_key_away(write, record, steps, library):
+    path = write("run.jsonl", [record(task, 0, question=f"How far is {task}?") for task in range(3)])
+    write("run_steps.jsonl", [steps(task, 0, at=task) for task in range(2)])
+    app = ViewerApp(library(path))
+    async with app.run_test(size=(120, 50)) as pilot:
+        await pilot.press("t")
+        await pilot.pause()
+        assert "2 attempts, 2 completed" in str(app.screen.query_one("#timing", Static).render())
+        await pilot.press("escape", "enter")
+        await pilot.pause()
+        await pilot.press("t")
+        assert "  judge judge" in transcript(app)
+        await pilot.press("j", "j")
+        assert "run_steps.jsonl has no steps of this rollout" in transcript(app)
+        await pilot.press("t")
+        assert "How far is 2?" in transcript(app)
+
+
 async def test_keys_move_and_sort(app):
     async with app.run_test() as pilot:
         await pilot.press("j", "j", "k")

@@ -10,11 +10,12 @@ import { Help } from "./help.js";
 import { openSource } from "./source.js";
 import { Overview } from "./overview.js";
 import { Rollout, rivalOf } from "./rollout.js";
+import { RunTiming } from "./runtiming.js";
 import { setRewardRange, Trouble } from "./ui.js";
 import { Table } from "./table.js";
 
 const POLL = 1500; // ms
-const NAMES = { overview: "Overview", table: "Table", groups: "Groups", compare: "Compare" };
+const NAMES = { overview: "Overview", table: "Table", groups: "Groups", compare: "Compare", timing: "Timing" };
 
 /** The state of the files, polled while the page is visible. */
 function useFiles(source) {
@@ -86,7 +87,7 @@ function App({ source }) {
 }
 
 function View(shared) {
-  const views = { overview: Overview, table: Table, groups: Groups, compare: Compare };
+  const views = { overview: Overview, table: Table, groups: Groups, compare: Compare, timing: RunTiming };
   return html`<${views[shared.place.view]} ...${shared} />`;
 }
 

@@ -14,7 +14,7 @@ const SORTED_BY = 60; // characters of a preview
 const PREVIEWS = new Set(["question", "answer"]);
 
 export class EmbeddedSource {
-  constructor({ state, columns, rollouts, overview, comparisons, apart }) {
+  constructor({ state, columns, rollouts, overview, comparisons, timings, apart }) {
     this.live = false;
     this.stateSent = false;
     this.shown = state;
@@ -25,6 +25,7 @@ export class EmbeddedSource {
     this.byId = new Map(rollouts.map((row) => [row.id, row]));
     this.whole = overview;
     this.comparisons = comparisons;
+    this.timings = timings;
     this.apart = apart;
     this.words = new Map();
     this.last = { key: null, rows: rollouts };
@@ -91,6 +92,7 @@ export class EmbeddedSource {
         .slice(0, GROUP_MOST)
         .map(chipOf),
       continuity: row.continuity,
+      timing: row.timing,
     };
   }
 
@@ -117,6 +119,14 @@ export class EmbeddedSource {
       ids: kept.map(({ id }) => id),
       sampled,
     };
+  }
+
+  /** Where the time went: the server added it up when it wrote the page, for all of its rollouts. */
+  async timing({ run = 0, filter = "", search = "" }) {
+    const found = this.timings[run];
+    if (!found) throw new Error("this page does not hold that file");
+    if (!filter.trim() && !search.trim()) return found;
+    return { ...found, attempts: 0, notes: ["this page has times of all its rollouts only; ng_viewer has them of a selection"] };
   }
 
   async compare(a, b) {

@@ -45,6 +45,7 @@ export function formatPercent(value) {
 
 export function formatDuration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return DASH;
+  if (seconds > 0 && seconds < 0.00995) return `${Number((seconds * 1000).toPrecision(2))} ms`;
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.95 ? 2 : 1)} s`;
   const minutes = Math.round(seconds / 60);
@@ -52,7 +53,7 @@ export function formatDuration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-function formatBytes(bytes) {
+export function formatBytes(bytes) {
   if (typeof bytes !== "number") return DASH;
   if (bytes < 1000) return `${bytes} B`;
   const units = ["kB", "MB", "GB", "TB"];

@@ -5,11 +5,12 @@ import { clean, formatCount, formatDuration, formatField, formatNumber, formatPe
 import { Curve, Histogram, Scatter } from "./charts.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { JsonTree } from "./parts.js";
-import { Notice, Reward, Select, Trouble } from "./ui.js";
+import { ShareBar } from "./runtiming.js";
+import { Notice, Panel, Reward, Select, Trouble } from "./ui.js";
 
 const AXES = ["tokens", "turns", "tool_calls", "duration", "output_tokens", "input_tokens", "bytes", "reward"];
 
-export function Overview({ source, place, version, columns }) {
+export function Overview({ source, place, version, columns, files }) {
   const selection = selectionOf(place);
   const { value, error } = useAnswer(
     (signal) => source.overview({ ...selection, threshold: place.threshold }, signal),
@@ -42,6 +43,7 @@ export function Overview({ source, place, version, columns }) {
         }
       <//>
       <${Attempts} value=${value} />
+      <${TimePanel} source=${source} place=${place} version=${version} files=${files} />
       <${ScatterPanel} source=${source} place=${place} version=${version} columns=${columns} />
       ${
         failures.length > 0 &&
@@ -68,6 +70,21 @@ export function Overview({ source, place, version, columns }) {
       }
     </div>
   </main>`;
+}
+
+/** Where the time of a run went, if its steps were recorded. */
+function TimePanel({ source, place, version, files }) {
+  const { filter, search } = selectionOf(place);
+  const known = files.length === 1 ? files[0].attempts : 0;
+  const { value } = useAnswer(
+    async (signal) => (known ? source.timing({ run: 0, filter, search }, signal) : null),
+    [filter, search, version, known],
+  );
+  if (!known || !value?.attempts) return null;
+  const aside = html`<span class="aside"><a class="button" href=${placeUrl({ view: "timing" })}>All times</a></span>`;
+  return html`<${Panel} title="Where the time went" wide=${true} aside=${aside}>
+    <${ShareBar} shares=${value.shares} seconds=${value.seconds} />
+  <//>`;
 }
 
 /** The current filter with one more condition. */
@@ -112,16 +129,6 @@ function Attempts({ value }) {
         <p class="quiet">${over}</p>
       <//>`
     }`;
-}
-
-function Panel({ title, note, wide, aside, children }) {
-  return html`<section class=${`panel ${wide ? "wide-panel" : ""}`}>
-    <header>
-      <h2>${title}</h2>
-      ${note && html`<span class="note">${note}</span>`}${aside}
-    </header>
-    ${children}
-  </section>`;
 }
 
 function Figures({ value, failures, live }) {

@@ -5,7 +5,7 @@ the same form is understood as well. */
 
 import { useEffect, useState } from "./dom.js";
 
-export const VIEWS = ["overview", "table", "groups", "compare"];
+export const VIEWS = ["overview", "table", "groups", "compare", "timing"];
 const PLACE_KEYS = [
   "view",
   "filter",
@@ -22,6 +22,7 @@ const PLACE_KEYS = [
   "tab",
   "a",
   "b",
+  "run",
   "run_a",
   "run_b",
 ];

@@ -9,7 +9,7 @@ import { Tokens, hasTokens } from "./tokens.js";
 import { Transcript } from "./transcript.js";
 import { Waterfall } from "./waterfall.js";
 import { JsonTree } from "./parts.js";
-import { stepsOf } from "./timing.js";
+import { ownTiming } from "./timing.js";
 
 const RAW_SHOWN = 200_000;
 
@@ -33,11 +33,12 @@ export function Rollout({ source, place, files, onDetail }) {
 
 function RolloutPage({ detail, place, files }) {
   const { record } = detail;
-  const steps = useMemo(() => stepsOf(record), [record]);
+  const recorded = detail.timing?.steps ? detail.timing : null;
+  const timing = useMemo(() => recorded ?? ownTiming(record), [record, recorded]);
   const tabs = [
     ["transcript", "Transcript"],
     hasTokens(record) && ["tokens", "Tokens"],
-    steps.length > 0 && ["timing", "Timing"],
+    ["timing", "Timing"],
     ["raw", "Raw"],
   ].filter(Boolean);
   const tab = tabs.some(([name]) => name === place.tab) ? place.tab : "transcript";
@@ -59,7 +60,7 @@ function RolloutPage({ detail, place, files }) {
     </div>
     ${tab === "transcript" && html`<${Transcript} record=${record} search=${place.search} />`}
     ${tab === "tokens" && html`<${Tokens} record=${record} continuity=${detail.continuity} />`}
-    ${tab === "timing" && html`<${Waterfall} steps=${steps} />`} ${tab === "raw" && html`<${Raw} record=${record} />`}
+    ${tab === "timing" && html`<${Waterfall} timing=${timing} missing=${detail.timing?.missing} />`} ${tab === "raw" && html`<${Raw} record=${record} />`}
   </main>`;
 }
 

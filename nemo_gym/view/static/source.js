@@ -65,6 +65,10 @@ class HttpSource {
     return this.get("scatter", { x, y, filter, search }, signal);
   }
 
+  timing({ run, filter, search }, signal) {
+    return this.get("timing", { run, filter, search }, signal);
+  }
+
   compare(a, b, signal) {
     return this.get("compare", { a, b }, signal);
   }

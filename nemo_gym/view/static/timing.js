@@ -1,5 +1,5 @@
-/* Steps with a beginning and an end, wherever a record has them: a list `timing` of the record or of its response, or
-times on the output items. In seconds from the first start. */
+/* Steps with a beginning and an end in a record of which no steps were recorded beside it: a list `timing` of the record
+or of its response, or times on the output items. As a waterfall, in seconds from the first start. */
 
 import { outputOf } from "./record.js";
 
@@ -7,11 +7,15 @@ const STARTS = ["start", "started_at", "start_s", "start_time"];
 const ENDS = ["end", "ended_at", "end_s", "end_time", "completed_at"];
 const LENGTHS = ["duration", "duration_s", "seconds", "elapsed_s"];
 
-export function stepsOf(record) {
+/** The waterfall of a record's own times; null if it has none. */
+export function ownTiming(record) {
   const listed = [record.timing, record._ng_timing, record.response?.timing].find(Array.isArray);
   const steps = (listed ?? outputOf(record)).map(stepOf).filter(Boolean);
-  const first = Math.min(...steps.map((step) => step.start));
-  return steps.map((step) => ({ ...step, start: step.start - first, end: step.end - first }));
+  if (!steps.length) return null;
+  const first = steps.reduce((low, step) => Math.min(low, step.start), Infinity);
+  const last = steps.reduce((high, step) => Math.max(high, step.start + step.duration), -Infinity);
+  const shifted = steps.map((step) => ({ ...step, start: step.start - first }));
+  return { duration: last - first, end: last - first, shares: [], steps: shifted };
 }
 
 function stepOf(entry, index) {
@@ -21,8 +25,8 @@ function stepOf(entry, index) {
   const end = secondsOf(entry, ENDS) ?? (length === null ? null : start + length);
   if (end === null || end < start) return null;
   const label = [entry.name, entry.step, entry.label, entry.role, entry.type].find((name) => typeof name === "string");
-  const kind = String(entry.kind ?? entry.type ?? "");
-  return { label: label ?? `step ${index + 1}`, start, end, tool: /tool|call_output|resource/.test(kind), index };
+  const kind = /tool|call_output|resource/.test(String(entry.kind ?? entry.type ?? "")) ? "tool" : "model";
+  return { label: label ?? `step ${index + 1}`, kind, start, duration: end - start, depth: 0 };
 }
 
 function secondsOf(entry, names) {

@@ -43,6 +43,17 @@ export function RewardChips({ rollouts, current, hrefOf = (chip) => placeUrl({ r
   </span>`;
 }
 
+/** A framed part of a page with a heading. */
+export function Panel({ title, note, wide, aside, children }) {
+  return html`<section class=${`panel ${wide ? "wide-panel" : ""}`}>
+    <header>
+      <h2>${title}</h2>
+      ${note && html`<span class="note">${note}</span>`}${aside}
+    </header>
+    ${children}
+  </section>`;
+}
+
 export function Notice({ title, children }) {
   return html`<div class="notice" role="status"><strong>${title}</strong>${children && html`<p>${children}</p>`}</div>`;
 }

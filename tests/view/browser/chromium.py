@@ -36,7 +36,13 @@ FLAGS: Final = [
     "--remote-debugging-pipe",
 ]
 PATIENCE_S: Final = 20.0
-KEYS: Final = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, "")}
+KEYS: Final = {
+    "ArrowDown": ("ArrowDown", 40, ""),
+    "End": ("End", 35, ""),
+    "Enter": ("Enter", 13, "\r"),
+    "Escape": ("Escape", 27, ""),
+    "Tab": ("Tab", 9, ""),
+}
 LARGEST_READ: Final = 1 << 20
 # The middle of an element that can be clicked there; null while it is away, covered, or on the move.
 STANDING_STILL: Final = """async (find) => {

@@ -99,7 +99,7 @@ def ask() -> Callable[[str, str], Any]:
 def runs(tmp_path_factory: pytest.TempPathFactory, make: ModuleType) -> Path:
     """A folder with two runs of the same twelve tasks, four times each; the first has failures and a longer plan."""
     folder = tmp_path_factory.mktemp("runs")
-    make.write_run(folder / "baseline.jsonl", tasks=12, repeats=4, failed=5, planned=60)
+    make.write_run(folder / "baseline.jsonl", tasks=12, repeats=4, failed=5, planned=60, steps=True)
     make.write_run(folder / "tuned.jsonl", tasks=12, repeats=4, skill=0.75)
     return folder
 

@@ -130,10 +130,14 @@ def run(tasks: int, repeats: int, *, skill: float = 0.55) -> Iterator[dict[str, 
         yield rollout(task, repeat, skill=skill, tokens=task % 5 == 0, timing=task % 2 == 0 or task % 5 == 0)
 
 
-def write_run(path: Path, *, tasks: int, repeats: int, skill: float = 0.55, failed: int = 0, planned: int = 0) -> None:
+def write_run(
+    path: Path, *, tasks: int, repeats: int, skill: float = 0.55, failed: int = 0, planned: int = 0, steps: bool = False
+) -> None:
     """A rollout file with what belongs beside it."""
     records = list(run(tasks, repeats, skill=skill))
     _write(path, records[failed:])
+    if steps:
+        _write(path.with_name(f"{path.stem}_steps.jsonl"), _run_steps(records[failed:]))
     if failed:
         lost = [failure(record["_ng_task_index"], record["_ng_rollout_index"]) for record in records[:failed]]
         _write(path.with_name(f"{path.stem}_failures.jsonl"), lost)
@@ -239,3 +243,70 @@ def _timing(dice: random.Random, output: list[dict[str, Any]]) -> list[dict[str,
         )
         now += length + 0.02
     return steps
+
+
+AT_ONCE: Final = 16
+
+
+def _run_steps(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The steps of a run whose rollouts took turns in a few slots."""
+    free = [CLOCK + number * 0.01 for number in range(AT_ONCE)]
+    for record in records:
+        slot = free.index(min(free))
+        found = steps_of(record) | {"started_at": round(free[slot], 6)}
+        free[slot] += found["duration"] + 0.01
+        yield found
+
+
+def steps_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The calls of a completed rollout: seed, model and tools in turn, and a verification that asks a judge."""
+    dice = random.Random(f"steps {record['_ng_task_index']} {record['_ng_rollout_index']}")
+    steps: list[dict[str, Any]] = []
+    now = _step(steps, 0.001, "seed", "word_problems", "/seed_session", dice.uniform(0.01, 0.05))
+    for item in record["response"]["output"]:
+        if item["type"] == "function_call":
+            now = _model_call(dice, steps, now)
+            tool = item["name"]
+            length = dice.lognormvariate(-1.2, 0.8) if tool == "python" else dice.uniform(0.01, 0.06)
+            now = _step(steps, now + 0.004, "tool", "word_problems", f"/{tool}", length, tool=tool)
+    now = _model_call(dice, steps, now)
+    verify, begun = len(steps), now + 0.002
+    steps.append({"kind": "verify", "server": "word_problems", "route": "/verify", "start": begun, "status": 200})
+    judged = _step(
+        steps, begun + 0.03, "judge", "judge_model", "/v1/responses", dice.uniform(0.3, 1.2), parent=verify,
+        tokens_in=310, tokens_out=24, finish="completed",
+    )  # fmt: skip
+    steps[verify]["duration"] = round(judged + 0.02 - begun, 6)
+    return {
+        "_ng_task_index": record["_ng_task_index"],
+        "_ng_rollout_index": record["_ng_rollout_index"],
+        "_ng_attempt": 1,
+        "agent": AGENT,
+        "duration": round(judged + 0.03, 6),
+        "waited": round(sum(step.get("waited", 0.0) for step in steps), 6),
+        "outcome": "completed",
+        "steps": steps,
+    }
+
+
+def _model_call(dice: random.Random, steps: list[dict[str, Any]], now: float) -> float:
+    """A call that sometimes waits, and now and then is repeated. Returns when it ended."""
+    waited = round(dice.uniform(0.1, 0.7), 6) if dice.random() < 0.35 else 0.0
+    tokens = dice.randint(40, 260)
+    start = now + 0.003
+    more: dict[str, Any] = {"tokens_in": dice.randint(300, 1500), "tokens_out": tokens, "finish": "completed"}
+    if waited:
+        more |= {"waited": waited, "waited_for": "slot"}
+    if dice.random() < 0.12:
+        more |= {"retries": [{"at": round(start + waited, 6), "failed": "429"}], "waited": waited + 0.5}
+        more["waited_for"] = "retry"
+    length = more.get("waited", 0.0) + tokens / dice.uniform(70, 130)
+    return _step(steps, start, "model", "policy_model", "/v1/responses", length, **more)
+
+
+def _step(
+    steps: list[dict[str, Any]], start: float, kind: str, server: str, route: str, length: float, **more: Any
+) -> float:
+    call = {"kind": kind, "server": server, "route": route, "start": round(start, 6), "duration": round(length, 6)}
+    steps.append(call | {"status": 200, **more})
+    return start + length

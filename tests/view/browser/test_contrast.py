@@ -62,6 +62,8 @@ PLACES = {
     "view=groups&by=agent": ".group",
     "rollout=0.0": ".transcript",
     "rollout=0.f0": "main h1",
+    "view=timing": ".share-list li",
+    "rollout=0.0&tab=timing": ".step-line",
 }
 PLACES_OF_TWO = {"view=compare": ".run-task", "view=compare&a=0.0&b=0.1": ".pair.heads h1"}
 

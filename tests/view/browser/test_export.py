@@ -61,6 +61,8 @@ def test_an_exported_page_shows_everything_without_a_request(page: Any, exported
     page.wait("document.querySelectorAll('a.row').length > 10")
     page.click("a.row")
     page.wait("document.querySelector('.prose math, .call-box, .failure') !== null")
+    page.press("5")
+    page.wait("document.querySelectorAll('.share-list li').length > 3")
     page.press("3")
     page.wait("document.querySelectorAll('.group-list .group').length === 12")
     page.click(".group-list .chip")

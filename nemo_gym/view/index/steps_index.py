@@ -1,0 +1,190 @@
+"""Where the steps of each attempt are in ``<stem>_steps.jsonl``, and their totals, kept up to date as the file grows.
+
+Built in memory, a part of the file at a time: reading steps costs far less than indexing rollouts, so nothing of it is
+kept on disk. Each line is read once, for its place and for the totals of the run. A last line that is not whole is left
+until it is; a file that was replaced or cut is read anew; a line that holds no steps is counted. The file is a
+companion, which may be missing: everything else works without it.
+"""
+
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from nemo_gym.metrics.table import Floats, Ints
+from nemo_gym.schemas.rows import RolloutKey
+from nemo_gym.steps.record import RolloutSteps, from_line
+from nemo_gym.steps.summary import StepTimes, TimeSummary, TimeTotals
+from nemo_gym.view.index.parsing import Fingerprint, fingerprint, whole_lines
+
+STEP_BYTES: Final = 4 << 20  # of the file in a step, so that readers need not wait for long
+_LARGEST: Final = 2**62  # of an index in a key
+
+
+class StepsState(NamedTuple):
+    """How far the file was read. ``generation`` changes when it is read anew."""
+
+    exists: bool
+    generation: int
+    attempts: int
+    unreadable: int
+    position: int
+    bytes: int
+
+
+class Attempts(NamedTuple):
+    """Every attempt in the order of the file."""
+
+    task: Ints
+    rollout: Ints
+    outcome: Ints  # index into the names
+    agent: Ints
+    started_at: Floats
+    duration: Floats
+    names: list[str]  # of outcomes and agents
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def of(self, key: RolloutKey) -> Ints:
+        """The attempts at one rollout."""
+        return np.flatnonzero((self.task == key.task) & (self.rollout == key.rollout))
+
+
+class RunTotals(NamedTuple):
+    """Where the time of the attempts went, altogether and by server."""
+
+    summary: TimeSummary
+    servers: list[StepTimes]
+
+
+class _Lines:
+    """What is kept of each line."""
+
+    def __init__(self) -> None:
+        self.offsets, self.lengths = array("q"), array("q")
+        self.tasks, self.rollouts = array("q"), array("q")
+        self.outcomes, self.agents = array("q"), array("q")
+        self.starts, self.durations = array("d"), array("d")
+        self.names: dict[str, int] = {}
+        self.totals = TimeTotals()
+        self.position = 0
+        self.unreadable = 0
+        self.seen: Fingerprint | None = None
+
+    def add(self, line: bytes, offset: int) -> None:
+        record = from_line(line)
+        if record is None or abs(record.task) >= _LARGEST or abs(record.rollout) >= _LARGEST:
+            self.unreadable += 1
+            return
+        self.offsets.append(offset)
+        self.lengths.append(len(line))
+        self.tasks.append(record.task)
+        self.rollouts.append(record.rollout)
+        self.outcomes.append(self.names.setdefault(record.outcome, len(self.names)))
+        self.agents.append(self.names.setdefault(record.agent, len(self.names)))
+        self.starts.append(record.started_at)
+        self.durations.append(record.duration)
+        self.totals.add(record)
+
+    def attempts(self) -> Attempts:
+        columns = (np.array(each, np.int64) for each in (self.tasks, self.rollouts, self.outcomes, self.agents))
+        times = (np.array(each, np.float64) for each in (self.starts, self.durations))
+        return Attempts(*columns, *times, list(self.names))
+
+
+class StepsIndex:
+    """The steps of one run. ``refresh`` belongs to one thread; everything else may be called from any."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        self._lines = _Lines()
+        self._looked: tuple[int, int, int] | None = None  # the file as it was when there was nothing to do
+        self._attempts: tuple[StepsState, Attempts] | None = None
+        self._totals: tuple[StepsState, RunTotals] | None = None
+        self.state = StepsState(False, 0, 0, 0, 0, 0)
+
+    def refresh(self, budget: int = STEP_BYTES) -> bool:
+        """Read some more lines; False if there were none."""
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return self._forget() if self.state.exists else False
+        with file:
+            status = os.fstat(file.fileno())
+            look = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if look == self._looked:
+                return False
+            with self._lock:
+                before = self.state
+                self._read(file, status.st_size, budget)
+        if self.state == before:
+            self._looked = look
+        return self.state != before
+
+    def _read(self, file: BinaryIO, size: int, budget: int) -> None:
+        lines, generation = self._lines, self.state.generation
+        if lines.seen is not None and (size < lines.position or fingerprint(file, lines.position) != lines.seen):
+            self._lines = lines = _Lines()
+            generation += 1
+        length = whole_lines(file, lines.position, budget)
+        offset = lines.position
+        for line in os.pread(file.fileno(), length, lines.position).split(b"\n") if length else ():
+            if line and not line.isspace():
+                lines.add(line, offset)
+            offset += len(line) + 1
+        lines.position += length
+        lines.seen = fingerprint(file, lines.position)
+        self.state = StepsState(True, generation, len(lines.offsets), lines.unreadable, lines.position, size)
+
+    def _forget(self) -> bool:
+        with self._lock:
+            self._lines, self._looked = _Lines(), None
+            self.state = StepsState(False, self.state.generation + 1, 0, 0, 0, 0)
+        return True
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def attempts(self) -> Attempts:
+        """A copy of what is known of every attempt."""
+        with self._lock:
+            if self._attempts is None or self._attempts[0] != self.state:
+                self._attempts = (self.state, self._lines.attempts())
+            return self._attempts[1]
+
+    def totals(self) -> RunTotals:
+        """The totals of all attempts so far."""
+        with self._lock:
+            if self._totals is None or self._totals[0] != self.state:
+                totals = self._lines.totals
+                found = RunTotals(totals.summary(skipped=self.state.unreadable), totals.servers())
+                self._totals = (self.state, found)
+            return self._totals[1]
+
+    def totals_of(self, numbers: Ints) -> RunTotals:
+        """The totals of some attempts."""
+        totals = TimeTotals()
+        for record in self.records(numbers):
+            totals.add(record)
+        return RunTotals(totals.summary(), totals.servers())
+
+    def records(self, numbers: Ints) -> Iterator[RolloutSteps]:
+        """The steps of some attempts; an attempt that is not there any more is left out."""
+        with self._lock:
+            lines = self._lines
+            known = (number for number in numbers.tolist() if number < len(lines.offsets))
+            places = [(lines.offsets[number], lines.lengths[number]) for number in known]
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return
+        with file:
+            for offset, length in places:
+                record = from_line(os.pread(file.fileno(), length, offset))
+                if record is not None:
+                    yield record

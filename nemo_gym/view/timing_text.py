@@ -1,0 +1,131 @@
+"""Where the time went as text: the numbers of ``timing`` and ``waterfall`` for a terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from nemo_gym.view.transcript import printable
+
+_NAME: Final = 26  # characters
+_TIME: Final = 9
+_RATE: Final = 14
+_NARROWEST: Final = 12  # of the bars
+_SHARES: Final = 12
+_GROUPS: Final = 20
+_STEPS: Final = 2_000  # of one rollout
+_DEEPEST: Final = 6
+_LEVELS: Final = " ▁▂▃▄▅▆▇█"
+_WORK, _WAIT, _RETRY = "█", "░", "!"
+
+
+def rollout_lines(timing: Mapping[str, Any], width: int) -> Iterator[str]:
+    """The waterfall of one rollout."""
+    if "missing" in timing:
+        yield printable(f"no times: {timing['missing']}")
+        return
+    steps, end = timing["steps"], timing["end"] or 1.0
+    yield f"{seconds(timing['duration'])} in {len(steps)} call{'s' if len(steps) != 1 else ''}"
+    yield printable(", ".join(f"{each['name']} {each['share']:.1%}" for each in timing["shares"][:_SHARES]))
+    yield f"{_WORK} working  {_WAIT} waiting  {_RETRY} an attempt failed and was repeated"
+    yield ""
+    room = max(_NARROWEST, width - _NAME - _TIME - _RATE - 3)
+    for step in steps[:_STEPS]:
+        name = f"{'  ' * min(step['depth'], _DEEPEST)}{printable(step['label'])}"
+        rate = f"{step['tokens_per_s']:.3g} tokens/s" if "tokens_per_s" in step else ""
+        bar = _bar(step, end, room)
+        yield f"{name[:_NAME]:<{_NAME}} {bar} {seconds(step['duration']):>{_TIME}} {rate:>{_RATE}}".rstrip()
+        for retry in step.get("retries", ())[:_GROUPS]:
+            yield printable(f"{'':<{_NAME}} repeated after {retry['failed'] or 'a failure'} at {seconds(retry['at'])}")
+    if len(steps) > _STEPS:
+        yield f"… and {len(steps) - _STEPS} more"
+
+
+def _bar(step: Mapping[str, Any], end: float, room: int) -> str:
+    """A step as a piece of a line; even the shortest can be seen."""
+    first = min(room - 1, int(step["start"] / end * room))
+    last = max(first + 1, min(room, round((step["start"] + step["duration"]) / end * room)))
+    waited = round((last - first) * min(1.0, step.get("waited", 0.0) / step["duration"])) if step["duration"] else 0
+    line = list(f"{'':<{first}}{_WAIT * waited}{_WORK * (last - first - waited)}".ljust(room))
+    for retry in step.get("retries", ()):
+        line[min(room - 1, int(retry["at"] / end * room))] = _RETRY
+    return "".join(line)
+
+
+def run_lines(timing: Mapping[str, Any], width: int) -> Iterator[str]:
+    """The times of a run."""
+    yield printable(timing["name"])
+    yield from map(printable, timing["notes"])
+    if not timing["attempts"]:
+        if not timing["notes"]:
+            yield "no attempt is selected"
+        return
+    yield from _figures(timing)
+    yield ""
+    room = max(_NARROWEST, width - _NAME - 9)
+    for each in timing["shares"][:_SHARES]:
+        yield f"{printable(each['name'])[:_NAME]:<{_NAME}} {each['share']:>6.1%}  {_WORK * round(room * each['share'])}"
+    yield ""
+    yield from map(printable, timing["finding"])
+    yield from _over_time(timing["over_time"], width)
+    yield ""
+    yield from _table("step", timing["steps"])
+    yield ""
+    yield from _table("server", timing["servers"])
+    yield from _slow("slowest rollouts", timing["slowest"])
+    tail = timing["tail"]
+    if tail and tail["rollouts"]:
+        told = f"stragglers: {seconds(tail['seconds'])} of the run ({tail['share']:.0%}) after 95% had ended"
+        yield from _slow(told, tail["rollouts"])
+
+
+def _figures(timing: Mapping[str, Any]) -> Iterator[str]:
+    spread, limit = timing["spread"], f" of {timing['limit']}" if timing["limit"] else ""
+    yield f"{timing['attempts']} attempts, {timing['completed']} completed, in {seconds(timing['wall_s'])}"
+    rate = f", {timing['rate']:.3g} a second" if timing["rate"] else ""
+    yield f"{timing['at_once']:.1f}{limit} at once, at most {timing['peak']}{rate}"
+    yield (
+        f"a rollout took {seconds(spread['p50'])} (median), {seconds(spread['p95'])} (95%), "
+        f"{seconds(spread['most'])} at most"
+    )
+    if timing["blocked"] is not None:
+        yield f"the event loop was late for {seconds(timing['blocked_s'])} ({timing['blocked']:.1%} of the time)"
+
+
+def _over_time(found: Mapping[str, Any] | None, width: int) -> Iterator[str]:
+    if found is None:
+        return
+    room = max(_NARROWEST, width - _NAME - 12)
+    yield ""
+    for name, values in (("at once, over time", found["at_once"]), ("ending per second", found["finished_per_s"])):
+        most = max(values) or 1.0
+        drawn = "".join(_LEVELS[round((len(_LEVELS) - 1) * value / most)] for value in values[:room])
+        yield f"{name:<{_NAME}} {drawn}  {max(values):.3g} at most"
+
+
+def _table(by: str, groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    heads = ("calls", "failed", "median", "95%", "99%", "longest", "waited")
+    yield f"{by:<{_NAME}} " + " ".join(f"{head:>{_TIME}}" for head in heads)
+    for group in groups[:_GROUPS]:
+        name = group["server"] if by == "server" else f"{group['kind']} {group['tool'] or group['server']}"
+        times = [seconds(group[field]) for field in ("p50", "p95", "p99", "most")]
+        waited = seconds(group["waited_s"]) if group["waited_s"] else ""
+        cells = (str(group["count"]), str(group["failed"] or ""), *times, waited)
+        yield (f"{printable(name)[:_NAME]:<{_NAME}} " + " ".join(f"{cell:>{_TIME}}" for cell in cells)).rstrip()
+    if len(groups) > _GROUPS:
+        yield f"… and {len(groups) - _GROUPS} more"
+
+
+def _slow(title: str, rollouts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield title
+    for each in rollouts:
+        mostly = f"mostly {each['mostly']['name']} ({each['mostly']['share']:.0%})" if each["mostly"] else ""
+        outcome = "" if each["outcome"] == "completed" else f"{each['outcome']}, "
+        name = f"{each['id'] or ''} task {each['task']}, rollout {each['rollout']}".strip()
+        yield printable(f"  {name:<{_NAME}} {seconds(each['duration']):>{_TIME}}  {outcome}{mostly}".rstrip())
+
+
+def seconds(value: float) -> str:
+    """A duration, short."""
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"

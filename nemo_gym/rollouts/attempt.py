@@ -104,7 +104,7 @@ def recorded(attempt: Attempt) -> Attempt:
         if isinstance(outcome, Vanished):
             return outcome
         if not outcome.steps:
-            # Set on the outcome, which nobody else has seen yet: a copy costs more than half of all the recording.
+            # Set on the outcome, which nobody else has seen yet: a copy costs more than recording a step.
             object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome))
             return outcome
         return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # it was recorded where it ran

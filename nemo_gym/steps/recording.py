@@ -86,7 +86,7 @@ class Span(msgspec.Struct):
         self.waited += seconds
 
     def encoded(self) -> bytes:
-        """The step as JSON. By hand, as making an object for each only to write it would cost twice as much."""
+        """The step as JSON. By hand, as making an object for each only to write it costs more."""
         start, end = self.start, self.end_
         line = (self.callee.prefix + _TIMES) % (
             start - self.zero,

@@ -70,6 +70,7 @@ class _RequestKeys(BaseModel):
 class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
     type: Any = UNSET
     role: Any = None
+    status: Any = UNSET
     wrapped: msgspec.Raw | UnsetType = UNSET
 
     @property
@@ -77,7 +78,7 @@ class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
         """Whether ``ForwardedParams.to_send`` leaves it alone."""
         if self.type is UNSET:
             return self.role != "assistant" and self.wrapped is UNSET
-        return self.type != "reasoning" and self.wrapped is UNSET
+        return (self.type != "reasoning" or self.status is UNSET) and self.wrapped is UNSET
 
 
 _Outline = msgspec.defstruct(

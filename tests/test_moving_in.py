@@ -115,7 +115,7 @@ def test_rollouts_that_cannot_be_scored_again_are_refused_unless_forced(project:
     command = [str(SCRIPTS / "ng_reverify"), configs, "+input=results/rollouts.jsonl", "+output=results/again.jsonl"]
     options = {"cwd": project, "env": environment(project), "capture_output": True, "text": True}
     refused = subprocess.run(command, timeout=PATIENCE_S, check=False, **options)
-    assert "cannot be scored again" in refused.stderr
+    assert "does not support scoring saved rollouts" in refused.stderr
     forced = subprocess.run([*command, "+force=true"], timeout=PATIENCE_S, check=False, **options)
-    assert "cannot be scored again" not in forced.stderr
+    assert "does not support scoring saved rollouts" not in forced.stderr
     assert (project / "results" / "again.jsonl").exists()

@@ -117,7 +117,7 @@ class ForwardedParams(UnreadBody):
         if self.outline is None:
             return self.fields.get(name, default)
         given = getattr(self.outline, name)
-        return default if given is UNSET else orjson.loads(given)
+        return default if given is UNSET else msgspec.json.decode(given)
 
     def to_send(self) -> dict[str, Any]:
         """The request for an endpoint of the same protocol: without what it would refuse, with its items restored."""

@@ -52,6 +52,12 @@ def test_an_unread_request_has_the_fields_of_a_validated_one(text: str, as_it_ca
     assert ForwardedParams.read(text.encode()).asked() == slowly(text).asked()
 
 
+@pytest.mark.parametrize(("text", "as_it_came"), REQUESTS)
+@pytest.mark.parametrize("name", ["max_output_tokens", "temperature", "tools", "top_p"])
+def test_an_option_is_the_same_read_alone_or_with_the_rest(text: str, as_it_came: bool, name: str) -> None:
+    assert ForwardedParams.read(text.encode()).option(name, "default") == slowly(text).option(name, "default")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "null", "{", "{}", '{"inputs": "hello"}', '{"input": "hello", "banana": 5}', '{"input": "hello"} {}'],

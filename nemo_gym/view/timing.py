@@ -240,7 +240,6 @@ def _times(times: StepTimes) -> dict[str, Any]:
         "own_s": times.own_s,
         "waited_s": sum(times.waited.values()),
         "waited": times.waited,
-        "tokens_in": times.tokens_in,
         "tokens_out": times.tokens_out,
         "tokens_per_s": times.tokens_out / times.own_s if times.own_s and times.tokens_out else None,
         "peak": times.peak,

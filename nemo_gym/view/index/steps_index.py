@@ -59,7 +59,7 @@ class RunTotals(NamedTuple):
     """Where the time of the attempts went, altogether and by server."""
 
     summary: TimeSummary
-    servers: list[StepTimes]
+    servers: tuple[StepTimes, ...]
 
 
 class _Lines:

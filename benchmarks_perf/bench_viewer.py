@@ -105,6 +105,8 @@ def first_index(path: Path, megabytes: float, factor: int) -> list[Row]:
         columns = time.perf_counter() - began
         time.sleep(0.5)  # processes that helped are counted when they are gone
         busy = cpu_of(found.process.pid) - busy
+        found.wait(lambda file: file["attempts"] == file["rollouts"])
+        steps = time.perf_counter() - began
         found.wait(lambda file: file["searchable"] == file["rollouts"])
         text = time.perf_counter() - began
         memory = found.memory
@@ -116,6 +118,7 @@ def first_index(path: Path, megabytes: float, factor: int) -> list[Row]:
             "first index: columns", f"{speed:.0f} MB/s ({columns - served:.2f} s)", f">= {goal:.0f} MB/s", speed >= goal
         ),
         Row("first index: columns, CPU of all processes", f"{busy:.2f} s"),
+        Row("steps, after the columns", f"{steps - columns:.1f} s"),
         Row(
             "first index: text, in the background", f"{megabytes / (text - columns):.0f} MB/s ({text - columns:.1f} s)"
         ),
@@ -161,6 +164,7 @@ def questions(found: Viewer, rollouts: int, factor: int) -> list[Row]:
         ("open a rollout", 100, lambda n: found.get(f"rollout/0.{rollouts // 9 * n + 1}")),
         ("groups by task", None, lambda n: found.get("groups", sort="-mean", filter=f"tokens > {n}")),
         ("overview", None, lambda n: found.get("overview", filter=f"tokens > {n}")),
+        ("where the time went", None, lambda n: found.get("timing", filter=f"task < {rollouts // 80 + n}")),
         ("scatter", None, lambda n: found.get("scatter", x=columns[n])),
     ]
     return [timed(name, goal, factor, ask) for name, goal, ask in asked]
@@ -197,7 +201,7 @@ def main() -> None:
         for rollouts, size, factor in cases:
             path = folder / f"rollouts_{rollouts}_{size}.jsonl"
             if not path.exists():
-                write_rollouts(path, rollouts, size=size)
+                write_rollouts(path, rollouts, size=size, steps=True)
             title = f"{rollouts} rollouts, {path.stat().st_size / 1e6:.0f} MB; load {os.getloadavg()[0]:.1f}"
             report(title, measure(path, rollouts, factor=factor))
 

@@ -2,11 +2,11 @@
 """Writes rollout files of any size as a collector would; the same arguments give the same file.
 
     python benchmarks_perf/make_rollouts.py rollouts.jsonl [--rollouts 100000] [--bytes 5000] [--repeats 8]
-                                            [--failures 0] [--plan] [--seed 0]
+                                            [--failures 0] [--plan] [--steps] [--seed 0]
 
 Text consists of words used as unevenly as in natural language, with numbers, code and line breaks, so an index of it
 has about the size of an index of real rollouts. ``--failures`` adds the sidecar with
-failed attempts, ``--plan`` the plan.
+failed attempts, ``--plan`` the plan, ``--steps`` what each rollout called.
 """
 
 import argparse
@@ -108,6 +108,32 @@ class Writer:
             **self.key(number),
         }
 
+    def steps(self, number: int, place: int) -> dict[str, Any]:
+        """The calls of a rollout: two of the model, a tool and the verification, after seeding."""
+        calls, now = [], 0.001
+        for kind, server in (
+            ("seed", "env"),
+            ("model", "policy"),
+            ("tool", "env"),
+            ("model", "policy"),
+            ("verify", "env"),
+        ):
+            length = round(self.draw.expovariate(1.0 if kind == "model" else 50.0), 6)
+            call = {"kind": kind, "server": server, "start": round(now, 6), "duration": length, "status": 200}
+            more = {"model": {"tokens_in": 900, "tokens_out": 120}, "tool": {"tool": "python", "route": "/python"}}
+            calls.append(call | more.get(kind, {}))
+            now += length
+        return {
+            "_ng_task_index": number // self.repeats,
+            "_ng_rollout_index": number % self.repeats,
+            "_ng_attempt": 1,
+            "agent": self.key(number)["agent_ref"]["name"],
+            "started_at": 1_790_000_000.0 + place / 50,
+            "duration": round(now, 6),
+            "outcome": "completed",
+            "steps": calls,
+        }
+
 
 def write_rollouts(
     path: Path,
@@ -117,6 +143,7 @@ def write_rollouts(
     repeats: int = 8,
     failures: int = 0,
     plan: bool = False,
+    steps: bool = False,
     seed: int = 0,
 ) -> None:
     """Write the file, in the order in which a run would have completed, and those beside it that are asked for."""
@@ -126,6 +153,9 @@ def write_rollouts(
     _write(path, map(writer.rollout, order[:rollouts]))
     if failures:
         _write(path.with_name(f"{path.stem}_failures.jsonl"), map(writer.failure, order[rollouts:]))
+    if steps:
+        found = (writer.steps(number, place) for place, number in enumerate(order[:rollouts]))
+        _write(path.with_name(f"{path.stem}_steps.jsonl"), found)
     if plan:
         _write(path.with_name(f"{path.stem}_materialized_inputs.jsonl"), map(writer.planned, sorted(order)))
 
@@ -144,10 +174,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--failures", type=int, default=0)
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--steps", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     sizes = {"size": options.bytes, "repeats": options.repeats, "seed": options.seed}
-    write_rollouts(options.path, options.rollouts, failures=options.failures, plan=options.plan, **sizes)
+    write_rollouts(
+        options.path, options.rollouts, failures=options.failures, plan=options.plan, steps=options.steps, **sizes
+    )
 
 
 if __name__ == "__main__":

@@ -165,7 +165,9 @@ class _Totals:
         """What became of each kind of call, or of all calls to each server; the largest share first."""
         if not self.which:
             return ()
-        which, starts, durations = (np.concatenate(parts) for parts in (self.which, self.starts, self.durations))
+        which = np.concatenate(self.which)
+        starts: Floats = np.concatenate(self.starts)
+        durations: Floats = np.concatenate(self.durations)
         groups: dict[tuple[str, str, str], list[int]] = {}
         for key, number in self.keys.items():
             groups.setdefault(("", key[1], "") if by_server else key, []).append(number)

@@ -16,7 +16,7 @@ from nemo_gym.steps.bottleneck import find_bottleneck
 from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
 from nemo_gym.steps.record import COMPLETED, RolloutSteps
 from nemo_gym.steps.summary import Floats, StepTimes, TimeSummary, summarise
-from nemo_gym.view.index.steps_index import Attempts, RunTotals
+from nemo_gym.view.index.steps_index import AttemptColumns, RunTotals
 from nemo_gym.view.library import Snapshot, ViewedRun
 from nemo_gym.view.listing import id_of
 from nemo_gym.view.selection import Selection
@@ -76,7 +76,7 @@ def rollout_timing(snapshot: Snapshot, code: int, agent: str | None) -> dict[str
 
 
 # ---- whose steps -----------------------------------------------------------------------------------------------------
-def _attempt_of(part: Part, row: int, attempts: Attempts) -> int | None:
+def _attempt_of(part: Part, row: int, attempts: AttemptColumns) -> int | None:
     """The attempt that became a row."""
     tasks, rollouts = part.values("task").numbers, part.values("rollout").numbers
     task, rollout = tasks[row - 1], rollouts[row - 1]
@@ -92,7 +92,7 @@ def _attempt_of(part: Part, row: int, attempts: Attempts) -> int | None:
     return int(mine[earlier]) if earlier < len(mine) else None
 
 
-def _row_of(snapshot: Snapshot, run: ViewedRun, attempts: Attempts, number: int) -> str | None:
+def _row_of(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, number: int) -> str | None:
     """The name of the row that an attempt became; None if it is not here."""
     key = RolloutKey(int(attempts.task[number]), int(attempts.rollout[number]))
     completed = attempts.outcome == _code(attempts, COMPLETED)
@@ -109,13 +109,13 @@ def _row_of(snapshot: Snapshot, run: ViewedRun, attempts: Attempts, number: int)
     return id_of(snapshot, encode(place, int(rows[ordinal]) + 1)) if ordinal < len(rows) else None
 
 
-def _code(attempts: Attempts, name: str) -> int:
+def _code(attempts: AttemptColumns, name: str) -> int:
     return attempts.names.index(name) if name in attempts.names else -1
 
 
-def _matched(snapshot: Snapshot, run: ViewedRun, attempts: Attempts) -> int:
+def _matched(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns) -> int:
     """How many attempts belong to rows that are here."""
-    here: dict[tuple[int, int], str | None] = {}
+    here: dict[tuple[float, float], str | None] = {}
     for kind in ("failures", "rollouts"):
         found = snapshot.part(run.number, kind)
         if found is not None:
@@ -138,7 +138,7 @@ def _texts(part: Part, name: str) -> list[str | None]:
     return [values.vocabulary[code] if code >= 0 else None for code in values.codes.tolist()]
 
 
-def _chosen(selection: Selection, run: ViewedRun, attempts: Attempts) -> Ints:
+def _chosen(selection: Selection, run: ViewedRun, attempts: AttemptColumns) -> Ints:
     """The attempts of the selected rows."""
     wanted: set[tuple[float, float, str]] = set()
     for kind in ("rollouts", "failures"):
@@ -163,13 +163,10 @@ def _share_read(run: ViewedRun) -> float:
 
 
 def _no_file(run: ViewedRun) -> str:
-    return (
-        f"there is no {run.steps.path.name}: the run was collected with +steps=false, by an older version, "
-        "or the file was not copied"
-    )
+    return f"there is no {run.steps.path.name}: it is written by runs with +steps=true"
 
 
-def _unusable(run: ViewedRun, attempts: Attempts, matched: int) -> str:
+def _unusable(run: ViewedRun, attempts: AttemptColumns, matched: int) -> str:
     """Why nothing can be said; empty if something can."""
     name = run.steps.path.name
     if not run.steps.state.exists:
@@ -179,7 +176,7 @@ def _unusable(run: ViewedRun, attempts: Attempts, matched: int) -> str:
     return f"{name} is of another run: none of its attempts is of a rollout that is here" if not matched else ""
 
 
-def _notes(run: ViewedRun, attempts: Attempts, matched: int) -> list[str]:
+def _notes(run: ViewedRun, attempts: AttemptColumns, matched: int) -> list[str]:
     name, notes = run.steps.path.name, []
     if run.steps.state.unreadable:
         notes.append(f"{name}: {_lines(run)}")
@@ -240,7 +237,6 @@ def _times(times: StepTimes) -> dict[str, Any]:
         "own_s": times.own_s,
         "waited_s": sum(times.waited.values()),
         "waited": times.waited,
-        "tokens_in": times.tokens_in,
         "tokens_out": times.tokens_out,
         "tokens_per_s": times.tokens_out / times.own_s if times.own_s and times.tokens_out else None,
         "peak": times.peak,
@@ -249,12 +245,12 @@ def _times(times: StepTimes) -> dict[str, Any]:
 
 
 # ---- slow rollouts ---------------------------------------------------------------------------------------------------
-def _slowest(snapshot: Snapshot, run: ViewedRun, attempts: Attempts, chosen: Ints) -> list[dict[str, Any]]:
+def _slowest(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, chosen: Ints) -> list[dict[str, Any]]:
     order = np.argsort(-attempts.duration[chosen], kind="stable")[:MOST_SHOWN]
     return [_slow(snapshot, run, attempts, int(number)) for number in chosen[order]]
 
 
-def _slow(snapshot: Snapshot, run: ViewedRun, attempts: Attempts, number: int) -> dict[str, Any]:
+def _slow(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, number: int) -> dict[str, Any]:
     record = next(run.steps.records(np.array([number])), None)
     return {
         "id": _row_of(snapshot, run, attempts, number),
@@ -272,7 +268,7 @@ def _mostly(record: RolloutSteps | None) -> dict[str, Any] | None:
     return next(({"name": name, "share": share} for name, share in shares.items()), None)
 
 
-def _tail(snapshot: Snapshot, run: ViewedRun, attempts: Attempts, chosen: Ints) -> dict[str, Any] | None:
+def _tail(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
     """How long the run went on when nearly all attempts had ended, and because of which."""
     known = chosen[attempts.started_at[chosen] > 0]
     if not len(known):
@@ -294,7 +290,7 @@ def _tail(snapshot: Snapshot, run: ViewedRun, attempts: Attempts, chosen: Ints) 
 
 
 # ---- over time -------------------------------------------------------------------------------------------------------
-def _over_time(attempts: Attempts, chosen: Ints) -> dict[str, Any] | None:
+def _over_time(attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
     """How many attempts ran at once and how many ended per second, in equal parts of the run."""
     known = chosen[attempts.started_at[chosen] > 0]
     if not len(known):

@@ -36,7 +36,7 @@ class StepsState(NamedTuple):
     bytes: int
 
 
-class Attempts(NamedTuple):
+class AttemptColumns(NamedTuple):
     """Every attempt in the order of the file."""
 
     task: Ints
@@ -59,7 +59,7 @@ class RunTotals(NamedTuple):
     """Where the time of the attempts went, altogether and by server."""
 
     summary: TimeSummary
-    servers: list[StepTimes]
+    servers: tuple[StepTimes, ...]
 
 
 class _Lines:
@@ -91,10 +91,16 @@ class _Lines:
         self.durations.append(record.duration)
         self.totals.add(record)
 
-    def attempts(self) -> Attempts:
-        columns = (np.array(each, np.int64) for each in (self.tasks, self.rollouts, self.outcomes, self.agents))
-        times = (np.array(each, np.float64) for each in (self.starts, self.durations))
-        return Attempts(*columns, *times, list(self.names))
+    def attempts(self) -> AttemptColumns:
+        return AttemptColumns(
+            task=np.array(self.tasks, np.int64),
+            rollout=np.array(self.rollouts, np.int64),
+            outcome=np.array(self.outcomes, np.int64),
+            agent=np.array(self.agents, np.int64),
+            started_at=np.array(self.starts, np.float64),
+            duration=np.array(self.durations, np.float64),
+            names=list(self.names),
+        )
 
 
 class StepsIndex:
@@ -105,7 +111,7 @@ class StepsIndex:
         self._lock = Lock()
         self._lines = _Lines()
         self._looked: tuple[int, int, int] | None = None  # the file as it was when there was nothing to do
-        self._attempts: tuple[StepsState, Attempts] | None = None
+        self._attempts: tuple[StepsState, AttemptColumns] | None = None
         self._totals: tuple[StepsState, RunTotals] | None = None
         self.state = StepsState(False, 0, 0, 0, 0, 0)
 
@@ -150,7 +156,7 @@ class StepsIndex:
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
-    def attempts(self) -> Attempts:
+    def attempts(self) -> AttemptColumns:
         """A copy of what is known of every attempt."""
         with self._lock:
             if self._attempts is None or self._attempts[0] != self.state:

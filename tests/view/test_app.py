@@ -324,7 +324,7 @@ async def test_a_filter_that_does_not_parse_says_where(client):
     assert answer.status == 400
     assert answer.json == {
         "error": "filter: expected a column or a value, found the end (character 9)",
-        "hint": 'values are columns, numbers, "texts", true, false and null',
+        "hint": 'a value is a column, a number, "text", true, false or null',
         "position": 8,
     }
     assert (await client.get("/api/overview", filter="rewrad < 1")).json["hint"] == "Did you mean: 'reward'?"

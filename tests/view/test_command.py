@@ -102,7 +102,7 @@ def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_pat
         assert process.stdout is not None
         assert process.stderr is not None
         url = process.stdout.readline().strip()
-        assert "results/run.jsonl is not there yet" in process.stderr.readline()
+        assert "results/run.jsonl does not exist yet" in process.stderr.readline()
         assert get(f"{url}api/state")["files"] == []
         assert get(f"{url}api/overview")["rollouts"] == 0
         assert get(f"{url}api/rollouts")["total"] == 0

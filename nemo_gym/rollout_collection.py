@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
+from nemo_gym.export.telemetry import Telemetry, telemetry
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.files import RunFiles
@@ -153,11 +154,11 @@ class RolloutCollectionHelper(BaseModel):
             fsync=config.fsync,
             agents=agents.names,
         )
-        control = _control(config, agents, stop, listener)
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
         if attempt is None:
             attempt = self._attempt(gym, config)
-        return await run_collection(run, attempt, control, aggregate)
+        async with telemetry(config, RunFiles.of(config.output), listener) as told:
+            return await run_collection(run, attempt, _control(config, agents, stop, told), aggregate)
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
         """A client for the servers that run elsewhere, found through their head server."""
@@ -244,9 +245,7 @@ def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
 
 
-def _control(
-    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, listener: Listener | None
-) -> RunControl:
+def _control(config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, told: Telemetry) -> RunControl:
     return RunControl(
         limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
         max_failures=config.max_failures,
@@ -257,7 +256,8 @@ def _control(
         token_continuity=config.token_continuity,
         steps=config.steps,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
-        listener=listener,
+        listener=told.listener,
+        on_start=told.on_start,
         stream=sys.stderr,
     )
 

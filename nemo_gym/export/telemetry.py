@@ -51,7 +51,7 @@ async def telemetry(
             told.on_start = port.meters.follow
         if options.otel_endpoint is not None:
             module = import_extra("nemo_gym.export.trace_sender", "otel_endpoint", extra="otel")
-            told.listeners.append(stack.enter_context(module.sending(options.otel_endpoint, files)))
+            told.listeners.append(await stack.enter_async_context(module.sending(options.otel_endpoint, files)))
         yield told
 
 

@@ -13,16 +13,18 @@ import logging
 import sys
 import warnings
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
+from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.telemetry import Telemetry, telemetry
-from nemo_gym.export.trackers import tracking
+from nemo_gym.export.telemetry import Telemetry, import_extra, telemetry
+from nemo_gym.export.trackers import Trackers, files_to_keep, tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
@@ -114,12 +116,14 @@ class RolloutCollectionHelper(BaseModel):
         Unlike the command, this starts afresh without ``overwrite``, and moves an existing output aside.
         """
         incomplete = IncompleteResults()
-        with tracking(get_wandb_run) as trackers:
+        with trackers_of(config) as trackers:
+            listener = Telemetry([incomplete, *([trackers.follow] if trackers.all else [])]).listener
             try:
-                summary = await self.collect(config, listener=incomplete, lenient=True)
+                summary = await self.collect(config, listener=listener, lenient=True)
             finally:
                 await close_http_client()
-            trackers.log(summary.metrics, rollouts=summary.files.rollouts if config.upload_rollouts_to_wandb else None)
+            rollouts = summary.files.rollouts if config.upload_rollouts_to_wandb else None
+            trackers.log(summary.metrics, rollouts=rollouts, files=files_to_keep(summary.files, content=bool(rollouts)))
         logger.info("%s", summary.text())
         return sorted([*read_records(summary.files.rollouts), *incomplete.records()], key=sort_key)
 
@@ -229,6 +233,21 @@ class RolloutCollectionHelper(BaseModel):
         results = sorted(store.completed(), key=sort_key)
         await self._call_aggregate_metrics(results, results, store.files.rollouts)
         return ()
+
+
+def trackers_of(config: RolloutCollectionConfig) -> AbstractContextManager[Trackers]:
+    """The trackers that a collection is to tell."""
+
+    def start_mlflow() -> Any:
+        module = import_extra("nemo_gym.export.mlflow_tracker", "trackers", extra="mlflow")
+        return module.MlflowTracker(
+            config.mlflow_tracking_uri,
+            experiment=config.mlflow_experiment,
+            name=config.output.stem,
+            parameters=mask_secrets(config.model_dump(mode="json")),
+        )
+
+    return tracking(get_wandb_run, config.trackers, start_mlflow=start_mlflow)
 
 
 # ---- from configuration to values ------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class OtlpSender:
 
     def stop(self) -> None:
         """Try nothing again."""
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Let others log again."""

@@ -110,6 +110,14 @@ class TelemetryOptions(BaseModel):
         description="Send a trace of every rollout to this OTLP endpoint: http://localhost:4318/v1/traces.",
     )
 
+    trackers: Annotated[list[Literal["wandb", "mlflow"]], BeforeValidator(_as_list)] | None = Field(
+        None, exclude=True, description="Where metrics go: [wandb, mlflow]; default: W&B if it is configured."
+    )
+    mlflow_tracking_uri: str | None = Field(
+        None, exclude=True, description="The MLflow server, http://localhost:5000; default: MLFLOW_TRACKING_URI."
+    )
+    mlflow_experiment: str = Field("rollout-gym", exclude=True, description="The experiment that MLflow runs go to.")
+
     @model_validator(mode="after")
     def _record_what_is_told(self) -> Self:
         """Calls can be told only if they are recorded."""

@@ -13,15 +13,18 @@ import logging
 import sys
 import warnings
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
+from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.trackers import tracking
+from nemo_gym.export.telemetry import Telemetry, import_extra, telemetry
+from nemo_gym.export.trackers import Trackers, files_to_keep, tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
@@ -113,12 +116,14 @@ class RolloutCollectionHelper(BaseModel):
         Unlike the command, this starts afresh without ``overwrite``, and moves an existing output aside.
         """
         incomplete = IncompleteResults()
-        with tracking(get_wandb_run) as trackers:
+        with trackers_of(config) as trackers:
+            listener = Telemetry([incomplete, *([trackers.follow] if trackers.all else [])]).listener
             try:
-                summary = await self.collect(config, listener=incomplete, lenient=True)
+                summary = await self.collect(config, listener=listener, lenient=True)
             finally:
                 await close_http_client()
-            trackers.log(summary.metrics, rollouts=summary.files.rollouts if config.upload_rollouts_to_wandb else None)
+            rollouts = summary.files.rollouts if config.upload_rollouts_to_wandb else None
+            trackers.log(summary.metrics, rollouts=rollouts, files=files_to_keep(summary.files, content=bool(rollouts)))
         logger.info("%s", summary.text())
         return sorted([*read_records(summary.files.rollouts), *incomplete.records()], key=sort_key)
 
@@ -153,11 +158,11 @@ class RolloutCollectionHelper(BaseModel):
             fsync=config.fsync,
             agents=agents.names,
         )
-        control = _control(config, agents, stop, listener)
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
         if attempt is None:
             attempt = self._attempt(gym, config)
-        return await run_collection(run, attempt, control, aggregate)
+        async with telemetry(config, RunFiles.of(config.output), listener) as told:
+            return await run_collection(run, attempt, _control(config, agents, stop, told), aggregate)
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
         """A client for the servers that run elsewhere, found through their head server."""
@@ -230,6 +235,21 @@ class RolloutCollectionHelper(BaseModel):
         return ()
 
 
+def trackers_of(config: RolloutCollectionConfig) -> AbstractContextManager[Trackers]:
+    """The trackers that a collection is to tell."""
+
+    def start_mlflow() -> Any:
+        module = import_extra("nemo_gym.export.mlflow_tracker", "trackers", extra="mlflow")
+        return module.MlflowTracker(
+            config.mlflow_tracking_uri,
+            experiment=config.mlflow_experiment,
+            name=config.output.stem,
+            parameters=mask_secrets(config.model_dump(mode="json")),
+        )
+
+    return tracking(get_wandb_run, config.trackers, start_mlflow=start_mlflow)
+
+
 # ---- from configuration to values ------------------------------------------------------------------------------------
 def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -> PlanSource:
     spec = PlanSpec(
@@ -244,9 +264,7 @@ def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
 
 
-def _control(
-    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, listener: Listener | None
-) -> RunControl:
+def _control(config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, told: Telemetry) -> RunControl:
     return RunControl(
         limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
         max_failures=config.max_failures,
@@ -257,7 +275,8 @@ def _control(
         token_continuity=config.token_continuity,
         steps=config.steps,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
-        listener=listener,
+        listener=told.listener,
+        on_start=told.on_start,
         stream=sys.stderr,
     )
 

@@ -35,11 +35,15 @@ from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.data.samples import Mode
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.processes import worker_count, worker_pool
-from nemo_gym.export.trackers import tracking
-from nemo_gym.global_config import get_wandb_run
+from nemo_gym.export.trackers import files_to_keep
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import to_json
-from nemo_gym.rollout_collection import E2ERolloutCollectionConfig, RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollout_collection import (
+    E2ERolloutCollectionConfig,
+    RolloutCollectionConfig,
+    RolloutCollectionHelper,
+    trackers_of,
+)
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.run_metrics import RunMetrics
 from nemo_gym.rollouts.stopping import StopSwitch, on_signals
@@ -127,9 +131,12 @@ async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summ
         reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
         _workers(config, parameters) as attempt,
     ):
-        with on_signals(stop, console.note, end_process=True), tracking(get_wandb_run) as trackers:
-            summary = await RolloutCollectionHelper().collect(parameters, client=client, attempt=attempt, stop=stop)
-            trackers.log(summary.metrics, rollouts=uploaded(summary.files.rollouts, parameters))
+        with on_signals(stop, console.note, end_process=True), trackers_of(parameters) as trackers:
+            summary = await RolloutCollectionHelper().collect(
+                parameters, client=client, attempt=attempt, stop=stop, listener=trackers.listener
+            )
+            rollouts = uploaded(summary.files.rollouts, parameters)
+            trackers.log(summary.metrics, rollouts=rollouts, files=files_to_keep(summary.files, content=bool(rollouts)))
             return summary
 
 

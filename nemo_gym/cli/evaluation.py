@@ -26,6 +26,7 @@ from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
 from nemo_gym.errors import ConfigPathNotFoundError
+from nemo_gym.export.telemetry import import_extra
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.files import RunFiles
@@ -229,3 +230,23 @@ def _plain(found: RunProfile) -> dict[str, object]:
         "summary": asdict(found.summary),
         "session": msgspec.to_builtins(found.facts),
     }
+
+
+class ExportTracesConfig(BaseModel):
+    """Parameters of ``ng_export_traces``."""
+
+    rollouts: str = Field(description="The rollouts of a run; its steps lie beside them.")
+    endpoint: str = Field(description="Where to send the traces, in OTLP over HTTP: http://localhost:4318/v1/traces.")
+
+
+def export_traces(overrides: Sequence[str]) -> int:
+    """Make traces of the steps of a run and send them."""
+    config = read_parameters(ExportTracesConfig, overrides)
+    files = RunFiles.of(Path(config.rollouts))
+    if not files.steps.is_file():
+        raise ConfigPathNotFoundError(f"{files.steps}: no such file", hint="collect with +steps=true to have steps")
+    sent = import_extra("nemo_gym.export.trace_sender", "ng_export_traces", extra="otel").send_all(
+        config.endpoint, files
+    )
+    console.note(f"{sent.attempts} attempts sent as {sent.spans} spans")
+    return Exit.OK

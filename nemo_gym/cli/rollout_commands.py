@@ -139,6 +139,15 @@ ROLLOUT_COMMANDS: Final = (
         flags=(JSON, VERBOSE, flag("--rollouts", sets="rollouts")),
     ),
     Command(
+        name="export_traces",
+        path="eval traces",
+        function="nemo_gym.cli.evaluation:export_traces",
+        parameters="nemo_gym.cli.evaluation:ExportTracesConfig",
+        summary="Send the recorded steps of a run as OpenTelemetry traces.",
+        examples=("ng_export_traces +rollouts=results/rollouts.jsonl +endpoint=http://localhost:4318/v1/traces",),
+        flags=(VERBOSE, flag("--rollouts", sets="rollouts"), flag("--endpoint", sets="endpoint")),
+    ),
+    Command(
         name="reward_profile",
         path="eval profile",
         function="nemo_gym.cli.evaluation:reward_profile",

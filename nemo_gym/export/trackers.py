@@ -10,10 +10,14 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from nemo_gym.io.files import RunFiles
+from nemo_gym.rollouts.outcome import Completed, Outcome
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
@@ -22,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float | str]
 
+EVERY_S: Final = 10.0  # how often they hear of progress
 TABLE_ROWS: Final = 10_000  # W&B shows no more
 
 
@@ -31,8 +36,14 @@ class Tracker(Protocol):
     def log_metrics(self, metrics: Metrics) -> None:
         """Record numbers and texts by name."""
 
+    def log_progress(self, metrics: Metrics, step: int) -> None:
+        """Record how far the run is; ``step`` counts rollouts that ended."""
+
     def log_rollouts(self, rollouts: Path) -> None:
         """Record the rollouts of a file."""
+
+    def log_files(self, files: Sequence[Path]) -> None:
+        """Keep the other files of the run."""
 
     def close(self) -> None:
         """See that everything arrives."""
@@ -52,6 +63,10 @@ class WandbTracker:
         """Log them in one step."""
         self._run.log(dict(metrics))
 
+    def log_progress(self, metrics: Metrics, step: int) -> None:
+        """Log them with the number of rollouts, which charts can use as their axis."""
+        self._run.log({**metrics, "progress/ended": step})
+
     def log_rollouts(self, rollouts: Path) -> None:
         """Log a table with one rollout per row, as far as W&B shows them."""
         with rollouts.open(encoding="utf-8") as file:
@@ -61,37 +76,118 @@ class WandbTracker:
         table = importlib.import_module("wandb").Table(columns=["Rollout"], data=rows[:TABLE_ROWS])
         self._run.log({"Rollouts": table})
 
+    def log_files(self, files: Sequence[Path]) -> None:
+        """Upload copies with the run."""
+        for path in files:
+            self._run.save(str(path), base_path=str(path.parent), policy="now")
+
     def close(self) -> None:
         """Upload what is left."""
         if self._owned:
             self._run.finish()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Progressed:
+    """What has ended so far."""
+
+    completed: int = 0
+    attempts_failed: int = 0
+    rewards: float = 0.0
+    tokens: int = 0
+    began: float = field(default_factory=monotonic)
+
+    @property
+    def ended(self) -> int:
+        """Attempts."""
+        return self.completed + self.attempts_failed
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Count these."""
+        for outcome in outcomes:
+            usage = getattr(outcome, "usage", None)
+            self.tokens += usage.input_tokens + usage.output_tokens if usage is not None else 0
+            if isinstance(outcome, Completed):
+                self.completed += 1
+                self.rewards += outcome.reward or 0.0
+            else:
+                self.attempts_failed += 1
+
+    def values(self) -> dict[str, float | str]:
+        """What trackers get."""
+        seconds = max(monotonic() - self.began, 1e-9)
+        return {
+            "progress/completed": self.completed,
+            "progress/failed_attempts": self.attempts_failed,
+            "progress/mean_reward": self.rewards / self.completed if self.completed else 0.0,
+            "progress/tokens": self.tokens,
+            "progress/rollouts_per_second": self.completed / seconds,
+        }
+
+
+@dataclass(slots=True)
 class Trackers:
     """The trackers of a run."""
 
     all: Sequence[Tracker]
+    _progress: Progressed = field(default_factory=Progressed)
+    _next: float = 0.0
 
-    def log(self, metrics: Sequence["RunMetrics"], *, rollouts: Path | None = None) -> None:
-        """Hand over the metrics, and the rollouts if a file is given."""
+    @property
+    def listener(self) -> Callable[[Sequence[Outcome]], None] | None:
+        """What is to hear of outcomes; None if there are no trackers."""
+        return self.follow if self.all else None
+
+    def follow(self, outcomes: Sequence[Outcome]) -> None:
+        """Record every now and then how far the run is."""
+        self._progress.add(outcomes)
+        if monotonic() >= self._next:
+            self._next = monotonic() + EVERY_S
+            self._tell_progress()
+
+    def log(self, metrics: Sequence["RunMetrics"], *, rollouts: Path | None = None, files: Sequence[Path] = ()) -> None:
+        """Hand over the metrics, the files that exist, and the rollouts if they are given."""
+        if self._progress.ended:
+            self._tell_progress()
+        there = [path for path in files if path.is_file()]
         for tracker in self.all:
             with guarded(tracker):
                 tracker.log_metrics(flat(metrics))
             with guarded(tracker):
+                if there:
+                    tracker.log_files(there)
+            with guarded(tracker):
                 if rollouts is not None and rollouts.exists():
                     tracker.log_rollouts(rollouts)
 
+    def _tell_progress(self) -> None:
+        for tracker in self.all:
+            with guarded(tracker):
+                tracker.log_progress(self._progress.values(), self._progress.ended)
+
+
+def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
+    """The files beside the rollouts that say how a run went; those with messages only if ``content`` may leave."""
+    told = [files.manifest, files.metrics, files.details, files.timing, files.steps]
+    return [*told, files.failures] if content else told
+
 
 @contextmanager
-def tracking(start_wandb: Start) -> Iterator[Trackers]:
-    """Start the trackers that are wanted, and close them when the run is over."""
+def tracking(
+    start_wandb: Start, names: Sequence[str] | None = None, *, start_mlflow: Start | None = None
+) -> Iterator[Trackers]:
+    """Start the trackers that are named (W&B, if it is configured, where none are), and close them at the end."""
     trackers: list[Tracker] = []
-    with guarded("W&B"):
-        others = getattr(sys.modules.get("wandb"), "run", None)
-        run = start_wandb()
-        if run is not None:
-            trackers.append(WandbTracker(run, owned=run is not others))
+    if names is None or "wandb" in names:
+        with guarded("W&B"):
+            others = getattr(sys.modules.get("wandb"), "run", None)
+            run = start_wandb()
+            if run is not None:
+                trackers.append(WandbTracker(run, owned=run is not others))
+            elif names is not None:
+                logger.warning("trackers names wandb, which needs wandb_project, wandb_name and wandb_api_key")
+    if names is not None and "mlflow" in names and start_mlflow is not None:
+        trackers.append(start_mlflow())
     try:
         yield Trackers(trackers)
     finally:
@@ -101,13 +197,14 @@ def tracking(start_wandb: Start) -> Iterator[Trackers]:
 
 
 @contextmanager
-def guarded(tracker: Tracker | str) -> Iterator[None]:
+def guarded(tracker: Tracker | str, *, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Turn whatever goes wrong in a tracker into a warning."""
     name = tracker if isinstance(tracker, str) else type(tracker).__name__
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the exporter guard: a tracker never fails a run
         logger.warning("%s: %s: %s (the run itself is not affected)", name, type(error).__name__, error)
+        on_failure()
 
 
 def flat(metrics: Sequence["RunMetrics"]) -> dict[str, float | str]:

@@ -4,9 +4,9 @@ They are parameters like all others, but they are left out when a configuration 
 interface names and nothing else.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from nemo_gym.rollouts.continuity_gate import TokenContinuity
 from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
@@ -92,7 +92,44 @@ class WorkerOptions(BaseModel):
     )
 
 
-class CollectionOptions(WorkerOptions):
+class TelemetryOptions(BaseModel):
+    """Where a run tells what it does while it goes on."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    steps: bool = Field(
+        False, exclude=True, description="Record every call of a rollout and how long it took, beside the output."
+    )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, exclude=True, description="Serve metrics for Prometheus at this port; 0: any free one."
+    )
+    metrics_host: str = Field("127.0.0.1", exclude=True, description="Address at which the metrics are served.")
+    otel_endpoint: str | None = Field(
+        None,
+        exclude=True,
+        description="Send a trace of every rollout to this OTLP endpoint: http://localhost:4318/v1/traces.",
+    )
+
+    trackers: Annotated[list[Literal["wandb", "mlflow"]], BeforeValidator(_as_list)] | None = Field(
+        None, exclude=True, description="Where metrics go: [wandb, mlflow]; default: W&B if it is configured."
+    )
+    mlflow_tracking_uri: str | None = Field(
+        None, exclude=True, description="The MLflow server, http://localhost:5000; default: MLFLOW_TRACKING_URI."
+    )
+    mlflow_experiment: str = Field("rollout-gym", exclude=True, description="The experiment that MLflow runs go to.")
+
+    @model_validator(mode="after")
+    def _record_what_is_told(self) -> Self:
+        """Calls can be told only if they are recorded."""
+        if self.otel_endpoint is not None and not self.steps and "steps" in self.model_fields_set:
+            raise ValueError("otel_endpoint needs the steps of rollouts: leave out steps=false")
+        if "steps" not in self.model_fields_set:
+            self.steps = self.otel_endpoint is not None or self.metrics_port is not None
+            self.model_fields_set.discard("steps")
+        return self
+
+
+class CollectionOptions(TelemetryOptions, WorkerOptions):
     """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
 
     max_in_flight: int = Field(
@@ -146,9 +183,6 @@ class CollectionOptions(WorkerOptions):
         TokenContinuity.WARN,
         exclude=True,
         description="Rollouts whose token ids are not one sequence: warn at the end, fail them, or off: do not look.",
-    )
-    steps: bool = Field(
-        False, exclude=True, description="Record every call of a rollout and how long it took, beside the output."
     )
     cache: str | None = Field(
         None, exclude=True, description="Folder to keep answers of models in; what is there is not generated again."

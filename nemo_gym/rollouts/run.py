@@ -22,7 +22,7 @@ from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, Attempt, Dispatch, Pause
 from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row
-from nemo_gym.rollouts.progress import Progress
+from nemo_gym.rollouts.progress import Load, Progress
 from nemo_gym.rollouts.stopping import StopSwitch
 from nemo_gym.rollouts.store.history import AttemptPolicy, read_spending
 from nemo_gym.rollouts.store.journal import Fsync
@@ -62,6 +62,7 @@ class RunControl:
     token_continuity: TokenContinuity = TokenContinuity.WARN
     steps: bool = False  # whether the calls of each attempt are recorded
     listener: Listener | None = None  # hears of everything once it is saved
+    on_start: Callable[[Load], None] | None = None  # gets what tells how busy the run is
     stream: TextIO | None = None  # where progress is shown
 
 
@@ -87,6 +88,8 @@ async def collect(
         drain_s=control.drain_s,
     )
     control.stop.connect(lambda patience: dispatch.stop(drain_s=patience))
+    if control.on_start is not None:
+        control.on_start(dispatch)
     progress = Progress(plan, control.stream) if control.stream is not None and len(plan) else None
     rules = StopRules(failure_budget(control.max_failures, len(plan)), control.budget)
     watch = _Watch(rules, control, tally, dispatch, len(plan))
@@ -99,11 +102,7 @@ async def collect(
             if control.listener is not None:
                 control.listener(outcomes)
             watch.look()
-    if dispatch.ran_out_of_patience:
-        tally.ending = Ending.OUTAGE
-        tally.reason = f"nothing got through for {control.patience_s:g} s (patience_s): {dispatch.outage.reason}"
-    if control.stop.is_on and tally.ended < len(plan):
-        tally.ending, tally.reason = Ending.INTERRUPTED, ""
+    watch.conclude()
     return tally
 
 
@@ -130,6 +129,15 @@ class _Watch:
         if verdict is not None and self.tally.ending is Ending.FINISHED:
             self.tally.ending, self.tally.reason = verdict
             self.dispatch.stop(drain_s=self.control.drain_s)
+
+    def conclude(self) -> None:
+        """Note why the run ended."""
+        if self.dispatch.ran_out_of_patience:
+            patience = f"{self.control.patience_s:g} s (patience_s)"
+            self.tally.ending = Ending.OUTAGE
+            self.tally.reason = f"nothing got through for {patience}: {self.dispatch.outage.reason}"
+        if self.control.stop.is_on and self.tally.ended < self.owed:
+            self.tally.ending, self.tally.reason = Ending.INTERRUPTED, ""
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
 from nemo_gym.servers.profiles.sampling import Marker, profiling
 from nemo_gym.servers.run_token import run_token
+from nemo_gym.servers.served_requests import ServedMetrics
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.startup import garbage_collection_paused
 from nemo_gym.servers.venvs import VenvOptions, ensure_venv, read_requirements, unmet
@@ -92,7 +93,9 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
                 bind(head_config.host, head_config.port, owner="head server")
             )
             token = stack.enter_context(run_token(head_config.port))
-            apps[head_config.port] = HeadServer(config, token=token, servers=gym.describe).setup_webserver()
+            meters = stack.enter_context(contextlib.closing(ServedMetrics(apps, local)))
+            head_server = HeadServer(config, token=token, servers=gym.describe, meters=meters)
+            apps[head_config.port] = head_server.setup_webserver()
         await stack.enter_async_context(
             listening(apps, list(sockets.values()), log_all=bool(config.get(LOG_ALL_REQUESTS)))
         )

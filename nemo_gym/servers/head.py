@@ -6,15 +6,19 @@ is enough to find a server.
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Header
+from fastapi import FastAPI, Header, Request
+from fastapi.responses import PlainTextResponse, Response
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.servers.run_token import TOKEN_HEADER
+
+if TYPE_CHECKING:
+    from nemo_gym.servers.prometheus_metrics import RunMeters
 
 
 class ServerInstanceDisplayConfig(BaseModel):
@@ -56,9 +60,15 @@ class HeadServer:
     """Publishes one configuration and the servers that run with it."""
 
     def __init__(
-        self, config: DictConfig, *, token: str, servers: Callable[[], Sequence[ServerInstanceDisplayConfig]]
+        self,
+        config: DictConfig,
+        *,
+        token: str,
+        servers: Callable[[], Sequence[ServerInstanceDisplayConfig]],
+        meters: "Callable[[], RunMeters] | None" = None,
     ) -> None:
         self._token = token
+        self._meters = meters
         self._servers = servers
         self._open_yaml = OmegaConf.to_yaml(config)
         self._masked_yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(OmegaConf.to_container(config))))
@@ -69,7 +79,19 @@ class HeadServer:
         app.get("/")(self.alive)
         app.get("/global_config_dict_yaml")(self.global_config_dict_yaml)
         app.get("/server_instances")(self.server_instances)
+        if self._meters is not None:
+            app.get("/metrics")(self.metrics)
         return app
+
+    async def metrics(self, request: Request) -> Response:
+        """What Prometheus scrapes."""
+        assert self._meters is not None
+        try:
+            return self._meters().page(request.headers.get("accept", ""))
+        except ModuleNotFoundError as error:
+            if error.name != "prometheus_client":
+                raise
+            return PlainTextResponse("metrics need: pip install 'rollout-gym[prometheus]'\n", status_code=501)
 
     async def alive(self) -> dict[str, str]:
         """Tell that the server is running."""

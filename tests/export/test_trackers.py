@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import os
 import struct
 import subprocess
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.export.trackers import Trackers, WandbTracker, flat, tracking
+from nemo_gym.export.trackers import Trackers, WandbTracker, files_to_keep, flat, tracking
+from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.builder import MetricsBuilder
+from nemo_gym.rollouts.outcome import Completed, Usage
+from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.run_metrics import RunMetrics
 from nemo_gym.schemas.rows import AggregateMetrics
 
@@ -35,8 +39,14 @@ class Recorder:
     def log_metrics(self, metrics: Any) -> None:
         self._note("metrics", metrics)
 
+    def log_progress(self, metrics: Any, step: int) -> None:
+        self._note("progress", (step, metrics))
+
     def log_rollouts(self, rollouts: Path) -> None:
         self._note("rollouts", rollouts)
+
+    def log_files(self, files: Any) -> None:
+        self._note("files", [path.name for path in files])
 
     def close(self) -> None:
         self._note("close", None)
@@ -89,6 +99,80 @@ def test_a_tracker_that_can_not_start_or_is_not_wanted_is_no_tracker(caplog: pyt
         assert trackers.all == []
 
 
+def completed(number: int) -> Completed:
+    row = {"_ng_task_index": number, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}}
+    return Completed(PlannedRollout.of(row, last_attempt=1), b"{}", 1.0, 0.5, Usage(10, 2))
+
+
+def test_trackers_hear_of_progress_now_and_then_and_at_the_end() -> None:
+    tracker = Recorder()
+    trackers = Trackers([tracker])
+    for number in range(100):
+        trackers.follow([completed(number)])
+    trackers.log([])
+    told = [value for what, value in tracker.got if what == "progress"]
+    assert [step for step, _ in told] == [1, 100]
+    last = told[-1][1]
+    assert (last["progress/completed"], last["progress/mean_reward"], last["progress/tokens"]) == (100, 0.5, 1200)
+    assert Trackers([]).listener is None
+
+
+def test_only_the_trackers_that_are_named_are_started(caplog: pytest.LogCaptureFixture) -> None:
+    tracker = Recorder()
+    with tracking(pytest.fail, ["mlflow"], start_mlflow=lambda: tracker) as trackers:
+        assert trackers.all == [tracker]
+    with tracking(lambda: None, ["wandb"], start_mlflow=pytest.fail) as trackers:
+        assert trackers.all == []
+    assert "needs wandb_project, wandb_name and wandb_api_key" in caplog.text
+
+
+def test_mlflow_records_parameters_series_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from nemo_gym.export.mlflow_tracker import MlflowTracker
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "store").as_uri()
+    files = RunFiles.of(tmp_path / "out.jsonl")
+    files.rollouts.write_text("{}\n")
+    files.metrics.write_text("[]")
+    settings = {"num_repeats": 4, "responses_create_params": {"temperature": 0.7}, "limit": None}
+
+    def start() -> MlflowTracker:
+        return MlflowTracker(uri, experiment="e", name="out", parameters=settings)
+
+    with tracking(pytest.fail, ["mlflow"], start_mlflow=start) as trackers:
+        trackers.follow([completed(0)])
+        trackers.follow([completed(1)])
+        trackers.log(METRICS, rollouts=files.rollouts, files=files_to_keep(files, content=True))
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("out", "FINISHED")
+    assert run.data.params == {"num_repeats": "4", "responses_create_params.temperature": "0.7"}
+    assert run.data.metrics["a/x"] == 1.5
+    series = client.get_metric_history(run.info.run_id, "progress/completed")
+    assert [(point.step, point.value) for point in series] == [(1, 1.0), (2, 2.0)]
+    assert {found.path for found in client.list_artifacts(run.info.run_id)} == {
+        "out.jsonl",
+        "out_aggregate_metrics.json",
+    }
+
+
+def test_an_mlflow_server_that_is_down_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from nemo_gym.export.mlflow_tracker import MlflowTracker
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    down = MlflowTracker("http://127.0.0.1:9", experiment="e", name="n", parameters={})
+    with tracking(pytest.fail, ["mlflow"], start_mlflow=lambda: down) as trackers:
+        trackers.follow([completed(0)])
+        trackers.log(METRICS)
+    (warned,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warned.startswith("MlflowTracker: ")
+
+
 class Run:
     """Stands for a W&B run."""
 
@@ -116,7 +200,7 @@ from nemo_gym.io.files import RunFiles
 
 files = RunFiles.of(Path("out.jsonl"))
 with tracking(lambda: wandb.init(project="p", name="n", dir=".", mode="offline")) as trackers:
-    trackers.log(asyncio.run(aggregate_run(files, None)), rollouts=files.rollouts)
+    trackers.log(asyncio.run(aggregate_run(files, None)), rollouts=files.rollouts, files=[files.metrics])
 """
 
 

@@ -1,0 +1,67 @@
+"""What a run tells others while it goes on: metrics that are scraped, and traces that are sent.
+
+Both are made from outcomes that are already saved, and need extras that are imported only if they are wanted. Whatever
+goes wrong outside, the run goes on.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import RunFiles
+from nemo_gym.rollouts.options import TelemetryOptions
+from nemo_gym.rollouts.outcome import Outcome
+from nemo_gym.rollouts.progress import Load
+from nemo_gym.rollouts.run import Listener
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """Who hears of a run."""
+
+    listeners: list[Listener] = field(default_factory=list)
+    on_start: Callable[[Load], None] | None = None
+
+    @property
+    def listener(self) -> Listener | None:
+        """All of them as one; None if there is nobody."""
+        if len(self.listeners) < 2:
+            return self.listeners[0] if self.listeners else None
+        return self._tell_all
+
+    def _tell_all(self, outcomes: Sequence[Outcome]) -> None:
+        for listener in self.listeners:
+            listener(outcomes)
+
+
+@asynccontextmanager
+async def telemetry(
+    options: TelemetryOptions, files: RunFiles, listener: Listener | None = None
+) -> AsyncIterator[Telemetry]:
+    """Tell those who are to know, and the listener that is given, while the context lasts."""
+    told = Telemetry([listener] if listener is not None else [])
+    async with AsyncExitStack() as stack:
+        if options.metrics_port is not None:
+            module = import_extra("nemo_gym.export.metrics_port", "metrics_port", extra="prometheus")
+            port = await stack.enter_async_context(module.metrics_port(options.metrics_host, options.metrics_port))
+            told.listeners.append(port.count)
+            told.on_start = port.meters.follow
+        if options.otel_endpoint is not None:
+            module = import_extra("nemo_gym.export.trace_sender", "otel_endpoint", extra="otel")
+            told.listeners.append(await stack.enter_async_context(module.sending(options.otel_endpoint, files)))
+        yield told
+
+
+def import_extra(module: str, wanted_by: str, *, extra: str) -> Any:
+    """Import a module of ours that needs an extra."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("nemo_gym"):
+            raise
+        raise ConfigError(
+            f"{wanted_by} needs the package {error.name}", hint=f"pip install 'rollout-gym[{extra}]'"
+        ) from None

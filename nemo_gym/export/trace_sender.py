@@ -1,0 +1,245 @@
+"""Sends the traces of a run to an OTLP endpoint, while it goes on or later.
+
+While a run goes on, a thread of its own makes and sends the spans of outcomes that are already saved. An endpoint that
+is down, slow or refuses is one warning: what could not be sent is tried again until the run ends, and stays in the
+steps file, from which it can be sent later. Needs the extra ``otel``; only those who want it import this module.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from time import monotonic
+from typing import Final, NamedTuple
+
+import msgspec
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from yarl import URL
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.export.traces import SpanMaker, run_identity
+from nemo_gym.io.files import RunFiles
+from nemo_gym.rollouts.outcome import Completed, Outcome
+from nemo_gym.steps.record import from_line
+from nemo_gym.steps.steps_file import read_steps
+
+logger = logging.getLogger(__name__)
+EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+NO_ANSWER: Final = "it does not answer"
+TRACES_PATH: Final = "/v1/traces"
+BATCH_SPANS: Final = 512
+MOST_WAITING: Final = 20_000  # attempts; the steps file has them all
+EVERY_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+LAST_S: Final = 10.0  # to send the rest when the run is over
+TROUBLED_S: Final = 1.0  # the same if it does not get through
+LOOKED_AT: Final = 200  # lines of rollouts, to find the names of models
+
+
+class _Response(msgspec.Struct, gc=False):
+    model: str = ""
+
+
+class _Agent(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _Row(msgspec.Struct, gc=False):
+    response: _Response = msgspec.field(default_factory=_Response)
+    agent_ref: _Agent = msgspec.field(default_factory=_Agent)
+
+
+_read_row = msgspec.json.Decoder(_Row).decode
+
+
+def model_of(line: bytes) -> tuple[str, str]:
+    """The agent and the model of a rollout; empty where it does not say."""
+    try:
+        row = _read_row(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return "", ""
+    return row.agent_ref.name, row.response.model
+
+
+def models_in(files: RunFiles) -> dict[str, str]:
+    """Which model each agent used, by the first rollouts of a run."""
+    if not files.rollouts.is_file():
+        return {}
+    with files.rollouts.open("rb") as file:
+        return {agent: model for agent, model in map(model_of, islice(file, LOOKED_AT)) if model}
+
+
+def traces_url(endpoint: str) -> str:
+    """The address to send traces to. One without a path gets that of the protocol."""
+    url = URL(endpoint)
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(
+            "the OTLP endpoint is not the address of an HTTP server", hint=f"http://localhost:4318{TRACES_PATH}"
+        )
+    return str(url.with_path(TRACES_PATH) if url.path in ("", "/") else url)
+
+
+class OtlpSender:
+    """Sends spans, and knows why if that fails. What the exporter logs about it is kept off the screen."""
+
+    def __init__(self, endpoint: str) -> None:
+        url = traces_url(endpoint)
+        self.shown = str(URL(url).with_user(None).with_query(None))  # no credentials in messages
+        self.reason = ""
+        self._exporter = OTLPSpanExporter(endpoint=url)  # headers, timeout, …: as OTEL_EXPORTER_OTLP_* say
+        self._thread: int | None = None  # that is sending
+        logging.getLogger(EXPORTER_LOG).addFilter(self._note)
+
+    def send(self, spans: Sequence[ReadableSpan]) -> bool:
+        """Whether they arrived."""
+        self.reason, self._thread = "", threading.get_ident()
+        return self._exporter.export(spans) is SpanExportResult.SUCCESS
+
+    def stop(self) -> None:
+        """Try nothing again."""
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Let others log again."""
+        logging.getLogger(EXPORTER_LOG).removeFilter(self._note)
+
+    def _note(self, record: logging.LogRecord) -> bool:
+        if record.thread != self._thread:
+            return True  # of an exporter that somebody else uses
+        self.reason = self.reason or record.getMessage().rstrip(".")
+        return False
+
+
+class LiveTraces:
+    """A listener that hands the steps of outcomes to a thread, which sends them."""
+
+    def __init__(self, sender: OtlpSender, files: RunFiles) -> None:
+        self._sender = sender
+        self._files = files
+        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self._models: dict[str, str] = {}
+        self._maker: SpanMaker | None = None
+        self._over = threading.Event()
+        self._has_warned = False
+        self._thread = threading.Thread(target=self._work, name="OpenTelemetry", daemon=True)
+        self._thread.start()
+
+    def __call__(self, outcomes: Sequence[Outcome]) -> None:
+        """Take outcomes that are saved."""
+        if len(self._waiting) + len(outcomes) > MOST_WAITING:
+            self._warn("it is slower than the run")
+        for outcome in outcomes:
+            agent = outcome.planned.agent
+            if agent not in self._models and isinstance(outcome, Completed):
+                self._models[agent] = model_of(outcome.line)[1]
+            if outcome.steps:
+                self._waiting.append(outcome.steps)
+
+    def close(self) -> None:
+        """Send the rest, but do not wait for an endpoint that does not answer."""
+        self._over.set()
+        self._thread.join(TROUBLED_S)
+        if self._thread.is_alive() and not self._sender.reason:
+            self._thread.join(LAST_S - TROUBLED_S)
+        self._sender.stop()
+        self._thread.join(TROUBLED_S)
+        if self._thread.is_alive():
+            self._warn("it is too slow")
+        else:  # otherwise it may still have something to say that nobody should see
+            self._sender.close()
+
+    def _work(self) -> None:
+        pause = EVERY_S
+        while not self._over.wait(pause):
+            pause = EVERY_S if self._send_waiting() else min(2 * pause, LONGEST_PAUSE_S)
+        self._send_waiting(until=monotonic() + LAST_S)
+
+    def _send_waiting(self, until: float | None = None) -> bool:
+        """Send batch after batch; stop at one that does not arrive, which stays where it is."""
+        while self._waiting and (until is None or monotonic() < until):
+            batch: list[bytes] = []
+            spans: list[ReadableSpan] = []
+            while self._waiting and len(spans) < BATCH_SPANS:
+                batch.append(self._waiting.popleft())
+                spans += self._spans(batch[-1])
+            if spans and not self._sender.send(spans):
+                self._waiting.extendleft(reversed(batch))
+                self._warn(self._sender.reason or NO_ANSWER)
+                return False
+        return True
+
+    def _spans(self, line: bytes) -> Iterable[ReadableSpan]:
+        record = from_line(line)
+        if record is None:
+            return ()
+        if self._maker is None:
+            # A run that was resumed began with another record than this one.
+            first = next(iter(read_steps(self._files.steps)), record)
+            self._maker = SpanMaker(run_identity(first), name=self._files.rollouts.stem, models=self._models)
+        return self._maker.spans(record)
+
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "traces can't be sent to %s: %s. The run is not affected. To send them later: ng_export_traces"
+                " +rollouts=%s +endpoint=…",
+                self._sender.shown,
+                reason,
+                self._files.rollouts,
+            )
+
+
+@asynccontextmanager
+async def sending(endpoint: str, files: RunFiles) -> AsyncIterator[LiveTraces]:
+    """Send the traces of a run while the context lasts."""
+    traces = LiveTraces(OtlpSender(endpoint), files)
+    try:
+        yield traces
+    finally:
+        await asyncio.to_thread(traces.close)
+
+
+class SentTraces(NamedTuple):
+    """What was sent."""
+
+    attempts: int
+    spans: int
+
+
+def send_all(endpoint: str, files: RunFiles) -> SentTraces:
+    """Send the traces of a saved run."""
+    records = read_steps(files.steps)
+    first = next(iter(records), None)
+    if first is None:
+        raise ConfigError(f"{files.steps}: there are no steps to send", hint="collect with +steps=true")
+    maker = SpanMaker(run_identity(first), name=files.rollouts.stem, models=models_in(files))
+    sender = OtlpSender(endpoint)
+    attempts = sent = 0
+    spans: list[ReadableSpan] = []
+    try:
+        for record in records:
+            spans += maker.spans(record)
+            attempts += 1
+            if len(spans) >= BATCH_SPANS:
+                sent += _sent(sender, spans, sent)
+                spans = []
+        sent += _sent(sender, spans, sent)
+    finally:
+        sender.stop()
+        sender.close()
+    return SentTraces(attempts, sent)
+
+
+def _sent(sender: OtlpSender, spans: Sequence[ReadableSpan], before: int) -> int:
+    if spans and not sender.send(spans):
+        raise ConfigError(
+            f"traces can't be sent to {sender.shown}: {sender.reason or NO_ANSWER} ({before} spans were sent)",
+            hint="start the endpoint or correct +endpoint=…; what is sent twice is not there twice",
+        )
+    return len(spans)

@@ -1,0 +1,163 @@
+"""The steps of rollouts as spans of OpenTelemetry, named by its conventions for generative AI.
+
+One trace for each rollout, whose attempts are its roots: ``invoke_agent`` with ``chat`` and ``execute_tool`` below. The
+times are those that were recorded. Ids are made from the run and the place of the span in it, so sending a run twice
+gives the same spans. Messages are not recorded with steps and so can't be sent.
+
+Spans are made as finished values, because starting and ending each through a tracer costs several times as much. Needs
+the extra ``otel``; only those who want it import this module.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Final, TypeAlias
+
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from nemo_gym import __version__
+from nemo_gym.steps.record import COMPLETED, RolloutSteps, Step
+
+Attributes: TypeAlias = dict[str, str | int | float | list[str]]
+
+SERVICE: Final = "rollout-gym"
+SCOPE: Final = InstrumentationScope(SERVICE, __version__)
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_UNSET: Final = Status(StatusCode.UNSET)
+_ERROR: Final = Status(StatusCode.ERROR)
+_MODELS: Final = ("model", "judge")
+_NANO: Final = 1_000_000_000
+
+
+def run_identity(first: RolloutSteps) -> str:
+    """What tells a run from all others: the first line of its steps, which stays the same however the run goes on."""
+    return f"{first.task}/{first.rollout}/{first.attempt}/{first.agent}/{first.started_at:.6f}"
+
+
+class SpanMaker:
+    """Makes spans of the records of one run. ``models`` tells the model of each agent, as far as it is known by now."""
+
+    def __init__(self, run: str, *, name: str = "", models: Mapping[str, str] | None = None) -> None:
+        self._run = run
+        self._models = models if models is not None else {}
+        about = Resource({"service.name": SERVICE, "service.version": __version__, "rollout_gym.run": name})
+        self._resource = about.merge(OTELResourceDetector().detect())  # what the environment says goes first
+
+    def spans(self, record: RolloutSteps) -> Iterator[ReadableSpan]:
+        """The spans of one attempt, the attempt itself first."""
+        trace = _digest(f"{self._run}|{record.task}|{record.rollout}".encode(), 16)
+        contexts = [self._context(trace, record, index) for index in range(len(record.steps) + 1)]
+        zero = int(record.started_at * _NANO)
+        failed = record.outcome not in (COMPLETED, "")
+        yield ReadableSpan(
+            name=f"invoke_agent {record.agent}".rstrip(),
+            context=contexts[0],
+            resource=self._resource,
+            attributes=_of_attempt(record),
+            kind=SpanKind.INTERNAL,
+            status=Status(StatusCode.ERROR, record.outcome) if failed else _UNSET,
+            start_time=zero,
+            end_time=zero + int(record.duration * _NANO),
+            instrumentation_scope=SCOPE,
+        )
+        model = self._models.get(record.agent, "")
+        for index, step in enumerate(record.steps):
+            parent = contexts[0] if step.parent is None else contexts[step.parent + 1]
+            yield self._span(step, zero, contexts[index + 1], parent, model if step.kind == "model" else "")
+
+    def _context(self, trace: bytes, record: RolloutSteps, index: int) -> SpanContext:
+        span = _digest(b"%b|%d|%d" % (trace, record.attempt, index), 8)
+        return SpanContext(int.from_bytes(trace), int.from_bytes(span), is_remote=False, trace_flags=_SAMPLED)
+
+    def _span(self, step: Step, zero: int, context: SpanContext, parent: SpanContext, model: str) -> ReadableSpan:
+        start = zero + int(step.start * _NANO)
+        return ReadableSpan(
+            name=_name_of(step, model),
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=_of_step(step, model),
+            events=[
+                Event("retry", {"error.type": retry.failed}, timestamp=zero + int(retry.at * _NANO))
+                for retry in step.retries
+            ],
+            kind=SpanKind.CLIENT if step.kind in _MODELS else SpanKind.INTERNAL,
+            status=_ERROR if _error_of(step) else _UNSET,
+            start_time=start,
+            end_time=start + int(step.duration * _NANO),
+            instrumentation_scope=SCOPE,
+        )
+
+
+def _digest(text: bytes, size: int) -> bytes:
+    return blake2b(text, digest_size=size).digest()
+
+
+def _of_attempt(record: RolloutSteps) -> Attributes:
+    calls = [
+        step
+        for step in record.steps
+        if step.kind in _MODELS and (step.parent is None or record.steps[step.parent].kind not in _MODELS)
+    ]
+    told: Attributes = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": SERVICE,
+        "gen_ai.agent.name": record.agent,
+        "gen_ai.usage.input_tokens": sum(step.tokens_in for step in calls),
+        "gen_ai.usage.output_tokens": sum(step.tokens_out for step in calls),
+        "rollout_gym.task_index": record.task,
+        "rollout_gym.rollout_index": record.rollout,
+        "rollout_gym.attempt": record.attempt,
+        "rollout_gym.outcome": record.outcome,
+    }
+    if record.outcome not in (COMPLETED, ""):
+        told["error.type"] = record.outcome
+    return told
+
+
+def _name_of(step: Step, model: str) -> str:
+    if step.kind in _MODELS:
+        return f"chat {model or step.server}"
+    return f"execute_tool {step.tool}" if step.kind == "tool" else f"{step.kind} {step.server}"
+
+
+def _of_step(step: Step, model: str) -> Attributes:
+    told: Attributes = {"rollout_gym.step.kind": step.kind, "rollout_gym.server": step.server}
+    if step.route:
+        told["url.path"] = step.route
+    if step.status:
+        told["http.response.status_code"] = step.status
+    if step.waited:
+        told["rollout_gym.waited_seconds"], told["rollout_gym.waited_for"] = step.waited, step.waited_for
+    if error := _error_of(step):
+        told["error.type"] = error
+    if step.kind == "tool":
+        told |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": step.tool, "gen_ai.tool.type": "function"}
+    if step.kind in _MODELS:
+        told |= _of_model_call(step, model)
+    return told
+
+
+def _of_model_call(step: Step, model: str) -> Attributes:
+    told: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": SERVICE,
+        "gen_ai.request.model": model or step.server,
+    }
+    if step.tokens_in or step.tokens_out:
+        told["gen_ai.usage.input_tokens"] = step.tokens_in
+        told["gen_ai.usage.output_tokens"] = step.tokens_out
+    if step.tokens_cached:
+        told["gen_ai.usage.cache_read.input_tokens"] = step.tokens_cached
+    if step.finish and not _error_of(step):
+        told["gen_ai.response.finish_reasons"] = [step.finish]
+    return told
+
+
+def _error_of(step: Step) -> str:
+    """Why a call failed: its status, or what was raised in place of an answer; empty if it did not fail."""
+    if step.status >= 400:
+        return str(step.status)
+    return step.finish or "_OTHER" if not step.status else ""

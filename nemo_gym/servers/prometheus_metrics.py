@@ -1,0 +1,142 @@
+"""What Prometheus scrapes: counters and histograms of rollouts and of the calls they make, and the event loop's lag.
+
+Needs the extra ``prometheus``, so whoever wants metrics imports this module then. Labels are names of servers, agents,
+tools and classes of failure, never content: a tool that a model made up is not among them, and no label takes more than
+``MOST_VALUES`` values, whatever other processes say about their calls.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from starlette.responses import Response
+
+from nemo_gym.steps.record import Step
+
+MOST_VALUES: Final = 200  # of one label
+OTHER: Final = "other"
+BEAT_S: Final = 0.1
+CALL_BUCKETS: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+ROLLOUT_BUCKETS: Final = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3600, 10_000)
+LAG_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+_MODELS: Final = ("model", "judge")
+_WORD: Final = re.compile(r"[\w.:/ -]{1,80}")
+
+
+class CurrentLoad(Protocol):
+    """How busy a run is."""
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts that are running."""
+        ...
+
+    @property
+    def allowed(self) -> int:
+        """Rollouts that may run."""
+        ...
+
+
+class RunMeters:
+    """The metrics of one process. Used on its event loop only, and read there, too."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._values: defaultdict[str, set[str]] = defaultdict(set)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"rollout_gym_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"rollout_gym_{name}_seconds", text, labels, buckets=buckets, registry=registry)
+
+        self._rollouts = counter("rollouts", "Attempts at rollouts that ended.", "agent", "outcome")
+        self._failures = counter("rollout_failures", "Attempts that failed.", "agent", "failure_class")
+        self._seconds = histogram("rollout_duration", "How long attempts took.", ROLLOUT_BUCKETS, "agent")
+        self.in_flight = Gauge("rollout_gym_rollouts_in_flight", "Rollouts that are running.", registry=registry)
+        self._calls = histogram(
+            "call_duration", "How long the calls of rollouts took.", CALL_BUCKETS, "kind", "server", "tool"
+        )
+        self._model_calls = counter("model_calls", "Calls of models.", "server", "status")
+        self._tokens = counter("tokens", "Tokens that models read (input, cached) and wrote.", "server", "kind")
+        self._waits = counter("call_waiting_seconds", "What calls waited for, of their duration.", "server", "cause")
+        self._retries = counter("call_retries", "Attempts at calls that were repeated.", "server", "reason")
+        self._lag = histogram("event_loop_lag", "How late the event loop does what is due.", LAG_BUCKETS)
+        self._beat: asyncio.TimerHandle | None = None
+
+    def follow(self, load: CurrentLoad) -> None:
+        """Tell how busy this run is."""
+        self.in_flight.set_function(lambda: load.in_flight)
+        limit = Gauge("rollout_gym_rollouts_limit", "Rollouts that may run at once.", registry=self.registry)
+        limit.set_function(lambda: load.allowed)
+
+    def count_rollout(self, agent: str, outcome: str, seconds: float, failure_class: str = "") -> None:
+        """An attempt ended."""
+        agent = self._bounded("agent", agent)
+        self._rollouts.labels(agent, outcome).inc()
+        self._seconds.labels(agent).observe(seconds)
+        if failure_class:
+            self._failures.labels(agent, self._bounded("failure_class", failure_class)).inc()
+
+    def count_steps(self, steps: Sequence[Step]) -> None:
+        """An attempt made these calls."""
+        for step in steps:
+            server = self._bounded("server", step.server)
+            # Nothing answers to a tool that does not exist, and its name may be anything.
+            tool = self._bounded("tool", step.tool) if step.status != 404 else OTHER
+            self._calls.labels(self._bounded("kind", step.kind), server, tool).observe(step.duration)
+            if step.waited:
+                self._waits.labels(server, self._bounded("cause", step.waited_for or OTHER)).inc(step.waited)
+            for retry in step.retries:
+                self._retries.labels(server, self._bounded("reason", retry.failed)).inc()
+            if step.kind in _MODELS:
+                self._model_calls.labels(server, self._bounded("status", str(step.status or step.finish))).inc()
+                if not is_inside_model(step, steps):
+                    self._count_tokens(server, step)
+
+    def _count_tokens(self, server: str, step: Step) -> None:
+        for kind, count in (("input", step.tokens_in), ("output", step.tokens_out), ("cached", step.tokens_cached)):
+            if count:
+                self._tokens.labels(server, kind).inc(count)
+
+    def _bounded(self, label: str, value: str) -> str:
+        """The value, or a word for all others if there are too many or it is not a name."""
+        known = self._values[label]
+        if value in known or not value:
+            return value
+        if len(known) >= MOST_VALUES or not _WORD.fullmatch(value):
+            return OTHER
+        known.add(value)
+        return value
+
+    def watch_lag(self) -> None:
+        """Measure the lag of the running event loop from now on."""
+        loop = asyncio.get_running_loop()
+
+        def beat(due: float) -> None:
+            now = loop.time()
+            self._lag.observe(max(0.0, now - due))
+            self._beat = loop.call_at(now + BEAT_S, beat, now + BEAT_S)
+
+        due = loop.time() + BEAT_S
+        self._beat = loop.call_at(due, beat, due)
+
+    def close(self) -> None:
+        """Stop measuring."""
+        if self._beat is not None:
+            self._beat.cancel()
+
+    def page(self, accept: str) -> Response:
+        """Everything, in the format that the scraper asks for."""
+        encoder, content_type = choose_encoder(accept)
+        return Response(encoder(self.registry), headers={"content-type": content_type})
+
+
+def is_inside_model(step: Step, steps: Sequence[Step]) -> bool:
+    """Whether a model server made this call, which then has told the same tokens itself."""
+    return step.parent is not None and steps[step.parent].kind in _MODELS

@@ -1,0 +1,108 @@
+"""Counts what the servers of this process are asked by others, for ``GET /metrics`` of the head server.
+
+Counting begins with the first scrape: until then nothing is imported, wrapped or measured. Servers in processes of
+their own are not seen from here; a collector sees the calls of all servers.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from importlib import import_module
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.config.keys import RESPONSES_API_AGENTS
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.steps.record import Step
+from nemo_gym.steps.recording import Span, current_span, describe_callee, encode_steps, first_span
+
+if TYPE_CHECKING:
+    from nemo_gym.servers.prometheus_metrics import RunMeters
+
+RUN_PATH: Final = "/run"
+_read_steps = msgspec.json.Decoder(list[Step]).decode
+
+
+class ServedMetrics:
+    """The metrics of a hosted Gym, which come into being when somebody asks for them."""
+
+    def __init__(self, apps: MutableMapping[int, ASGIApp], servers: Mapping[int, LocalServer]) -> None:
+        self._apps = apps
+        self._servers = servers
+        self._meters: RunMeters | None = None
+
+    def __call__(self) -> "RunMeters":
+        """The metrics; raises ModuleNotFoundError if the extra is not installed."""
+        if self._meters is None:
+            meters: RunMeters = import_module("nemo_gym.servers.prometheus_metrics").RunMeters()
+            self._meters = meters
+            meters.watch_lag()
+            for port, server in self._servers.items():
+                self._apps[port] = CountedServer(server, meters)
+        return self._meters
+
+    def close(self) -> None:
+        """Stop measuring."""
+        if self._meters is not None:
+            self._meters.close()
+
+
+class CountedServer:
+    """A server that counts the requests of other processes, and the calls that are made for them."""
+
+    def __init__(self, server: LocalServer, meters: "RunMeters") -> None:
+        self._server = server
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._server(scope, receive, send)
+            return
+        asked = current_span.get()  # the caller wants the steps, too
+        span = asked or first_span()
+        answer = _Watched(send)
+        token = current_span.set(span)
+        began = perf_counter()
+        is_rollout = self._server.server_type == RESPONSES_API_AGENTS and scope["path"] == RUN_PATH
+        if is_rollout:
+            self._meters.in_flight.inc()
+        try:
+            await self._server(scope, receive, answer.send)
+        finally:
+            current_span.reset(token)
+            if is_rollout:
+                self._meters.in_flight.dec()
+            self._count(scope["path"], span, answer, began, is_rollout=is_rollout)
+
+    def _count(self, path: str, span: Span, answer: "_Watched", began: float, *, is_rollout: bool) -> None:
+        meters, server = self._meters, self._server
+        if is_rollout:
+            failed = f"status_{answer.status or 'none'}" if not 200 <= answer.status < 400 else ""
+            outcome = "failed" if failed else "completed"
+            meters.count_rollout(server.name, outcome, perf_counter() - began, failed)
+        else:
+            callee = describe_callee(server.server_type, server.name, path, from_resources=False)
+            request = Span([], began, callee, start=began)
+            request.end(answer.status, 0, answer.body)
+            request.waited, request.waited_for, request.retries = span.waited, span.waited_for, span.retries
+            meters.count_steps(_read_steps(b"[%b]" % request.encoded()))
+        meters.count_steps(_read_steps(encode_steps(span)))
+
+
+class _Watched:
+    """Notes the status of an answer, and its body if it comes in one piece."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.body = b""
+
+    async def send(self, message: Message) -> None:
+        """The ASGI ``send`` of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif not message.get("more_body"):
+            self.body = message.get("body", b"")
+        await self._send(message)

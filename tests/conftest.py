@@ -46,29 +46,45 @@ class MockModel:
             return json.loads(reply.read())
 
 
-@pytest.fixture(scope="session")
-def _mock_process() -> Iterator[MockModel]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    command = [sys.executable, str(ROOT / "benchmarks_perf" / "mock_model.py")]
-    process = subprocess.Popen(command, env={**os.environ, "MOCK_PORT": str(port)}, stdout=subprocess.DEVNULL)
-    model = MockModel(port)
-    try:
+class MockProcess:
+    """The process of the mock endpoint."""
+
+    def __init__(self, port: int) -> None:
+        self.model = MockModel(port)
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks_perf" / "mock_model.py")]
+        environment = {**os.environ, "MOCK_PORT": str(self.model.port)}
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         for _ in range(400):
             try:
-                model.stats()
+                self.model.stats()
                 break
             except (URLError, OSError):
                 time.sleep(0.05)
-        yield model
-    finally:
-        process.kill()
-        process.wait()
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def _mock_process() -> Iterator[MockProcess]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    process = MockProcess(port)
+    yield process
+    process.stop()
 
 
 @pytest.fixture
-def mock_model(_mock_process: MockModel) -> MockModel:
+def mock_model(_mock_process: MockProcess) -> MockModel:
     """The mock endpoint, well behaved until the test says otherwise."""
-    _mock_process.reset()
-    return _mock_process
+    if _mock_process.model.stats()["inflight"]:
+        # Slow answers that an earlier test did not wait for would take up the places of this one.
+        _mock_process.stop()
+        _mock_process.start()
+    _mock_process.model.reset()
+    return _mock_process.model

@@ -241,7 +241,7 @@ def trackers_of(config: RolloutCollectionConfig) -> AbstractContextManager[Track
     def start_mlflow() -> Any:
         module = import_extra("nemo_gym.export.mlflow_tracker", "trackers", extra="mlflow")
         return module.MlflowTracker(
-            config.mlflow_tracking_uri,
+            config.mlflow_uri,
             experiment=config.mlflow_experiment,
             name=config.output.stem,
             parameters=mask_secrets(config.model_dump(mode="json")),

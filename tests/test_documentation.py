@@ -59,6 +59,8 @@ FETCH = (
     "ng dataset download",
     "ng_upload_dataset_to_hf",
 )
+# Commands that need a program of somebody else to talk to.
+SEND = ("ng_export_traces",)
 
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
 AGENT = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
@@ -183,7 +185,7 @@ class Reader:
             for command in commands(fence):
                 if STARTS_SERVERS.match(command):
                     self.start_servers(command, fence)
-                elif not command.startswith((*RUN_TESTS, *FETCH)):
+                elif not command.startswith((*RUN_TESTS, *FETCH, *SEND)):
                     self.run(command, fence)
 
     def save(self, name: str, text: str) -> Path:

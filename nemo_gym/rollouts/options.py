@@ -113,7 +113,7 @@ class TelemetryOptions(BaseModel):
     trackers: Annotated[list[Literal["wandb", "mlflow"]], BeforeValidator(_as_list)] | None = Field(
         None, exclude=True, description="Where metrics go: [wandb, mlflow]; default: W&B if it is configured."
     )
-    mlflow_tracking_uri: str | None = Field(
+    mlflow_uri: str | None = Field(
         None, exclude=True, description="The MLflow server, http://localhost:5000; default: MLFLOW_TRACKING_URI."
     )
     mlflow_experiment: str = Field("rollout-gym", exclude=True, description="The experiment that MLflow runs go to.")

@@ -162,25 +162,40 @@ def _more_processes(facts: RunFacts) -> str:
 # ---- waiting at limits -----------------------------------------------------------------------------------------------
 def _waiting(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
     for times in summary.steps:
-        for cause, seconds in sorted(times.waited.items(), key=lambda item: -item[1]):
+        for cause, seconds in sorted(_causes_of_waiting(times).items(), key=lambda item: -item[1]):
             if seconds / summary.seconds >= LARGE:
                 return _wait(times, cause, seconds / summary.seconds)
     return None
 
 
+def _refusals(times: StepTimes) -> int:
+    """How often an endpoint said that it was busy."""
+    return sum(number for failed, number in times.retries.items() if failed in _BUSY)
+
+
+def _causes_of_waiting(times: StepTimes) -> dict[str, float]:
+    """The seconds that calls waited, by cause. A busy endpoint makes calls wait both at the gate and before retries."""
+    waited = dict(times.waited)
+    if "retry" in waited and _refusals(times) * 2 >= sum(times.retries.values()):
+        waited["gate"] = waited.get("gate", 0.0) + waited.pop("retry")
+    return waited
+
+
+_BUSY: Final = ("429", "503", "529")
+
+
 def _wait(times: StepTimes, cause: str, share: float) -> Bottleneck:
     figure = f"{share:.0%} of the time of all rollouts was spent waiting to call {times.server}"
-    busy = sum(number for failed, number in times.retries.items() if failed in ("429", "503", "529"))
-    if cause == "gate" or (cause == "retry" and busy * 2 >= sum(times.retries.values())):
+    if cause == "gate":
         return Bottleneck(
             Cause.RATE_LIMIT,
-            f"{figure}; it said {busy} times that it was asked too often",
+            f"{figure}; it said {_refusals(times)} times that it was asked too often",
             "ask whoever runs the endpoint for a higher rate; more rollouts at once will not help",
         )
     if cause == "slot":
         return Bottleneck(
             Cause.SLOTS,
-            f"{figure} because max_concurrent_requests lets {times.peak} through at most",
+            f"{figure}, because its max_concurrent_requests were running already",
             f"raise max_concurrent_requests of {times.server}, or leave it out",
         )
     if cause == "connection":

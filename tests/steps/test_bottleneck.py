@@ -177,6 +177,12 @@ def with_model(**changes: Any) -> TimeSummary:
         (Cause.CONNECTIONS, with_model(own_s=100.0, waited={"connection": 280.0}), FACTS, "connector_limit"),
         (Cause.RATE_LIMIT, with_model(own_s=9.0, waited={"gate": 300.0}, retries={"429": 9}), FACTS, "rate"),
         (Cause.RATE_LIMIT, with_model(own_s=9.0, waited={"retry": 300.0}, retries={"429": 9}), FACTS, "rate"),
+        (
+            Cause.RATE_LIMIT,
+            with_model(own_s=180.0, waited={"gate": 110.0, "retry": 100.0}, retries={"429": 9}),
+            FACTS,
+            "rate",
+        ),
         (Cause.ENDPOINT, with_model(own_s=9.0, waited={"retry": 300.0}, retries={"500": 9}), FACTS, "log"),
         (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=8, processes=[ProcessFacts(24.0, 24.5)]), "+workers=auto"),
         (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=2, processes=[ProcessFacts(24.0, 24.5)] * 3), "machines"),

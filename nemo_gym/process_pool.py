@@ -250,6 +250,8 @@ def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], m
         control.sendall(b"%d" % pid)
         return
     control.close()
+    # A program that started us may have ignored it, and that is inherited; then nothing would end a call.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _set_limits(memory_mb << 20)
     with contextlib.suppress(EOFError, OSError):
         _answer_calls(Connection(descriptor), target, cpu_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from tqdm import tqdm
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
@@ -67,6 +67,8 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
 
 class NewWeights(BaseModel):
     """Weights of the same model for all turns from now on; without a version, the next one."""
+
+    model_config = ConfigDict(protected_namespaces=())
 
     model_path: str
     version: int | None = None

@@ -117,6 +117,9 @@ def profiling(
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before if callable(before) else signal.SIG_IGN)
+        # Ignoring it first discards a signal that is still on its way and would end the process by default. It must not
+        # stay ignored: child processes inherit that, and verifiers rely on this signal to be ended.
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+        signal.signal(signal.SIGPROF, before if before is not None else signal.SIG_DFL)
         seconds = process_time() - began
         write_profiles(folder, sampler.by_server(), labels=labels, seconds=seconds, index=only_server is None)

@@ -91,7 +91,8 @@ async def test_openai_by_both_of_its_protocols(endpoint: str, *, streams: bool) 
 
 @MODES
 async def test_openai_chat(*, streams: bool) -> None:
-    tools: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    function = {"name": "add", "parameters": {"type": "object"}, "strict": True}  # which older clients insist on
+    tools: Any = [{"type": "function", "function": function}]
     history: list[Any] = [{"role": "user", "content": QUESTION}]
     answer: Any = None
     async with (

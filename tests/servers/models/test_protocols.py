@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import orjson
 import pytest
@@ -22,6 +21,8 @@ from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
 from responses_api_models.openai_model.tests.scripted_endpoint import error, reply, serving
 from tests.servers.models.hosted_model import SAYS, hosted
+
+anthropic = pytest.importorskip("anthropic")
 
 USAGE = {
     "input_tokens": 3,

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -21,6 +20,8 @@ from responses_api_models.openai_model.tests.scripted_endpoint import (
     stream,
 )
 from tests.servers.models.hosted_model import hosted
+
+anthropic = pytest.importorskip("anthropic")
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
 SAID = {

@@ -89,8 +89,8 @@ class _AnswerWithSteps:
 def adopt_steps(span: Span, tail: bytes) -> None:
     """Insert the steps of another process into the call that they belong to, which has just been answered.
 
-    The clocks of two processes can't be compared, so the time that the server does not account for is split evenly
-    between the way there and the way back.
+    The clocks of two machines can't be compared, so the time that the server does not account for is split evenly
+    between sending the request and receiving the answer.
     """
     if not tail:
         return

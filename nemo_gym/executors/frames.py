@@ -21,7 +21,7 @@ from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 LENGTHS = struct.Struct("<II")
-MOST_BYTES = 1 << 33  # of a frame, which is no limit at all: two lengths of 32 bits can't add up to more
+MOST_BYTES = 1 << 33  # of a frame; in effect no limit, because two lengths of 32 bits add up to about that
 
 
 class Frame(NamedTuple):

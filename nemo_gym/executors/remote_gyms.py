@@ -180,7 +180,7 @@ class RemoteGyms(Roster):
             self._exclude(gym.node, StartFailure(f"Gyms on {self._name(gym.node)} keep dying: {reason}"))
 
     def _exclude(self, node: str | None, failure: StartFailure) -> None:
-        if node is None:  # it was never placed on a node, so this would happen again anywhere
+        if node is None:  # the Gym failed before it connected, so its node is unknown
             self._give_up(ConfigError(failure.message, hint=failure.hint))
         elif node not in self._excluded:
             self._excluded[node] = failure
@@ -285,7 +285,7 @@ class RemoteGyms(Roster):
 
 
 def opening_frame(config: DictConfig, options: WorkerOptions, *, timeout_s: float | None, steps: bool = False) -> Frame:
-    """The first frame to an authenticated worker: the configuration, and the parts of this process that it refers to."""
+    """The first frame to an authenticated worker: the configuration, and what it refers to in this process."""
     text = OmegaConf.to_yaml(config)
     head: Mapping[str, Any] = {
         "timeout_s": timeout_s,

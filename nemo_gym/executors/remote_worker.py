@@ -42,7 +42,7 @@ BEAT_S: Final = 5.0
 
 
 async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFailure | None:
-    """Connect to the collector, host the Gym that it describes, and run what it sends until it dismisses this worker."""
+    """Connect to the collector, host the Gym that it describes, and run what it sends until dismissed."""
     attempt: Attempt | None = None
     async with AsyncExitStack() as stack:
         while True:

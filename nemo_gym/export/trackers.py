@@ -1,7 +1,7 @@
-"""Experiment trackers: where the metrics and rollouts of a run go besides its files.
+"""Experiment trackers, which receive the metrics and rollouts of a run in addition to its files.
 
-A tracker is an extra. Whatever goes wrong in one is a warning, and neither the run nor another tracker notices. A new
-kind of tracker is a class with three methods and a function that starts it.
+Trackers are optional. An error in one of them becomes a warning and affects neither the run nor other trackers. A new
+kind of tracker needs a class with three methods and a function that starts it.
 """
 
 import importlib
@@ -31,10 +31,10 @@ TABLE_ROWS: Final = 10_000  # W&B shows no more
 
 
 class Tracker(Protocol):
-    """Takes what a run found out."""
+    """Receives the results of a run."""
 
     def log_metrics(self, metrics: Metrics) -> None:
-        """Record numbers and texts by name."""
+        """Record numbers and strings by name."""
 
     def log_progress(self, metrics: Metrics, step: int) -> None:
         """Record how far the run is; ``step`` counts rollouts that ended."""
@@ -46,14 +46,14 @@ class Tracker(Protocol):
         """Keep the other files of the run."""
 
     def close(self) -> None:
-        """See that everything arrives."""
+        """Make sure that everything has been sent."""
 
 
-Start = Callable[[], Any]  # returns what a tracker logs to, or None if none is wanted
+Start = Callable[[], Any]  # returns the object that a tracker logs to, or None if tracking is off
 
 
 class WandbTracker:
-    """Weights & Biases. A run that somebody else had begun is left open for them."""
+    """Weights & Biases. A run that was already open before is left open."""
 
     def __init__(self, run: Any, *, owned: bool) -> None:
         self._run = run
@@ -68,7 +68,7 @@ class WandbTracker:
         self._run.log({**metrics, "progress/ended": step})
 
     def log_rollouts(self, rollouts: Path) -> None:
-        """Log a table with one rollout per row, as far as W&B shows them."""
+        """Log a table with one rollout per row, up to the number of rows that W&B displays."""
         with rollouts.open(encoding="utf-8") as file:
             rows = [[line.rstrip("\n")] for line in islice(file, TABLE_ROWS + 1)]
         if len(rows) > TABLE_ROWS:
@@ -176,7 +176,7 @@ def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
 def tracking(
     start_wandb: Start, names: Sequence[str] | None = None, *, start_mlflow: Start | None = None
 ) -> Iterator[Trackers]:
-    """Start the trackers that are named (W&B, if it is configured, where none are), and close them at the end."""
+    """Start the named trackers, or W&B if it is configured and none are named, and close them at the end."""
     trackers: list[Tracker] = []
     if names is None or "wandb" in names:
         with guarded("W&B"):
@@ -198,7 +198,7 @@ def tracking(
 
 @contextmanager
 def guarded(tracker: Tracker | str, *, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Turn whatever goes wrong in a tracker into a warning."""
+    """Turn any error of a tracker into a warning."""
     name = tracker if isinstance(tracker, str) else type(tracker).__name__
     try:
         yield

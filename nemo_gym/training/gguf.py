@@ -1,4 +1,4 @@
-"""Converts weights between GGUF, which the embedded engine runs, and transformers, which trainers use, in both directions.
+"""Converts weights in both directions between GGUF, which the embedded engine runs, and transformers.
 
 A model written here and read back has the same logits up to the precision of the chosen type. The two formats differ
 in the names of tensors; in the order of the rows of q and k in the llama family (llama.cpp rotates neighbours 2i and

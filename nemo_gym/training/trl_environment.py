@@ -144,7 +144,7 @@ def completions(sequences: Sequence[TokenSequence], wanted: int) -> Iterator[dic
 
 
 def gguf_publisher(like: Path, folder: Path) -> Publish:
-    """Writes the trainer's model for ``local_model``; the last two files are kept, because running turns may use them."""
+    """Writes the trainer's model for ``local_model``; keeps the last two files, because running turns may use them."""
 
     def publish(trainer: Any) -> Mapping[str, Any]:
         model = trainer.accelerator.unwrap_model(trainer.model)

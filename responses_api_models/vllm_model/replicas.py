@@ -58,7 +58,7 @@ class Replica:
     """One endpoint."""
 
     endpoint: Endpoint
-    # The same endpoint with a short timeout, for health checks.
+    # The same endpoint with a short timeout, for its health, metrics and properties.
     probe: Endpoint
     address: ModelAddress
     max_queue_depth: int | None = None

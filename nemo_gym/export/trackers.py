@@ -1,7 +1,7 @@
 """Experiment trackers, which receive the metrics and rollouts of a run in addition to its files.
 
 Trackers are optional. An error in one of them becomes a warning and affects neither the run nor other trackers. A new
-kind of tracker needs a class with three methods and a function that starts it.
+kind of tracker needs a class with the methods of ``Tracker`` and a function that starts it.
 """
 
 import importlib

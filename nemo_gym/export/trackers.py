@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float | str]
 
-EVERY_S: Final = 10.0  # how often they hear of progress
-TABLE_ROWS: Final = 10_000  # W&B shows no more
+EVERY_S: Final = 10.0  # between reports of progress
+TABLE_ROWS: Final = 10_000  # W&B does not display more
 
 
 class Tracker(Protocol):
@@ -37,13 +37,13 @@ class Tracker(Protocol):
         """Record numbers and strings by name."""
 
     def log_progress(self, metrics: Metrics, step: int) -> None:
-        """Record how far the run is; ``step`` counts rollouts that ended."""
+        """Record the progress of the run; ``step`` is the number of attempts that have ended."""
 
     def log_rollouts(self, rollouts: Path) -> None:
         """Record the rollouts of a file."""
 
     def log_files(self, files: Sequence[Path]) -> None:
-        """Keep the other files of the run."""
+        """Store the other files of the run."""
 
     def close(self) -> None:
         """Make sure that everything has been sent."""
@@ -64,7 +64,7 @@ class WandbTracker:
         self._run.log(dict(metrics))
 
     def log_progress(self, metrics: Metrics, step: int) -> None:
-        """Log them with the number of rollouts, which charts can use as their axis."""
+        """Log them with the number of attempts that have ended, which charts can use as their axis."""
         self._run.log({**metrics, "progress/ended": step})
 
     def log_rollouts(self, rollouts: Path) -> None:
@@ -77,7 +77,7 @@ class WandbTracker:
         self._run.log({"Rollouts": table})
 
     def log_files(self, files: Sequence[Path]) -> None:
-        """Upload copies with the run."""
+        """Upload copies of the files."""
         for path in files:
             self._run.save(str(path), base_path=str(path.parent), policy="now")
 
@@ -89,7 +89,7 @@ class WandbTracker:
 
 @dataclass(slots=True)
 class Progressed:
-    """What has ended so far."""
+    """Counts the attempts that have ended so far."""
 
     completed: int = 0
     attempts_failed: int = 0
@@ -99,11 +99,11 @@ class Progressed:
 
     @property
     def ended(self) -> int:
-        """Attempts."""
+        """The number of attempts that have ended."""
         return self.completed + self.attempts_failed
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Count these."""
+        """Count these outcomes."""
         for outcome in outcomes:
             usage = getattr(outcome, "usage", None)
             self.tokens += usage.input_tokens + usage.output_tokens if usage is not None else 0
@@ -114,7 +114,7 @@ class Progressed:
                 self.attempts_failed += 1
 
     def values(self) -> dict[str, float | str]:
-        """What trackers get."""
+        """The figures that trackers record."""
         seconds = max(monotonic() - self.began, 1e-9)
         return {
             "progress/completed": self.completed,
@@ -135,11 +135,11 @@ class Trackers:
 
     @property
     def listener(self) -> Callable[[Sequence[Outcome]], None] | None:
-        """What is to hear of outcomes; None if there are no trackers."""
+        """The function to call with outcomes; None if there are no trackers."""
         return self.follow if self.all else None
 
     def follow(self, outcomes: Sequence[Outcome]) -> None:
-        """Record every now and then how far the run is."""
+        """Record the progress of the run at regular intervals."""
         self._progress.add(outcomes)
         if monotonic() >= self._next:
             self._next = monotonic() + EVERY_S
@@ -167,7 +167,7 @@ class Trackers:
 
 
 def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
-    """The files beside the rollouts that say how a run went; those with messages only if ``content`` may leave."""
+    """The files of a run besides its rollouts; those that contain messages only if ``content`` may be uploaded."""
     told = [files.manifest, files.metrics, files.details, files.timing, files.steps]
     return [*told, files.failures] if content else told
 

@@ -1,7 +1,7 @@
 """The prompt of a request in tokens: rendered by the model's template, with the true tokens of earlier turns in place.
 
-A template that explains tools in the form that calls are written in here is used for that, too. For every other model
-tools are described and shown in the conversation.
+A template that explains tools in the call format that is used here also describes the tools. For all other models,
+tools are described in the conversation, with examples.
 """
 
 import asyncio

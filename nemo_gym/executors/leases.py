@@ -136,6 +136,7 @@ class Roster:
         self._load[worker] = 0
         self._levels[0][worker] = None
         self._lowest = 0
+        # No more than fit into the new worker's window; the others would only go back to waiting.
         for _ in range(min(self._window, len(self._waiting))):
             self._wake()
 
@@ -152,6 +153,7 @@ class Roster:
 
     def _take(self) -> Worker | None:
         """Choose the worker with the fewest leases and count one more for it; None if all windows are full."""
+        # Only ``add`` and ``_release`` put a worker on a level below ``_lowest``, and both lower it again.
         levels, level = self._levels, self._lowest
         while level < len(levels) and not levels[level]:
             level += 1

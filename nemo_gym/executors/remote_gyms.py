@@ -96,6 +96,7 @@ class RemoteGyms(Roster):
     async def stop(self) -> None:
         """Dismiss all Gyms and wait for them to end."""
         self._is_stopping = True
+        # Gyms without a connection can't be dismissed; cancelling their keepers kills them.
         ending = [gym.keeper for gym in self._gyms.values() if gym.worker is not None and gym.keeper is not None]
         for worker in list(self):
             if worker.connection is not None:
@@ -174,6 +175,7 @@ class RemoteGyms(Roster):
     def _on_death(self, gym: _Gym, reason: str) -> None:
         done = gym.finished + (gym.worker.finished if gym.worker else 0)
         gone = gym.node not in self._nodes if gym.node else False
+        # A Gym that died together with its node says nothing about whether Gyms can run there.
         self._deaths[gym.node] = 0 if done else self._deaths[gym.node] + (not gone)
         logger.warning("A Gym on %s ended and is replaced: %s", self._name(gym.node), reason)
         if self._deaths[gym.node] >= DEATHS:

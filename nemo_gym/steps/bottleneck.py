@@ -140,6 +140,7 @@ def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     if facts.processes and facts.cores:
         figure += f"; {facts.cpu:.1f} of {facts.cores} processors in use by us"
     ran, ready = max(((process.cpu_s, process.ready_s) for process in facts.processes), key=lambda pair: pair[1])
+    # Ready for much longer than it ran: other programs compete for the processors.
     if ready > 2 * ran:
         return Bottleneck(Cause.CPU, f"{figure}; it got a processor only {ran / ready:.0%} of that", _CROWDED)
     heaviest = next(
@@ -251,6 +252,7 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
     figure = f"{share:.0%} of the time of all rollouts; a call of {times.server} took {spread.p50:.3g} s"
     rate = times.count / summary.wall_s if summary.wall_s else 0.0
     if times.idle_s and times.busy_s >= SLOWER * times.idle_s:
+        # Little's law: so many calls at once reach the same rate if each takes as long as without load.
         enough = max(1, round(rate * times.idle_s))
         return Bottleneck(
             Cause.ENDPOINT,

@@ -288,6 +288,7 @@ def _pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
     before = np.arange(len(begun)) - np.searchsorted(ends, begun, side="right")  # still running at each start
     peak = int(before.max()) + 1
     facts: dict[str, Any] = {"peak": peak, "alone": _alone(begun, begun + taken)}
+    # Calls in between are left out, so that the two medians differ clearly if load matters at all.
     few, many = before < peak / 4, before >= peak / 2
     if peak >= 4 and few.sum() >= 2 and many.sum() >= _ENOUGH:
         facts["idle_s"], facts["busy_s"] = float(np.median(taken[few])), float(np.median(taken[many]))
@@ -299,6 +300,7 @@ def _alone(begun: Floats, ends: Floats) -> float:
     whole = float((ends - begun).sum())
     if not whole:
         return 0.0
+    # A sweep over all starts and ends: the level is the number of calls that are running after each of them.
     moments = np.concatenate((begun, ends))
     order = np.argsort(moments, kind="stable")
     level = np.cumsum(np.where(order < len(begun), 1, -1))

@@ -301,6 +301,7 @@ def _over_time(attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
     ends = starts + attempts.duration[known]
     if not ends.max() > 0:
         return None
+    # The fewer attempts, the fewer bins, because a rate of one or two attempts means nothing.
     bins = int(np.clip(len(known) // _IN_A_BIN, _FEWEST_BINS, _BINS))
     edges = np.linspace(0.0, float(ends.max()), bins + 1)
     lengths = np.diff(edges)

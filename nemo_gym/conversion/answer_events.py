@@ -1,7 +1,7 @@
-"""Whole answers as the events of a stream, for callers that asked for one. Pure.
+"""Turns whole answers into the events of a stream, for callers that asked for one. Pure.
 
-What a client puts together from the events is the answer they were made from. The events come in the order in which
-the protocols send them; each text is one piece, because it is known as a whole.
+A client that assembles the events gets exactly the answer they were made from. The events come in the order in which
+the protocols send them. Each text is sent in one piece, because the whole text is already known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from nemo_gym.conversion.parts import POLICY_VERSION, TOKEN_FIELDS
 Event = dict[str, Any]
 
 DONE: Final = b"data: [DONE]\n\n"
-# What an item has only once it is complete.
+# Fields that an item gets only once it is complete.
 _LATE: Final = frozenset({*TOKEN_FIELDS, POLICY_VERSION, "encrypted_content"})
 _ENDINGS: Final = {"incomplete": "response.incomplete", "failed": "response.failed"}
 
@@ -35,7 +35,7 @@ def response_stream(response: Mapping[str, Any]) -> bytes:
 
 
 def completion_stream(completion: Mapping[str, Any], *, usage: bool) -> bytes:
-    """A completion as the body of a stream, with a chunk for its usage if that is wanted."""
+    """A completion as the body of a stream; ``usage`` adds a chunk with the token counts."""
     return b"".join(map(encode_chunk, completion_chunks(completion, usage=usage))) + DONE
 
 
@@ -59,7 +59,7 @@ def _response_events(response: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _begun(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item before anything is in it."""
+    """An item as it is announced, without its content."""
     begun = {name: value for name, value in item.items() if name not in _LATE}
     for name in ("content", "summary"):
         if isinstance(begun.get(name), list):
@@ -136,7 +136,7 @@ _INSIDE: Final = {
 
 
 def completion_chunks(completion: Mapping[str, Any], *, usage: bool) -> Iterator[Event]:
-    """The chunks of a completion; ``usage`` adds one that counts its tokens."""
+    """The chunks of a completion; ``usage`` adds one with the token counts."""
     common = {name: value for name, value in completion.items() if name not in ("choices", "usage")}
     common["object"] = "chat.completion.chunk"
     if usage:
@@ -165,7 +165,7 @@ def _choice_chunks(choice: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _pieces(call: Mapping[str, Any]) -> Iterable[Event]:
-    """A call as it begins, and what it is given."""
+    """The start of a tool call, then its arguments."""
     name, given = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
     inner = call[name]
     return ({**call, name: {**inner, given: ""}}, {name: {given: inner[given]}})

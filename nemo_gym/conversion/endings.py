@@ -1,9 +1,9 @@
-"""How an answer ended. Pure.
+"""Determines how an answer ended: complete, cut off, or not an answer at all. Pure.
 
-An agent goes on with what it takes for an answer, and a trainer learns from it, so what was cut off or never came must
-not look like one. Some engines (llama.cpp and ``transformers serve``, by the Responses API) call an answer complete
-that ended at its limit: their count of tokens tells. A response that is still queued, or was cancelled, has no answer
-in it, and neither has a chat that ended for an unknown reason.
+Agents continue from an answer and trainers learn from it, so a truncated or missing one must not look complete. Some
+engines (llama.cpp and ``transformers serve``, through the Responses API) report an answer as complete although it
+reached its token limit; their token counts reveal that. A response that is still queued or was cancelled contains no
+answer, and neither does a chat that ended for an unknown reason.
 """
 
 import json
@@ -16,7 +16,7 @@ from nemo_gym.schemas.responses import IncompleteDetails, NeMoGymResponse
 CUT_OFF: Final = "max_output_tokens"
 ANSWERED: Final = frozenset({"completed", "incomplete"})
 FINISHED: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-# The same reasons under the names of other servers.
+# Names that other servers use for the same reasons.
 OTHER_NAMES: Final[Mapping[str, str]] = {
     "eos": "stop",
     "eos_token": "stop",
@@ -28,18 +28,18 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 
 
 def reached(limit: Any, written: Any) -> bool:
-    """Whether an answer has exactly as many tokens as it may have; one with more was not held to the limit."""
+    """Whether an answer has exactly as many tokens as its limit; if it has more, the limit was not applied at all."""
     return isinstance(limit, int) and limit == written
 
 
 def unanswered(response: NeMoGymResponse) -> str | None:
-    """The status of a response that is none, in words; None if there is an answer in it."""
+    """Why a response contains no answer, in words; None if it contains one."""
     status = response.status or "completed"
     return None if status in ANSWERED else f"a response that is {status.replace('_', ' ')}"
 
 
 def mark_cut_off(response: NeMoGymResponse, asked: Mapping[str, Any]) -> bool:
-    """Mark a response as incomplete that ended at its limit without saying so; tell whether it did."""
+    """Mark a response as incomplete if it reached its limit without reporting that; returns whether it did."""
     if response.status == "incomplete" or response.incomplete_details or response.usage is None:
         return False
     limit = asked.get("max_output_tokens") or response.max_output_tokens
@@ -50,7 +50,7 @@ def mark_cut_off(response: NeMoGymResponse, asked: Mapping[str, Any]) -> bool:
 
 
 def unknown_finish(completion: NeMoGymChatCompletion) -> str | None:
-    """The reason that a completion ended for, if that is not known; other names of known reasons are replaced."""
+    """The finish reason of a completion if it is unknown, else None; other names of known reasons are replaced."""
     for choice in completion.choices:
         choice.finish_reason = OTHER_NAMES.get(choice.finish_reason, choice.finish_reason)
         if choice.finish_reason not in FINISHED:
@@ -59,7 +59,7 @@ def unknown_finish(completion: NeMoGymChatCompletion) -> str | None:
 
 
 def _ends_with_a_call(response: NeMoGymResponse) -> bool:
-    """Whether the last thing is a whole call, which needs nothing more."""
+    """Whether the last item is a complete tool call, after which nothing can be missing."""
     last = response.output[-1] if response.output else None
     if last is None or last.type != "function_call":
         return False

@@ -1,7 +1,7 @@
-"""What one protocol says and another cannot: the one table of losses, and what to do about them.
+"""What is lost when a request is converted from one protocol to another, in one table, and how that is handled.
 
-A conversion names what it leaves out; every such name has a row here. What changes the answer is an error unless the
-model server is told otherwise (``on_loss``); the rest is logged once.
+A conversion names what it leaves out, and every such name has a row here. A loss that would change the answer is an
+error, unless the model server is configured otherwise (``on_loss``); other losses are logged once.
 """
 
 import logging
@@ -18,7 +18,7 @@ OnLoss: TypeAlias = Literal["error", "warn", "ignore"]
 
 
 class Way(StrEnum):
-    """Which protocol is left for which."""
+    """The direction of a conversion."""
 
     TO_CHAT = "Responses API → Chat Completions"
     TO_MESSAGES = "Responses API → Messages API"
@@ -32,7 +32,7 @@ class Way(StrEnum):
 
 
 class Loss(NamedTuple):
-    """Something that is left out on a way. A ``*`` at the end of a name stands for any rest."""
+    """Something that a conversion leaves out. A ``*`` at the end of a name matches any ending."""
 
     way: Way
     name: str
@@ -40,7 +40,7 @@ class Loss(NamedTuple):
     why: str
 
     def is_named(self, name: str) -> bool:
-        """Whether a conversion means this row."""
+        """Whether this row describes what a conversion named."""
         return name == self.name or (self.name.endswith("*") and name.startswith(self.name[:-1]))
 
 
@@ -137,12 +137,12 @@ class LossError(UnsupportedContentError):
 
 @cache
 def find_loss(way: Way, name: str) -> Loss:
-    """The row of what a conversion left out; of several the first."""
+    """The first row that matches what a conversion left out."""
     return next(loss for loss in LOSSES if loss.way is way and loss.is_named(name))
 
 
 class LossPolicy:
-    """What one model server does about losses."""
+    """How one model server handles losses."""
 
     def __init__(self, on_loss: OnLoss = "error") -> None:
         self._on_loss = on_loss

@@ -1,9 +1,10 @@
-"""What the log-probabilities of an answer are, and how it was sampled. Pure.
+"""Records which distribution the log-probabilities of an answer come from, and how it was sampled. Pure.
 
-A trainer that takes log-probabilities of one distribution for those of another trains on something that never happened,
-and nothing in the numbers shows it. So every answer with tokens says which they are, beside them, in
-``generation_sampling``. Truncation makes tokens impossible that the log-probabilities hold for possible; where token
-ids are asked for there is none unless the request asks for it, whatever the defaults of the model are.
+A trainer that mistakes log-probabilities of one distribution for those of another optimises the wrong objective, and
+nothing in the numbers shows it. So every answer with tokens states their origin beside them, in
+``generation_sampling``. Truncated sampling (top-k, top-p) excludes tokens to which the log-probabilities still assign
+probability. When token ids are requested, it is therefore off unless the request asks for it, regardless of the model's
+defaults.
 """
 
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ SAMPLING_FIELD: Final = "generation_sampling"
 
 
 class LogProbs(StrEnum):
-    """Of which distribution log-probabilities are."""
+    """The distribution that log-probabilities come from."""
 
     RAW = "raw"  # the model's own, at temperature 1
-    GRAMMAR_MASKED = "grammar_masked"  # the same among the tokens that a grammar allows
+    GRAMMAR_MASKED = "grammar_masked"  # the same, renormalised over the tokens that a grammar allows
     PROCESSED = "processed"  # after the temperature, as sampled
 
 
 def sampling_record(kind: LogProbs, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of an answer that was sampled with these options."""
+    """The ``generation_sampling`` of an answer that was sampled with these options."""
     return {"log_probs": str(kind), **{name: options[name] for name in RECORDED if options.get(name) is not None}}

@@ -21,7 +21,7 @@ from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 LENGTHS = struct.Struct("<II")
-MOST_BYTES = 1 << 33  # of a frame: more than its lengths can say
+MOST_BYTES = 1 << 33  # of a frame; in effect no limit, because two lengths of 32 bits add up to about that
 
 
 class Frame(NamedTuple):
@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self.on_frame = on_frame
         self.limit = limit
         self._loop = asyncio.get_running_loop()
-        self.heard_at = self._loop.time()  # when anything came last
+        self.heard_at = self._loop.time()  # when data last arrived
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._to_send: list[bytes] = []
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def end(self) -> socket.socket | None:
-        """The socket below, for its options."""
+        """The underlying socket, for setting its options."""
         return self._transport.get_extra_info("socket") if self._transport is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         del self._received[:position]
 
     def _frame(self, head: int, body: int, end: int) -> Frame | None:
-        """The frame that lies there; None, and the end of the connection, if it does not speak our language."""
+        """The frame at this position; if it is not valid, abort the connection and return None."""
         try:
             content = decode(bytes(self._received[head:body]))
         except ValueError:
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once; what waits is lost."""
+        """Close at once; frames that have not been sent are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -127,7 +127,7 @@ async def connect(end: socket.socket, on_frame: Callable[[Frame], None]) -> Conn
 
 
 async def receive(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
-    """The next frame that ``connection`` put into the queue; None if it ends before that."""
+    """The next frame that ``connection`` puts into the queue; None if the connection closes first."""
     first = asyncio.create_task(frames.get())
     either: set[asyncio.Future[Any]] = {first, connection.closed}
     try:

@@ -1,4 +1,4 @@
-"""Who may talk to whom when workers connect over the network: both sides prove that they know the secret of the run.
+"""Mutual authentication of collector and workers: both sides prove that they know the secret of the run.
 
     collector                                        worker
         │  challenge: a random number                  │
@@ -8,9 +8,10 @@
         │  proof                                       │
         │ ────────────────────────────────────────────►│
 
-A proof is an HMAC over the role, both numbers and what is said along with it, so it is of no use to anybody else,
-later, or in the other direction. Nothing else is sent before: the configuration holds keys. What follows is readable on
-the wire unless the collector has a certificate; workers trust that certificate and no other.
+A proof is an HMAC over the role, both random numbers and the accompanying data, so it can't be replayed later, on
+another connection or in the other direction. Nothing else is sent before the handshake is complete, because the
+configuration contains keys. Later traffic is encrypted only if the collector has a certificate; workers trust that
+certificate and no other.
 """
 
 import asyncio
@@ -26,20 +27,20 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import MOST_BYTES, Connection, Frame, receive
 from nemo_gym.io.json import decode, encode
 
-STRANGERS_LIMIT: Final = 16 << 10  # bytes of a frame
+STRANGERS_LIMIT: Final = 16 << 10  # bytes in a frame from a peer that has not authenticated
 HANDSHAKE_S: Final = 10.0
-# The kernel notices a cable that was pulled, also while code of an environment holds up the event loop.
+# TCP keep-alive, because the kernel notices a dead peer even while an environment's code blocks the event loop.
 _IDLE_S, _INTERVAL_S, _PROBES = 3, 2, 3
 _NONCE_BYTES: Final = 16
 
 
 class RefusedError(Exception):
-    """The other side is not who it should be, or is gone."""
+    """The peer failed to authenticate, or closed the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a worker has to know in order to join."""
+    """What a worker needs in order to connect."""
 
     host: str
     port: int
@@ -49,7 +50,7 @@ class Invitation:
 
 
 def new_secret() -> bytes:
-    """The secret of a run."""
+    """Generate the secret of a run."""
     return secrets.token_bytes(32)
 
 
@@ -59,7 +60,7 @@ def _proof(secret: bytes, role: str, ours: str, theirs: str, said: bytes = b"") 
 
 
 async def admit(connection: Connection, frames: "asyncio.Queue[Frame]", secret: bytes) -> dict[str, Any]:
-    """The collector's side: returns what the worker says of itself."""
+    """The collector's side of the handshake; returns the worker's description of itself."""
     ours = secrets.token_hex(_NONCE_BYTES)
     connection.send(Frame({"challenge": ours}).encode())
     reply = await _next(frames, connection)
@@ -75,7 +76,10 @@ async def admit(connection: Connection, frames: "asyncio.Queue[Frame]", secret: 
 async def introduce(
     connection: Connection, frames: "asyncio.Queue[Frame]", secret: bytes, about: dict[str, Any]
 ) -> None:
-    """The worker's side. Raises if the collector does not know the secret either: it could send any configuration."""
+    """The worker's side of the handshake.
+
+    The collector must prove its identity too, because the configuration it sends decides which code the worker runs.
+    """
     greeting = await _next(frames, connection)
     ours, theirs, said = secrets.token_hex(_NONCE_BYTES), str(greeting.head.get("challenge")), encode(about)
     connection.send(Frame({"challenge": ours, "proof": _proof(secret, "worker", ours, theirs, said)}, said).encode())
@@ -98,7 +102,7 @@ async def _next(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame
 
 
 def keep_alive(connection: Connection) -> None:
-    """Have the kernel ask every few seconds whether the other side is there."""
+    """Have the kernel check every few seconds that the peer is reachable."""
     end = connection.end
     if end is None or end.family not in {socket.AF_INET, socket.AF_INET6}:
         return
@@ -112,14 +116,14 @@ def keep_alive(connection: Connection) -> None:
 
 
 class CollectorTls(NamedTuple):
-    """How the collector encrypts, and what workers know it by."""
+    """The collector's TLS settings, and the certificate by which workers recognise it."""
 
     context: ssl.SSLContext
     certificate: str
 
 
 def collector_tls(certificate: str, key: str) -> CollectorTls:
-    """Read the files that the collector encrypts with."""
+    """Read the collector's certificate and private key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
@@ -133,7 +137,7 @@ def collector_tls(certificate: str, key: str) -> CollectorTls:
 
 
 def worker_tls(certificate: str) -> ssl.SSLContext:
-    """How a worker encrypts: it trusts this one certificate, whatever name or address is in it."""
+    """A worker's TLS settings: it trusts only this certificate, regardless of the host name in it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=certificate)

@@ -1,9 +1,9 @@
-"""Rollouts that are leased to workers: each to the one that has the fewest, at most ``window`` to any of them.
+"""Leases rollouts to workers: each rollout to the worker with the fewest leases, at most ``window`` to one worker.
 
-A rollout stays where it was leased: its calls never leave that Gym, so session state needs no sticky routing. The
-window keeps a slow worker from being given more than it can do, and is the most that its death can cost. A lease ends
-with the outcome that the worker sends, or it is given back when the worker is gone; what a worker sends for a lease
-that was given back or cancelled belongs to nobody and is dropped.
+A rollout runs entirely in the Gym it was leased to, so session state needs no sticky routing. The window keeps a slow
+worker from being given more than it can handle, and bounds what is lost when a worker dies. A lease ends with the
+outcome that the worker sends, or fails when the worker disappears. An outcome that arrives for a lease that has already
+ended is dropped.
 """
 
 import asyncio
@@ -33,22 +33,23 @@ class _Lease:
 
 
 class Worker:
-    """A Gym that takes rollouts over a connection, seen from the collector."""
+    """The collector's view of a Gym that runs rollouts for it."""
 
     def __init__(self, name: str, numbers: Iterator[int] | None = None) -> None:
         self.name = name
         self.connection: Connection | None = None
         self.finished = 0  # attempts
         self._leases: dict[int, _Lease] = {}
-        self._numbers = numbers or count()  # shared by those that may be mistaken for each other
+        # Workers that may inherit each other's frames share a counter, so a late outcome never matches a new lease.
+        self._numbers = numbers or count()
 
     @property
     def leases(self) -> int:
-        """How many rollouts it has now."""
+        """How many rollouts the worker is running."""
         return len(self._leases)
 
     async def run(self, planned: PlannedRollout) -> Outcome:
-        """Hand over a rollout and wait for its outcome. Whoever stops waiting takes it back."""
+        """Send a rollout to the worker and wait for its outcome. Cancelling this cancels the rollout there."""
         assert self.connection is not None
         number = next(self._numbers)
         lease = _Lease(planned, asyncio.get_running_loop().create_future())
@@ -62,7 +63,7 @@ class Worker:
             raise
 
     def receive(self, frame: Frame) -> None:
-        """Hand out an outcome. Frames without a number only show that the worker is alive."""
+        """Deliver an outcome to its lease. Frames without a number only show that the worker is alive."""
         number = frame.head.get("number")
         lease = self._leases.pop(number, None) if number is not None else None
         if lease is not None and not lease.outcome.done():
@@ -70,7 +71,7 @@ class Worker:
             lease.outcome.set_result(decode_outcome(frame, lease.planned))
 
     def give_back(self, reason: str) -> int:
-        """End all leases, because the worker is gone; tells how many there were."""
+        """Fail all leases because the worker is gone; returns their number."""
         leases, self._leases = self._leases, {}
         for lease in leases.values():
             if not lease.outcome.done():
@@ -80,27 +81,27 @@ class Worker:
 
 
 class Roster:
-    """The workers that are there; calling it is one attempt. Taking the next worker costs the same for 2 and 2,000."""
+    """The connected workers; calling it runs one attempt. Choosing a worker costs the same for 2 and for 2,000."""
 
     def __init__(self, window: int | None = None) -> None:
         self._window = window or NO_WINDOW
         self._load: dict[Worker, int] = {}
-        self._levels: list[dict[Worker, None]] = [{}]  # the workers that have so many leases
-        self._lowest = 0  # there is nobody on the levels below
+        self._levels: list[dict[Worker, None]] = [{}]  # workers by their number of leases; dicts serve as ordered sets
+        self._lowest = 0  # all levels below this one are empty
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self.error: ConfigError | None = None  # why there will never be a worker again
+        self.error: ConfigError | None = None  # why no more workers will come
 
     def __len__(self) -> int:
         return len(self._load)
 
     def __bool__(self) -> bool:
-        return True  # an attempt is an attempt, also while all workers are gone
+        return True  # __len__ would make a roster without workers false, but it is still a usable attempt function
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._load)
 
     async def __call__(self, planned: PlannedRollout) -> Outcome:
-        """Run one rollout where there is the least to do; wait while everybody has a full window."""
+        """Run one rollout on the least busy worker; wait while all windows are full."""
         worker = self._take()
         if worker is None:
             worker = await self._wait()
@@ -119,7 +120,7 @@ class Roster:
                 await room
             except asyncio.CancelledError:
                 if room.done() and not room.cancelled():
-                    self._wake()  # the room that was found is for somebody else
+                    self._wake()  # pass the free place on to the next caller in line
                 raise
         return worker
 
@@ -131,26 +132,28 @@ class Roster:
         return {"gyms": gyms}
 
     def add(self, worker: Worker) -> None:
-        """Give work to this worker, too."""
+        """Start giving rollouts to this worker."""
         self._load[worker] = 0
         self._levels[0][worker] = None
         self._lowest = 0
+        # No more than fit into the new worker's window; the others would only go back to waiting.
         for _ in range(min(self._window, len(self._waiting))):
             self._wake()
 
     def remove(self, worker: Worker) -> None:
-        """Give it nothing more."""
+        """Stop giving rollouts to this worker."""
         if (level := self._load.pop(worker, None)) is not None:
             del self._levels[level][worker]
 
     def give_up(self, error: ConfigError) -> None:
-        """There will be no more workers: what waits for one fails."""
+        """Fail all calls that wait for a worker, now and later, because no more workers will come."""
         self.error = error
         while self._waiting:
             self._wake()
 
     def _take(self) -> Worker | None:
-        """The worker with the fewest leases, which has one more now."""
+        """Choose the worker with the fewest leases and count one more for it; None if all windows are full."""
+        # Only ``add`` and ``_release`` put a worker on a level below ``_lowest``, and both lower it again.
         levels, level = self._levels, self._lowest
         while level < len(levels) and not levels[level]:
             level += 1
@@ -163,7 +166,7 @@ class Roster:
 
     def _release(self, worker: Worker) -> None:
         level = self._load.get(worker)
-        if level is None:  # it is gone
+        if level is None:  # the worker was removed meanwhile
             return
         self._move(worker, level, level - 1)
         self._lowest = min(self._lowest, level - 1)

@@ -1,4 +1,4 @@
-"""The collector's door: workers connect here, and only those that know the secret of the run get any further."""
+"""Accepts the connections of workers, and admits only those that know the secret of the run."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Frames: TypeAlias = "asyncio.Queue[Frame]"
-# What a worker said of itself comes last.
+# The last argument is the worker's description of itself.
 Welcome: TypeAlias = Callable[[Connection, Frames, dict[str, Any]], Awaitable[None]]
 
 
 class Listener:
-    """Waits for workers at one address."""
+    """Listens for workers at one address."""
 
     def __init__(self, secret: bytes, welcome: Welcome) -> None:
         self._secret = secret
@@ -29,7 +29,7 @@ class Listener:
         self._visits: set[asyncio.Task[None]] = set()
 
     async def open(self, host: str, port: int = 0, tls: "ssl.SSLContext | None" = None) -> int:
-        """Begin to listen; returns the port."""
+        """Start listening; returns the port."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._receive, host, port, ssl=tls, backlog=1024)
@@ -42,7 +42,7 @@ class Listener:
         return bound
 
     async def close(self) -> None:
-        """Let nobody in any more, and send away who is there."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         visits = list(self._visits)

@@ -1,8 +1,8 @@
-"""Where Gyms go on a cluster: pure decisions, made anew whenever nodes come or go.
+"""Decides where Gyms run on a cluster. Pure; the decision is made again whenever nodes join or leave.
 
-Without a number of workers every node gets a Gym for each ``cpus`` of its CPUs, or a single one, and nodes that join
-get theirs while the run goes on. With a number, that many Gyms are asked for and the cluster spreads them, so that an
-autoscaler sees what is wanted.
+Without a number of workers, every node gets one Gym for each ``cpus`` of its CPUs, or a single one, and nodes that join
+during the run get theirs. With a number, that many Gyms are requested and the cluster spreads them, so an autoscaler
+sees the unmet demand.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ class ClusterNode(NamedTuple):
     """A machine of the cluster."""
 
     id: str
-    name: str  # for people
+    name: str  # for messages
     resources: Mapping[str, float]
 
 
 class Place(NamedTuple):
-    """Where one Gym is to start: on this node, or anywhere but on those."""
+    """Where one Gym is to start: on a given node, or on any node that is not excluded."""
 
     node: str | None
     avoid: frozenset[str] = frozenset()
@@ -32,14 +32,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How many Gyms are wanted, and what each takes."""
+    """How many Gyms are wanted, and what each of them needs."""
 
     workers: int | None = None  # None: as many as the nodes have room for
     cpus: float | None = 1.0  # of each Gym; None: one Gym on each node
     resources: Mapping[str, float] = field(default_factory=dict)
 
     def room(self, node: ClusterNode) -> int:
-        """How many Gyms a node has room for, if nobody else is there."""
+        """How many Gyms fit on a node if nothing else runs there."""
         if self.cpus is None:
             fits = 1 if node.resources.get(CPU, 0.0) > 0 else 0
         else:
@@ -51,7 +51,7 @@ class Demand:
     def missing(
         self, nodes: Iterable[ClusterNode], present: Counter[str | None], excluded: Collection[str]
     ) -> list[Place]:
-        """The Gyms that have to be started now."""
+        """The places where Gyms have to be started now."""
         if self.workers is not None:
             return [Place(None, frozenset(excluded))] * (self.workers - present.total())
         usable = [node for node in nodes if node.id not in excluded]
@@ -59,36 +59,36 @@ class Demand:
 
 
 class StartFailure(NamedTuple):
-    """Why a Gym could not start, in its own words."""
+    """Why a Gym could not start, as it reported it."""
 
     message: str
     hint: str | None = None
 
 
 class GymGoneError(Exception):
-    """The process with the Gym ended without having said why."""
+    """The process of a Gym ended without reporting why."""
 
 
 class Cluster(Protocol):
-    """What starts processes on several machines and notices their end."""
+    """Starts processes on several machines and notices when they end."""
 
     @property
     def host(self) -> str:
-        """The address at which the machines reach this one."""
+        """The address at which the other machines reach this one."""
         ...
 
     async def nodes(self) -> list[ClusterNode]:
-        """The machines that are there now."""
+        """The machines that are in the cluster now."""
         ...
 
     async def start(self, place: Place, invitation: Invitation) -> Any:
-        """Start a Gym, which then connects to the collector; returns what the others take."""
+        """Start a Gym, which then connects to the collector; returns a handle for ``ended`` and ``end``."""
         ...
 
     async def ended(self, started: Any) -> StartFailure | None:
-        """Wait until it has ended. Raises GymGoneError unless it could say how."""
+        """Wait until the Gym has ended. Raises GymGoneError if it ended without reporting how."""
         ...
 
     async def end(self, started: Any) -> None:
-        """End it, whatever it does."""
+        """Kill the Gym, whatever it is doing."""
         ...

@@ -1,4 +1,4 @@
-"""Uses all cores of one machine: each worker process has a whole Gym; the collector plans and is the only writer.
+"""Uses all cores of one machine: each worker process hosts a whole Gym; the collector plans and is the only writer.
 
 If a worker dies, each of its leases becomes a failed attempt of class ``worker_died``, which does not count against the
 rollout, and the worker is replaced. If workers die several times in a row without finishing anything, the run ends.
@@ -34,14 +34,14 @@ class WorkerProcess(Worker):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def receive(self, frame: Frame) -> None:
-        """Take a frame; the first one only says that the Gym is there."""
+        """Take a frame; the first one only reports that the Gym is ready."""
         if self.ready.done():
             super().receive(frame)
         else:
             self.ready.set_result(None)
 
     async def wait(self) -> int:
-        """Wait until the process is gone; returns its exit code."""
+        """Wait for the process to end; returns its exit code."""
         assert self.connection is not None
         await self.connection.closed
         return await self.process.wait()
@@ -58,7 +58,7 @@ class WorkerProcess(Worker):
 
 
 class WorkerPool(Roster):
-    """Runs rollouts in worker processes; calling it is one attempt."""
+    """Runs rollouts in worker processes; calling it runs one attempt."""
 
     def __init__(
         self, config: DictConfig, *, timeout_s: float | None, window: int | None = None, steps: bool = False
@@ -83,7 +83,7 @@ class WorkerPool(Roster):
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _keep(self, first: asyncio.Event) -> None:
-        """Start one worker, and replace it when it dies, as long as it gets anything done."""
+        """Start one worker, and replace it when it dies, as long as workers finish attempts between deaths."""
         deaths = 0
         while deaths <= REPLACEMENTS:
             worker = await self._open()

@@ -1,7 +1,7 @@
-"""A Gym on every node of a Ray cluster. Only this module imports Ray, and only those import it who ask for Ray.
+"""Runs Gyms on a Ray cluster. Only this module imports Ray, and it is loaded only if Ray is asked for.
 
-Ray starts processes and notices when they end; what is to be run never goes through it (``remote_gyms``). A Ray that
-this process uses already, as trainers do, is used as it is and left running.
+Ray only starts processes and notices when they end; rollouts go over our own connections (``remote_gyms``). If this
+process already uses Ray, as trainers do, that Ray is used as it is and left running.
 
     async with ray_gyms(config, WorkerOptions(workers=8)) as gyms:
         async for group in stream_groups(tasks, gyms, agent="my_agent", repeats=8):
@@ -37,10 +37,10 @@ NODE_LABEL: Final = "ray.io/node-id"
 
 
 class GymActor:
-    """What runs in a process of Ray: a Gym, for as long as the collector wants it."""
+    """The actor that hosts a Gym for as long as the collector needs it."""
 
     def work(self, invitation: Invitation) -> StartFailure | None:
-        """Join the collector; returns when it needs no more."""
+        """Work for the collector until it needs this Gym no longer."""
         about = {
             "node_id": ray.get_runtime_context().get_node_id(),
             "node_ip": ray.util.get_node_ip_address(),
@@ -52,11 +52,11 @@ class GymActor:
 
 
 class RayCluster:
-    """Ray, as far as it is needed. It blocks, so it has a thread of its own."""
+    """The part of Ray that is needed here, called in a thread of its own because its calls block."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
-        # Ray's processes end with the thread that started them: it has to live as long as they are needed.
+        # Ray ends processes when the thread that started them ends, so this thread has to outlive them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._is_ours = False
         self.host = "127.0.0.1"
@@ -65,14 +65,14 @@ class RayCluster:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def open(self) -> Self:
-        """Connect to the cluster, or start one here."""
+        """Connect to the cluster, or start one on this machine."""
         with _sigterm_kept():
             await self._in_thread(self._connect)
         self.host = await self._in_thread(ray.util.get_node_ip_address)
         return self
 
     async def close(self) -> None:
-        """Leave the cluster, unless it was this process's before."""
+        """Disconnect from the cluster, unless this process was already connected to it before."""
         if self._is_ours:
             await self._in_thread(ray.shutdown)
         self._thread.shutdown(wait=False)
@@ -98,7 +98,7 @@ class RayCluster:
         self._is_ours = True
 
     async def nodes(self) -> list[ClusterNode]:
-        """The machines that are there now."""
+        """The machines that are in the cluster now."""
         found = await self._in_thread(ray.nodes)
         return [
             ClusterNode(node["NodeID"], f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", node["Resources"])
@@ -107,7 +107,7 @@ class RayCluster:
         ]
 
     async def start(self, place: Place, invitation: Invitation) -> Any:
-        """Ask for an actor; it starts when there is room for it."""
+        """Request an actor; it starts as soon as the cluster has room for it."""
         return await self._in_thread(self._start, place, invitation)
 
     def _start(self, place: Place, invitation: Invitation) -> Any:
@@ -150,7 +150,7 @@ def _last_line(text: str) -> str:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Keep our way of ending: Ray brings a handler of its own."""
+    """Restore our SIGTERM handler afterwards, because Ray installs its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -165,7 +165,7 @@ def _sigterm_kept() -> Iterator[None]:
 async def ray_gyms(
     config: DictConfig, options: WorkerOptions | None = None, *, timeout_s: float | None = None, steps: bool = False
 ) -> AsyncIterator[RemoteGyms]:
-    """Gyms on a Ray cluster while the context lasts; the first of them is ready."""
+    """Gyms on a Ray cluster for the duration of the context, which begins when the first of them is ready."""
     options = options or WorkerOptions(executor="ray")
     cluster = RayCluster(options)
     try:

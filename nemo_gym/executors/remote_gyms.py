@@ -1,10 +1,10 @@
-"""Gyms on a cluster: the collector plans and is the only writer; workers connect to it and take leases.
+"""Runs rollouts in Gyms on a cluster: the collector plans and is the only writer; workers connect and take leases.
 
-The cluster places processes and watches them; this decides how many, and where. A process, node or connection that goes
-is noticed by its socket, in an instant if it was killed and within ten seconds if a cable was pulled. Its leases come
-back as failed attempts of class ``worker_died``, which cost the rollouts nothing; the worker connects again, or the
-place is filled again. A node where the Gym cannot start, or keeps dying, is named and left out. If there is no other,
-the error is that of the Gym.
+The cluster starts processes and watches them; this module decides how many, and where. The death of a process, node or
+connection shows on its socket: at once if a process was killed, within ten seconds if a cable was pulled. Its leases
+become failed attempts of class ``worker_died``, which do not count against the rollouts. The worker then reconnects, or
+another is started in its place. A node on which the Gym cannot start or keeps dying is reported and excluded. If no
+other node is left, the run ends with the error of the Gym.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ from nemo_gym.rollouts.options import WorkerOptions
 logger = logging.getLogger(__name__)
 
 DEFAULT_WINDOW: Final = 256
-LOOK_S: Final = 1.0  # for nodes that came or went
-SILENT_S: Final = 120.0  # until a worker that says nothing at all is given up
+LOOK_S: Final = 1.0  # between checks for nodes that joined or left
+SILENT_S: Final = 120.0  # of silence after which a connected worker is given up
 DEATHS: Final = 4  # in a row on one node, without a finished attempt in between
-NONE_LEFT_S: Final = 60.0  # that a run waits for a new node once no node is left
+NONE_LEFT_S: Final = 60.0  # how long a run waits for a new node once no usable node is left
 STOP_S: Final = 5.0
 _VARIABLE: Final = re.compile(r"\$\{\s*oc\.env:\s*([A-Za-z_]\w*)")
 
 
 @dataclass(slots=True, eq=False)
 class _Gym:
-    """One process of the cluster, from the wish for it to its end."""
+    """One process of the cluster, from its request to its end."""
 
     number: int
     place: Place
@@ -53,12 +53,12 @@ class _Gym:
     worker: Worker | None = None
     finished: int = 0  # attempts, over earlier connections
     since: float = field(default_factory=monotonic)
-    started: Any = None  # what the cluster knows it by
+    started: Any = None  # the cluster's handle
     keeper: "asyncio.Task[None] | None" = None
 
 
 class RemoteGyms(Roster):
-    """Runs rollouts in Gyms on a cluster; calling it is one attempt."""
+    """Runs rollouts in Gyms on a cluster; calling it runs one attempt."""
 
     def __init__(self, cluster: Cluster, opening: Frame, demand: Demand, *, window: int = DEFAULT_WINDOW) -> None:
         super().__init__(window)
@@ -77,12 +77,12 @@ class RemoteGyms(Roster):
         self._tasks: set[asyncio.Task[None]] = set()
         self._none_since: float | None = None
         self._count = 0
-        self._numbers = count()  # of leases: a worker that connects again may still speak of old ones
+        self._numbers = count()  # of leases, never reused: a worker that reconnects may still refer to old ones
         self._is_stopping = False
 
     # ---- begin and end ----------------------------------------------------------------------------------------------
     async def start(self, options: WorkerOptions) -> None:
-        """Listen, ask for the Gyms, and wait for the first of them."""
+        """Start listening, request the Gyms, and wait for the first of them."""
         files, host = options.executor_tls, options.executor_host or self._cluster.host
         tls = collector_tls(files.certificate, files.key) if files else None
         port = await self._listener.open(host, options.executor_port, tls.context if tls else None)
@@ -94,8 +94,9 @@ class RemoteGyms(Roster):
             raise self.error
 
     async def stop(self) -> None:
-        """Dismiss all Gyms and wait until they are gone."""
+        """Dismiss all Gyms and wait for them to end."""
         self._is_stopping = True
+        # Gyms without a connection can't be dismissed; cancelling their keepers kills them.
         ending = [gym.keeper for gym in self._gyms.values() if gym.worker is not None and gym.keeper is not None]
         for worker in list(self):
             if worker.connection is not None:
@@ -121,9 +122,9 @@ class RemoteGyms(Roster):
             logger.error("A bug in the executor", exc_info=bug)
             self._give_up(ConfigError(f"the executor failed: {bug!r}"))
 
-    # ---- who is there -----------------------------------------------------------------------------------------------
+    # ---- the set of Gyms --------------------------------------------------------------------------------------------
     async def _place_gyms(self) -> None:
-        """Start what is missing, now and whenever something changes."""
+        """Start missing Gyms, now and whenever nodes or Gyms come and go."""
         while not self._is_stopping:
             self._nodes = {node.id: node for node in await self._cluster.nodes()}
             self._check_that_some_are_left()
@@ -139,7 +140,7 @@ class RemoteGyms(Roster):
                     await self._look.wait()
 
     async def _keep(self, gym: _Gym) -> None:
-        """Start one Gym and stay with it to its end."""
+        """Start one Gym and watch it until it ends."""
         assert self._invitation is not None
         invitation = Invitation(
             self._invitation.host,
@@ -163,7 +164,7 @@ class RemoteGyms(Roster):
                 await self._cluster.end(gym.started)
 
     async def _begin(self, gym: _Gym, invitation: Invitation) -> None:
-        """Start it. Whoever is cancelled meanwhile still learns what was started, in order to end it."""
+        """Start the Gym. If cancelled meanwhile, still wait for its handle, so that the caller can end the Gym."""
         starting = asyncio.ensure_future(self._cluster.start(gym.place, invitation))
         try:
             gym.started = await asyncio.shield(starting)
@@ -174,20 +175,21 @@ class RemoteGyms(Roster):
     def _on_death(self, gym: _Gym, reason: str) -> None:
         done = gym.finished + (gym.worker.finished if gym.worker else 0)
         gone = gym.node not in self._nodes if gym.node else False
+        # A Gym that died together with its node says nothing about whether Gyms can run there.
         self._deaths[gym.node] = 0 if done else self._deaths[gym.node] + (not gone)
         logger.warning("A Gym on %s ended and is replaced: %s", self._name(gym.node), reason)
         if self._deaths[gym.node] >= DEATHS:
             self._exclude(gym.node, StartFailure(f"Gyms on {self._name(gym.node)} keep dying: {reason}"))
 
     def _exclude(self, node: str | None, failure: StartFailure) -> None:
-        if node is None:  # it never got as far as any node
+        if node is None:  # the Gym failed before it connected, so its node is unknown
             self._give_up(ConfigError(failure.message, hint=failure.hint))
         elif node not in self._excluded:
             self._excluded[node] = failure
             logger.warning("%s gets no Gym: %s", self._name(node), failure.message)
 
     def _check_that_some_are_left(self) -> None:
-        """End the run if there is no node on which a Gym could be."""
+        """End the run if no node is left on which a Gym could run."""
         if self._load or not self._nodes:
             self._none_since = None
             return
@@ -222,7 +224,7 @@ class RemoteGyms(Roster):
     async def _welcome(self, connection: Connection, frames: Frames, about: dict[str, Any]) -> None:
         """Give a worker its configuration, then leases, until its connection ends."""
         gym = self._gyms.get(about.get("number", -1))
-        if gym is None:  # of a place that was given to another
+        if gym is None:  # its process was given up, and another has taken its place
             connection.send(Frame({DISMISSED: True}).encode())
             return
         gym.node = about.get("node_id") or gym.node
@@ -238,7 +240,7 @@ class RemoteGyms(Roster):
         else:
             return
         if gym.worker is not None and gym.worker.connection is not None:
-            gym.worker.connection.abort()  # what it was before the connection broke
+            gym.worker.connection.abort()  # the old connection, whose loss was not noticed yet
             self._lose(gym, gym.worker)
         gym.worker = worker = Worker(f"{about.get('node_ip', '')} process {about.get('pid', '')}", self._numbers)
         worker.connection, connection.on_frame = connection, worker.receive
@@ -250,7 +252,7 @@ class RemoteGyms(Roster):
         self._lose(gym, worker)
 
     def _lose(self, gym: _Gym, worker: Worker) -> None:
-        """Take back what a worker had whose connection is gone."""
+        """Take back the leases of a worker whose connection was lost."""
         if gym.worker is not worker:
             return
         self.remove(worker)
@@ -267,7 +269,7 @@ class RemoteGyms(Roster):
                     logger.warning("The Gym at %s has said nothing for %g s", worker.name, SILENT_S)
                     worker.connection.abort()
 
-    # ---- for people -------------------------------------------------------------------------------------------------
+    # ---- status -----------------------------------------------------------------------------------------------------
     def describe(self) -> dict[str, Any]:
         """Nodes, Gyms and leases, for ``ng_status``."""
         gyms = [
@@ -285,7 +287,7 @@ class RemoteGyms(Roster):
 
 
 def opening_frame(config: DictConfig, options: WorkerOptions, *, timeout_s: float | None, steps: bool = False) -> Frame:
-    """What a worker is told once it is known: the configuration, and what of this process it needs to understand it."""
+    """The first frame to an authenticated worker: the configuration, and what it refers to in this process."""
     text = OmegaConf.to_yaml(config)
     head: Mapping[str, Any] = {
         "timeout_s": timeout_s,
@@ -310,7 +312,7 @@ def demand_of(options: WorkerOptions) -> Demand:
 async def remote_gyms(
     cluster: Cluster, config: DictConfig, options: WorkerOptions, *, timeout_s: float | None = None, steps: bool = False
 ) -> AsyncIterator[RemoteGyms]:
-    """Gyms on a cluster while the context lasts; the first of them is ready."""
+    """Gyms on a cluster for the duration of the context, which begins when the first of them is ready."""
     opening = opening_frame(config, options, timeout_s=timeout_s, steps=steps)
     gyms = RemoteGyms(cluster, opening, demand_of(options), window=options.worker_window or DEFAULT_WINDOW)
     try:

@@ -1,8 +1,8 @@
 """A worker on another machine: a whole Gym that connects to the collector and runs what it is sent.
 
-A connection that breaks is made again for a while; the Gym stays, but what was running is given up, because the
-collector has given it to somebody else by then. The worker ends when the collector does not come back, or says that it
-needs no more.
+If the connection breaks, the worker tries to reconnect for a while. The Gym stays, but running rollouts are abandoned,
+because the collector has leased them to another worker by then. The worker ends when the collector does not come back,
+or dismisses it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ BEAT_S: Final = 5.0
 
 
 async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFailure | None:
-    """Join the collector, host the Gym that it describes, and run what it sends until it needs no more."""
+    """Connect to the collector, host the Gym that it describes, and run what it sends until dismissed."""
     attempt: Attempt | None = None
     async with AsyncExitStack() as stack:
         while True:
@@ -84,7 +84,7 @@ async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, A
 
 
 async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: dict[str, Any]) -> Connection:
-    """Connect, however often it takes within ``RECONNECT_S``."""
+    """Connect and authenticate, retrying for ``RECONNECT_S``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RECONNECT_S
     tls = worker_tls(invitation.certificate) if invitation.certificate else None
@@ -109,14 +109,14 @@ async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: di
 
 
 async def _beat(connection: Connection) -> None:
-    """Show that this event loop still turns."""
+    """Show regularly that this event loop is still running."""
     while True:
         await asyncio.sleep(BEAT_S)
         connection.send(Frame({"beat": True}).encode())
 
 
 def prepare_process(head: Mapping[str, Any]) -> None:
-    """Make this process one like the collector's: its variables, its folder if that is here, too."""
+    """Set up this process like the collector's: environment variables, and the working folder if it exists here."""
     for name, value in head.get("environment", {}).items():
         os.environ.setdefault(name, value)
     folder = head.get("folder")
@@ -127,7 +127,7 @@ def prepare_process(head: Mapping[str, Any]) -> None:
 
 
 def for_node(opening: Frame, about: Mapping[str, Any]) -> DictConfig:
-    """The configuration of a Gym on this node: overrides come with ``{node_ip}`` and ``{node_id}`` to be filled in."""
+    """The configuration of a Gym on this node, with ``{node_ip}`` and ``{node_id}`` filled in in the overrides."""
     overrides = _filled(opening.head.get("overrides") or {}, about)
     config = OmegaConf.merge(configuration(opening), overrides)
     assert isinstance(config, DictConfig)

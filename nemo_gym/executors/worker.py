@@ -1,7 +1,7 @@
 """A worker process: a whole Gym and a socket to the collector.
 
-It runs all rollouts it is sent at once, and answers each with its outcome. It ends when the collector closes the socket
-or dies. It ignores Ctrl-C, because the collector lets running rollouts finish first.
+It starts every rollout as soon as it arrives, and answers each with its outcome. It ends when the collector closes the
+socket or dies. It ignores Ctrl-C, because the collector lets running rollouts finish first.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def configuration(opening: Frame) -> DictConfig:
 
 
 async def serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt: Attempt) -> bool:
-    """Run what comes until the connection ends. Returns whether the collector said that it needs us no more."""
+    """Run what arrives until the connection ends. Returns whether the collector dismissed this worker."""
     running: dict[int, asyncio.Task[None]] = {}
 
     async def run(number: int, frame: Frame) -> None:
@@ -75,7 +75,7 @@ async def serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt:
     def settle(number: int, task: asyncio.Task[None]) -> None:
         running.pop(number, None)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            # The collector can handle a worker that ends: it runs its rollouts again and counts how often that happens.
+            # The collector handles workers that end: it repeats their rollouts and counts how often that happens.
             logger.error("this worker process ends because of a bug", exc_info=bug)
             connection.close()
 

@@ -1,7 +1,7 @@
 """Rollouts as trajectories in the Agent Trajectory Interchange Format, one on each line.
 
-A step is what one side did: the system or the user said something, or the agent answered, with its tool calls and what
-they returned. Token ids and log-probabilities of a model call are in the metrics of its step.
+A step is one contribution: a message of the system or the user, or an answer of the agent with its tool calls and their
+results. Token ids and log-probabilities of a model call are in the metrics of its step.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Where rows go: JSON lines, Parquet, or a folder that ``datasets.load_dataset`` opens, with a card.
+"""Writes rows as JSON lines, as Parquet, or as a folder that ``datasets.load_dataset`` opens, with a card.
 
-Everything is written beside its place and put there when it is complete. An error, a full disk or a kill leaves what
-was there before.
+Everything is written beside its destination and moved there when it is complete. After an error, a full disk or a kill,
+the earlier output is unchanged.
 """
 
 import json
@@ -24,7 +24,7 @@ from nemo_gym.io.json import encode
 
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
-BATCH: Final = 512  # rows that become a piece of a table at a time
+BATCH: Final = 512  # rows that are added to a table at a time
 MARK: Final = "Made with `ng_export`"
 
 
@@ -49,18 +49,18 @@ _PAIR_LABELS: Final = "task:whole score_chosen:real score_rejected:real"
 
 
 class RowSink(Protocol):
-    """What takes the rows of a split."""
+    """Receives the rows of a split."""
 
     def write(self, row: Row) -> None:
         """Take one row."""
 
     def close(self) -> None:
-        """Write what was held back."""
+        """Write what is still buffered."""
 
 
 @dataclass
 class Output:
-    """The files of an export while they are written."""
+    """The files of an export while they are being written."""
 
     sinks: dict[str, RowSink]
     rows: Counter[str] = field(default_factory=Counter)
@@ -73,7 +73,7 @@ class Output:
 
 
 def check_output(recipe: Recipe) -> None:
-    """Refuse to write over something, before anything is read."""
+    """Refuse to overwrite existing files, before any input is read."""
     for path in output_paths(recipe).values():
         if not path.exists():
             continue
@@ -99,7 +99,7 @@ def output_paths(recipe: Recipe) -> dict[str, Path]:
 
 @contextmanager
 def open_output(recipe: Recipe) -> Iterator[Output]:
-    """Take rows; put everything into place at the end, unless there was an error."""
+    """Accept rows, and move everything into place at the end unless there was an error."""
     try:
         with _folder(recipe) if recipe.stored_as == "hf" else _files(recipe) as output:
             yield output
@@ -159,11 +159,14 @@ class Lines:
         self.file.write(encode(row) + b"\n")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, because nothing is buffered here."""
 
 
 class Table:
-    """One Parquet file, written in pieces. Arrow's own JSON reader is several times quicker than Python objects."""
+    """One Parquet file, written in batches.
+
+    Rows are converted by Arrow's JSON reader, which is several times faster than converting Python objects.
+    """
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self._arrow, parquet, self._json = _arrow()
@@ -181,7 +184,7 @@ class Table:
             self._flush()
 
     def close(self) -> None:
-        """Write the rest and the table of contents."""
+        """Write the remaining rows and the footer."""
         self._flush()
         self._writer.close()
 
@@ -219,7 +222,7 @@ class ShardedTable:
             self._finish()
 
     def close(self) -> None:
-        """End the last file and number all of them."""
+        """Finish the last file, then name all files with their number and total."""
         self._finish()
         for number, path in enumerate(self._shards):
             path.rename(path.with_name(f"{self._split}-{number:05}-of-{len(self._shards):05}.parquet"))
@@ -242,7 +245,7 @@ def _arrow() -> tuple[Any, Any, Any]:
 
 
 def schema_of(recipe: Recipe) -> Any:
-    """The columns of a table. They are fixed by the format: no row can change the type of another."""
+    """The columns of a table. The format fixes them, so that types never depend on the rows."""
     kind = {"sft": recipe.shape, "rl": recipe.names}.get(recipe.rows, recipe.rows)
     if kind not in _COLUMNS:
         raise ConfigError(f"{recipe.rows} has no form for tables", hint="choose an +output that ends in .jsonl")

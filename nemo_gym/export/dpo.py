@@ -1,6 +1,6 @@
-"""Preferences: pairs of a better and a worse answer to the same prompt, and single answers with a thumb (KTO).
+"""Preferences: pairs of a better and a worse answer to the same prompt, and single answers rated good or bad (KTO).
 
-Pairs are chosen from the index of a selection alone; only the rollouts of a pair are read again.
+Pairs are chosen from the index of the selection; only the rollouts of chosen pairs are read again.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ Member = TypeVar("Member")
 
 
 class Preference(NamedTuple):
-    """Two rollouts of a task."""
+    """Two rollouts of the same task, one of which is better."""
 
     chosen: Candidate
     rejected: Candidate
@@ -38,7 +38,7 @@ def choose_pairs(found: Iterable[Candidate], recipe: Recipe) -> list[Preference]
 
 
 def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
-    """Pairs of a task, the widest margins first; among equals the seed decides."""
+    """The pairs of a task, widest margins first; ties are broken by the seed."""
     ranked = sorted(members, key=lambda one: (-one.reward, draw_lot(recipe.seed, one.task, one.rollout)))
     if recipe.pairs == "best_worst":
         pairs = [Preference(*two) for two in opposites(ranked)]
@@ -48,7 +48,7 @@ def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Prefere
 
 
 def opposites(ranked: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
-    """Best with worst, second best with second worst, …: no rollout twice."""
+    """Pair best with worst, second best with second worst, and so on; no rollout is used twice."""
     return zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
 
 
@@ -94,7 +94,7 @@ def nemo_pair(chosen: Mapping[str, Any], rejected: Mapping[str, Any]) -> Row:
 
 
 def kto_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
-    """A row with a thumb up or down: up from ``pass_threshold`` on."""
+    """A row with a label, which is good if the reward is at least ``pass_threshold``."""
     row: Row = {
         "prompt": prompt_messages(one, recipe),
         "completion": answer_messages(one, recipe),

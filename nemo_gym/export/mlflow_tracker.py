@@ -1,8 +1,8 @@
 """MLflow as a tracker: parameters, metrics over time, and the files of the run as artifacts.
 
-Everything happens in a thread of its own: MLflow tries for minutes to reach a server that is down, and nobody waits for
-it. After the first failure the tracker gives up, which is one warning. Needs the extra ``mlflow``; only those who want
-it import this module.
+All calls are made in a separate thread, because MLflow tries for minutes to reach a server that is down, and the run
+must not wait for it. After the first failure the tracker gives up, with one warning. This module needs the extra
+``mlflow`` and is imported only if MLflow is asked for.
 """
 
 import threading
@@ -17,8 +17,8 @@ from mlflow.entities import Metric, Param
 
 from nemo_gym.export.trackers import Metrics, guarded
 
-LAST_S: Final = 30.0  # for the rest when the run is over
-UNREACHED_S: Final = 10.0  # the same if the server has not answered yet
+LAST_S: Final = 30.0  # to upload the rest when the run is over
+UNREACHED_S: Final = 10.0  # the same if the server has never answered
 LONGEST_VALUE: Final = 500  # characters of a parameter
 MOST_PARAMETERS: Final = 100  # in one request
 
@@ -40,11 +40,11 @@ class MlflowTracker:
         self._queue.put(lambda: self._begin(parameters))
 
     def log_metrics(self, metrics: Metrics) -> None:
-        """Record numbers; texts become parameters."""
+        """Record numbers; strings become parameters."""
         self._queue.put(lambda: self._log(metrics, step=0))
 
     def log_progress(self, metrics: Metrics, step: int) -> None:
-        """Record numbers of a moment."""
+        """Record the current numbers under their step."""
         self._queue.put(lambda: self._log(metrics, step=step))
 
     def log_rollouts(self, rollouts: Path) -> None:
@@ -57,7 +57,7 @@ class MlflowTracker:
             self._queue.put(lambda path=path: self._client.log_artifact(self._run, str(path)))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Wait until everything has arrived, but not for long."""
+        """Wait a limited time for everything to arrive."""
         self._queue.put(lambda: self._client.set_terminated(self._run))
         self._queue.put(None)
         patience = LAST_S if self._run else UNREACHED_S

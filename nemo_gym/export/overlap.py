@@ -1,11 +1,12 @@
-"""Texts that are too much like others: repeated answers, near duplicates, and tasks that are held out for evaluation.
+"""Finds texts that are too similar: repeated answers, near duplicates, and tasks that are held out for evaluation.
 
-Texts are compared by their words, without case, blanks and punctuation. What a system message says is never compared:
-it is the same in every task of an environment.
+Texts are compared by their words, ignoring case, white space and punctuation. System messages are never compared,
+because they are the same in every task of an environment.
 
-Two rollouts are near duplicates if what was asked and what was answered are both at least so similar: not every "yes"
-is the same answer, and not all rollouts of a long prompt are the same rollout. Similarity is the Jaccard index of the
-runs of five words, estimated by MinHash with a standard error of at most 0.045. The first one in the files stays.
+Two rollouts are near duplicates if both their prompts and their answers are similar enough: two answers "yes" to
+different questions are not duplicates, and neither are different answers to the same long prompt. Similarity is the
+Jaccard index of the sets of five-word sequences, estimated by MinHash with a standard error of at most 0.045. Of
+several near duplicates, the first one in the files is kept.
 """
 
 import hashlib
@@ -24,18 +25,18 @@ from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 _PERMUTATIONS: Final = 128
 _SHINGLE: Final = 5  # words
-_MISSED: Final = 0.9  # weight of what the index overlooks; what it finds too much is checked afterwards
+_MISSED: Final = 0.9  # weight of false negatives in the index; false positives cost little, as they are checked again
 _WORD: Final = re.compile(r"\w+")
 _SYSTEM: Final = frozenset({"system", "developer"})
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, for comparing."""
+    """The words of a text in the form in which they are compared."""
     return _WORD.findall(text.lower())
 
 
 def answer_words(one: Rollout) -> list[str]:
-    """What was said and done, ids left out."""
+    """The words of an answer: its text and its calls, without ids."""
     state = ResponsesConverterState()
     try:
         messages = items_to_messages(one.output, state)
@@ -51,7 +52,7 @@ def _calls(message: Mapping[str, Any]) -> str:
 
 
 def question_words(record: Mapping[str, Any]) -> list[str]:
-    """What a task asks: everything in its prompt but system messages; without a prompt, its question."""
+    """The words of a task: everything in its prompt except system messages; without a prompt, its question."""
     params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     asked = params.get("input") if isinstance(params, Mapping) else None
     if asked is None:
@@ -71,12 +72,12 @@ def _texts(item: Any) -> Iterator[str]:
 
 
 def _runs(words: Sequence[str], length: int) -> set[str]:
-    """All runs of so many words; of a shorter text, the whole."""
+    """All sequences of that many words; for a shorter text, the whole text."""
     return {" ".join(words[at : at + length]) for at in range(max(1, len(words) - length + 1))}
 
 
 class Repeats:
-    """Passes the first rollout of each text; the same text for another prompt is another one."""
+    """Passes only the first rollout with each text; the same text for another prompt counts as different."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
@@ -92,7 +93,7 @@ class Repeats:
 
 
 class NearDuplicates:
-    """Passes rollouts that are unlike all those before."""
+    """Passes rollouts that are not similar to any earlier one."""
 
     def __init__(self, threshold: float) -> None:
         try:
@@ -110,7 +111,7 @@ class NearDuplicates:
         self._prompts: dict[bytes, int] = {}
 
     def __call__(self, one: Rollout) -> bool:
-        """Whether it is new. Prompts that are alike are one; answers are compared among those of one prompt."""
+        """Whether it is new. Similar prompts count as the same; answers are compared only within the same prompt."""
         prompt = self._prompts.get(one.prompt_digest)
         if prompt is None:
             prompt = self._find(question_words(one.record), "asked")[0]
@@ -118,7 +119,7 @@ class NearDuplicates:
         return self._find(answer_words(one), str(prompt))[1]
 
     def _find(self, words: Sequence[str], kind: str) -> tuple[int, bool]:
-        """The number of a text, and whether it is new. Texts of two kinds share nothing, so no list grows long."""
+        """The number of a text, and whether it is new. Only texts of one kind are compared, which keeps lists short."""
         sketch = self._sketch()
         sketch.update_batch([f"{kind} {run}".encode("utf-8", "replace") for run in _runs(words, _SHINGLE)])
         packed = self._packed(sketch)
@@ -132,10 +133,10 @@ class NearDuplicates:
 
 
 class HeldOut:
-    """Passes rollouts that share no long run of words with tasks that are held out.
+    """Passes rollouts that share no long sequence of words with a held-out task.
 
-    Runs that are in many held-out tasks are their template and do not count. A held-out task with fewer words than a
-    run has, or nothing but template, is recognised by its whole text.
+    Sequences that occur in many held-out tasks belong to their template and do not count. A held-out task that is too
+    short for a sequence, or consists only of the template, is recognised by its whole text.
     """
 
     def __init__(self, files: str | list[str], *, length: int, common: int) -> None:
@@ -152,7 +153,7 @@ class HeldOut:
         self._prompts: dict[bytes, bool] = {}
 
     def __call__(self, one: Rollout) -> bool:
-        """Whether neither the question nor the answer has anything of a held-out task."""
+        """Whether neither the question nor the answer overlaps with a held-out task."""
         if one.prompt_digest not in self._prompts:
             asked = question_words(one.record)
             self._prompts[one.prompt_digest] = " ".join(asked) not in self._whole and self._is_clean(asked)

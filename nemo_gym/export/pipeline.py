@@ -1,7 +1,7 @@
 """An export from beginning to end: read, select, convert, write, report.
 
-Rules about single rollouts need one pass and no memory to speak of; rules about tasks need a second pass over what was
-selected. The same input, recipe and seed give the same bytes; what is there already is not made again.
+Rules about single rollouts need one pass and hardly any memory; rules about tasks need a second pass over the selected
+rollouts. The same input, recipe and seed give the same bytes. An export whose output already exists is not repeated.
 """
 
 import statistics
@@ -25,7 +25,7 @@ from nemo_gym.export.select import Candidate, SampleSelection, is_validation
 from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
 from nemo_gym.export.tokens import token_rows
 
-# Shows how far it is: given a label and a total, a function that is told of each advance.
+# Shows progress: takes a label and a total, and gives a function to be called with each advance.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
 _CONVERT: Final[dict[str, Callable[[Rollout, Recipe], Iterator[Row]]]] = {
     "sft": sft_rows,
@@ -48,7 +48,7 @@ def silent(label: str, total: int) -> AbstractContextManager[Callable[[int], obj
 
 @dataclass
 class ExportReport:
-    """What came in, what was left out, what came out."""
+    """What was read, what was dropped, and what was written."""
 
     recipe: Recipe
     files: int
@@ -60,7 +60,7 @@ class ExportReport:
     agents: Counter[str] = field(default_factory=Counter)
     rewards: "array[float]" = field(default_factory=lambda: array("d"))
     tokens: "array[float]" = field(default_factory=lambda: array("d"))
-    earlier: str = ""  # the report of an export that made the same before
+    earlier: str = ""  # the report of an earlier export that produced the same output
 
     def add(self, one: Rollout) -> None:
         """Count a rollout that is part of the output."""
@@ -71,7 +71,7 @@ class ExportReport:
         self.tokens.append(one.written_tokens)
 
     def text(self) -> str:
-        """A few lines for people."""
+        """The report as a few lines of text."""
         if self.earlier:
             return f"{self.earlier}\nnothing to do: recipe, input and output are what they were"
         dropped = [
@@ -108,7 +108,7 @@ class ExportReport:
 
 
 def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str = "") -> ExportReport:
-    """Write what the recipe asks for; everything or, with an error, nothing."""
+    """Write what the recipe asks for; after an error, nothing is written at all."""
     paths = find_rollout_files(recipe.input)
     if {path.resolve() for path in paths} & {path.resolve() for path in output_paths(recipe).values()}:
         raise ConfigError(f"{recipe.output} is one of the inputs", hint="choose another +output")
@@ -187,7 +187,7 @@ def _write_pairs(
 
 
 def _check(report: ExportReport) -> None:
-    """Refuse an export that makes no sense, before any file is in place."""
+    """Refuse an export that makes no sense, before any file is moved into place."""
     if not report.rows.total():
         dropped = sorted(report.drops.counts.items(), key=lambda item: -item[1])
         told = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)

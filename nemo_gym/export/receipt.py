@@ -1,8 +1,8 @@
-"""What an export was made of, kept beside its output: asking for the same again costs nothing.
+"""Receipts: what an export was made from, stored beside its output, so that repeating the export costs nothing.
 
-A receipt holds as long as recipe, inputs and output are what they were, judged by size and time of change. It is
-written once the output is in place. Without it, or after a kill, an export begins anew; drafts that a killed one left
-are removed.
+A receipt is valid as long as recipe, inputs and output are unchanged, judged by size and modification time. It is
+written once the output is in place. Without a valid receipt an export starts from the beginning. Drafts left by a
+killed export are removed.
 """
 
 import os
@@ -18,7 +18,7 @@ from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import find_rollout_files
 from nemo_gym.io.files import replacing
 
-_FORM: Final = 1  # raised when the same recipe comes to mean other rows
+_FORM: Final = 1  # increased whenever a change of the code makes the same recipe produce different rows
 
 
 class Receipt(BaseModel):
@@ -26,7 +26,7 @@ class Receipt(BaseModel):
 
     form: int = _FORM
     recipe: dict[str, Any]
-    inputs: dict[str, tuple[int, int]]  # size and time of change
+    inputs: dict[str, tuple[int, int]]  # size and modification time
     outputs: dict[str, tuple[int, int]]
     rows: dict[str, int]
     report: str
@@ -43,19 +43,19 @@ class Receipt(BaseModel):
         )
 
     def save(self, recipe: Recipe) -> None:
-        """Put it beside the output."""
+        """Write the receipt beside the output."""
         with replacing(receipt_path(recipe)) as file:
             file.write(self.model_dump_json(indent=2).encode("utf-8", "replace") + b"\n")
 
 
 def receipt_path(recipe: Recipe) -> Path:
-    """Where the receipt of an output is."""
+    """The path of the receipt of an output."""
     path = Path(recipe.output)
     return path / "export.json" if recipe.stored_as == "hf" else path.with_name(f"{path.name}.export.json")
 
 
 def find_receipt(recipe: Recipe, inputs: Sequence[Path]) -> Receipt | None:
-    """The receipt of an export that would come to what is there already."""
+    """The receipt of an earlier export whose output is still what this recipe would produce; None without one."""
     if recipe.overwrite or not all(path.exists() for path in output_paths(recipe).values()):
         return None
     try:
@@ -66,7 +66,7 @@ def find_receipt(recipe: Recipe, inputs: Sequence[Path]) -> Receipt | None:
 
 
 def remove_drafts(recipe: Recipe) -> None:
-    """Remove what processes left that were killed while they exported to the same place."""
+    """Remove the drafts of processes that were killed while exporting to the same destination."""
     for path in output_paths(recipe).values():
         for draft in path.parent.glob(f"{path.name}.*.*"):
             process, ending = draft.name[len(path.name) + 1 :].split(".")[:2]

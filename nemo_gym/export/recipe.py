@@ -1,6 +1,6 @@
-"""What an export is asked for: which files, which rollouts, which form. Presets are defaults for several of these.
+"""The parameters of an export: which files, which rollouts, which format. A preset sets defaults for several of them.
 
-The parameters of ``ng_export`` and of ``export_rollouts``; descriptions are their help.
+They are the parameters of both ``ng_export`` and ``export_rollouts``; the descriptions are the command's help.
 """
 
 from collections.abc import Mapping
@@ -117,12 +117,12 @@ class Recipe(BaseModel):
 
     @property
     def rows(self) -> str:
-        """The form of the rows, whatever holds them."""
+        """The form of the rows, regardless of the file format."""
         return "sft" if self.format in ("parquet", "hf") else self.format
 
     @property
     def stored_as(self) -> Container:
-        """What holds the rows."""
+        """The file format that holds the rows."""
         if self.container or self.format in ("parquet", "hf"):
             return self.container or ("parquet" if self.format == "parquet" else "hf")
         if self.output.endswith(".parquet"):

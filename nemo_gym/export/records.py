@@ -1,7 +1,7 @@
-"""Rollout files as a stream of rollouts, and how many lines were left out for which reason.
+"""Reads rollout files as a stream of rollouts, and counts the lines that were left out, by reason.
 
-A failed rollout, or one without a reward, is left out here and never becomes a sample with reward 0. Of lines that are
-there twice, such as in a shard and in the file it was merged into, the first counts.
+A failed rollout, or one without a reward, is left out here and never becomes a sample with reward 0. If a line occurs
+twice, for example in a shard and in the file it was merged into, only the first one counts.
 """
 
 import glob
@@ -27,7 +27,7 @@ from nemo_gym.schemas.rows import (
 )
 
 _MAGIC: Final = frozenset("*?[")
-_OPEN_FILES: Final = 64  # shards can be more than a process may open
+_OPEN_FILES: Final = 64  # there may be more shards than files that a process may open
 UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
     "is not JSON",
     "is not a rollout",
@@ -39,7 +39,7 @@ UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
 
 @dataclass
 class Rollout:
-    """One line of a rollout file. Group and advantage are filled in by those who know the other rollouts."""
+    """One line of a rollout file. Group and advantage are filled in later, once the other rollouts are known."""
 
     record: dict[str, Any]
     path: Path
@@ -53,18 +53,18 @@ class Rollout:
 
     @property
     def place(self) -> str:
-        """Where a person finds it."""
+        """File and line, for messages."""
         return f"{self.path}:{self.line}"
 
     @cached_property
     def prompt_digest(self) -> bytes:
-        """Stands for what was asked, whatever number its task had."""
+        """A digest that identifies the prompt, independent of the task's index."""
         asked = [self.params.get("instructions"), self.params.get("input")]
         return hashlib.blake2b(encode(asked), digest_size=12).digest()
 
     @cached_property
     def task(self) -> bytes:
-        """Stands for the task: files of other runs may number other tasks the same, so the prompt is part of it."""
+        """Identifies the task. It includes the prompt, because other runs may use the same index for other tasks."""
         name = self.record.get("task_id", self.record.get(TASK_INDEX_KEY_NAME))
         return self.prompt_digest + str(name).encode("utf-8", "replace")
 
@@ -92,7 +92,7 @@ class Rollout:
 
     @property
     def cut_off(self) -> bool:
-        """Whether the answer ends where a limit was, not where the model wanted to end."""
+        """Whether the answer ended at a limit rather than where the model chose to end it."""
         return bool(self.response.get("incomplete_details")) or self.response.get("status") == "incomplete"
 
     def labels(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Drops:
 
 
 def find_rollout_files(patterns: str | Sequence[str], parameter: str = "input") -> list[Path]:
-    """The files that paths and patterns name; a pattern does not mean the other files of a run."""
+    """The files that paths and patterns name; patterns skip the other files of a run, such as its failures."""
     hint = f"correct +{parameter}=<file or pattern>"
     if isinstance(patterns, str):
         patterns = [patterns] if Path(patterns).exists() else patterns.split(",")
@@ -148,7 +148,7 @@ class RolloutReader:
     paths: Sequence[Path]
     drops: Drops = field(default_factory=Drops)
     lines: int = 0
-    advance: Callable[[int], object] = lambda _: None  # is told how many bytes were read
+    advance: Callable[[int], object] = lambda _: None  # called with the number of bytes read
 
     def __iter__(self) -> Iterator[Rollout]:
         """All rollouts, in the order of the files."""
@@ -198,11 +198,11 @@ def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def read_at(places: Iterable[tuple[Path, int, int]]) -> Iterator[Rollout]:
-    """Rollouts that were read before, by file, line and first byte. Few files are open at a time."""
+    """Read rollouts again by file, line and byte offset, with a bounded number of open files."""
     opened: dict[Path, BinaryIO] = {}
     try:
         for path, number, start in places:
-            # Whoever was used last goes to the end; the first one was not needed for the longest time.
+            # The file just used moves to the end, so the first one is the least recently used.
             opened[path] = file = opened.pop(path, None) or path.open("rb")
             if len(opened) > _OPEN_FILES:
                 opened.pop(next(iter(opened))).close()

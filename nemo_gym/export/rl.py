@@ -1,7 +1,7 @@
 """Token sequences with rewards for offline reinforcement learning, under the field names of several trainers.
 
-Advantages are relative to the exported rollouts of the same task. A group in which all got the same reward has
-advantages of zero. Each row is one rollout, and its tokens are one growing sequence.
+Advantages are relative to the exported rollouts of the same task. If all of them got the same reward, their advantages
+are zero. Each row is one rollout, whose tokens form one growing sequence.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from nemo_gym.export.tokens import TokenSpan, only_span
 
 
 def group_advantages(candidates: Iterable[Candidate]) -> dict[tuple[Any, int], float]:
-    """For each rollout, by file and line: how much better than its siblings, in standard deviations."""
+    """The advantage of each rollout over the others of its task, in standard deviations, by file and line."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
     for one in candidates:
         tasks[one.task].append(one)
@@ -29,7 +29,7 @@ def group_advantages(candidates: Iterable[Candidate]) -> dict[tuple[Any, int], f
 
 
 def advantages(rewards: Sequence[float]) -> list[float]:
-    """How much better each of a group is than its siblings, in standard deviations; zeros if all are equal."""
+    """The advantage of each reward over the mean of the group, in standard deviations; zeros if all are equal."""
     if max(rewards) - min(rewards) <= SAME:
         return [0.0] * len(rewards)
     mean, spread = statistics.fmean(rewards), statistics.pstdev(rewards)
@@ -67,7 +67,7 @@ def _verl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
         "responses": span.ids[start:],
         "response_mask": span.mask[start:],
         "rollout_log_probs": span.log_probs[start:],
-        # The reward comes with the last token of the answer.
+        # The whole reward is assigned to the last token of the answer.
         "token_level_scores": [0.0] * (answer - 1) + [one.reward],
         "advantages": [one.advantage * sampled for sampled in span.mask[start:]],
     }

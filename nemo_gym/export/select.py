@@ -1,9 +1,9 @@
-"""Which rollouts become samples: rules that compose, each counted, with an example of what it dropped.
+"""Selects the rollouts that become samples, by rules that can be combined and that count what they drop.
 
-Rules about one rollout are applied while the files are read. Rules about the rollouts of a task need all of them: they
-work on an index of about 200 bytes for each rollout, and the records are read a second time. Solve rates and mixed
-rewards are those of all scored rollouts of a task, whatever other rules drop; whoever draws among equals draws by the
-seed, because the first ones in a file are those that were quick.
+Rules about one rollout are applied while the files are read. Rules about tasks need all rollouts of a task: they work
+on an index of about 200 bytes for each rollout, and the records are read a second time. Solve rates and mixed rewards
+refer to all scored rollouts of a task, including those that other rules drop. Choices among equals depend on the seed
+and not on the order in the file, in which quick rollouts come first.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from nemo_gym.filters import parse_filter
 from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import count_record
 
-SAME: Final = 1e-6  # rewards closer than this are the same
+SAME: Final = 1e-6  # rewards that differ by less than this count as equal
 
 
 class Rule(NamedTuple):
@@ -93,7 +93,7 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
     if recipe.rows in TOKEN_FORMATS:
         yield Rule("token ids", lambda one: any(item.get(TRAINABLE) for item in one.output))
     by_default = recipe.rows == "sft_tokens" and recipe.on_break == "drop"
-    # A row of rl is one sequence, whatever is asked for.
+    # A row of the format rl must be one sequence, whatever the recipe says.
     if recipe.rows == "rl" or (by_default if recipe.continuity is None else recipe.continuity):
         yield Rule("continuity", lambda one: check_continuity(one.output).ok)
     if recipe.rows == "rl":
@@ -101,13 +101,13 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
 
 
 def has_log_probs(output: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether somebody wrote down how likely each sampled token was."""
+    """Whether log-probabilities of the sampled tokens were recorded."""
     calls = [item for item in output if item.get(TRAINABLE) is not None]
     return all(len(call.get("generation_log_probs") or ()) == len(call[TRAINABLE]) for call in calls)
 
 
 class Candidate(NamedTuple):
-    """A rollout that passed the rules about single rollouts: where it is, and what rules about tasks look at."""
+    """A rollout that passed the rules about single rollouts: its position, and what the rules about tasks need."""
 
     path: Path
     line: int
@@ -116,17 +116,17 @@ class Candidate(NamedTuple):
     rollout: int
     reward: float
     tokens: int
-    value: str  # of the field by which is balanced
+    value: str  # of the field by which samples are balanced
 
     @property
     def place(self) -> str:
-        """Where a person finds it."""
+        """File and line, for messages."""
         return f"{self.path}:{self.line}"
 
 
 @dataclass
 class TaskScores:
-    """What all scored rollouts of a task got."""
+    """The rewards of all scored rollouts of a task."""
 
     rollouts: int = 0
     solved: int = 0
@@ -162,7 +162,7 @@ class SampleSelection:
                 yield one
 
     def chosen(self, rollouts: Iterable[Rollout]) -> list[Candidate]:
-        """Those that pass the rules about tasks as well, in the order of the files."""
+        """The rollouts that also pass the rules about tasks, in the order of the files."""
         found = [self._candidate(one) for one in self.passing(rollouts)]
         for name, choose in self._task_rules():
             taken = set(choose(found))
@@ -213,14 +213,14 @@ class SampleSelection:
                 yield one
 
     def draw(self, one: Candidate) -> bytes:
-        """A lot that depends on the seed and the rollout alone, not on the order of files."""
+        """A random sort key that depends only on the seed and the rollout, not on the order of the files."""
         return draw_lot(self.recipe.seed, one.task, one.rollout)
 
 
 def first_of_each(
     found: Iterable[Candidate], count: int | None, *, by: Callable[[Candidate], tuple[Any, ...]]
 ) -> Iterator[Candidate]:
-    """The first so many of each task in some order."""
+    """The first few candidates of each task, in the given order."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
     for one in found:
         tasks[one.task].append(one)
@@ -229,19 +229,19 @@ def first_of_each(
 
 
 def draw_lot(seed: int, *of: object) -> bytes:
-    """Bytes that look random and depend on what is given alone."""
+    """Pseudo-random bytes that depend only on the arguments."""
     return hashlib.blake2b(repr((seed, of)).encode(), digest_size=8).digest()
 
 
 def is_validation(one: Rollout, recipe: Recipe) -> bool:
-    """Whether a rollout belongs to the validation split: by its prompt, so that no task is on both sides."""
+    """Whether a rollout belongs to the validation split; the prompt decides, so that no task is in both splits."""
     if not recipe.validation:
         return False
     return int.from_bytes(draw_lot(recipe.seed, one.prompt_digest)) < recipe.validation * 2**64
 
 
 def field_text(record: Mapping[str, Any], name: str) -> str:
-    """A field of a record, which may be nested (``metadata.task_type``), as text; ``general`` if it is not there."""
+    """A field of a record, which may be nested (``metadata.task_type``), as text; ``general`` if it is missing."""
     value: Any = record
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

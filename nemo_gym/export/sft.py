@@ -1,7 +1,7 @@
 """Rollouts as conversations: messages with tools, tool calls and results; ``sharegpt``; the reference's own rows.
 
-What a chat can't hold (images in a table, items of unknown type) is an ``UnfitError``: the row is dropped and counted,
-never exported without it.
+Content that the format can't hold (images in a table, items of unknown type) raises ``UnfitError``: the rollout is
+dropped and counted, and never exported in part.
 """
 
 import json
@@ -20,7 +20,7 @@ _SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", 
 
 
 class UnfitError(ValueError):
-    """A rollout that the format can't hold; its text is the reason."""
+    """A rollout that the format can't hold; the message is the reason."""
 
 
 def prompt_items(one: Rollout) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def _messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages:
 def _tidy(message: dict[str, Any], recipe: Recipe) -> None:
     content = message["content"]
     if content is None:
-        message["content"] = ""  # chat templates add to it
+        message["content"] = ""  # chat templates concatenate it with other text, which fails with None
     elif not isinstance(content, str):
         texts = [part.get("text") for part in content if part["type"] == "text"]
         if len(texts) == len(content):
@@ -85,7 +85,7 @@ def _parsed(arguments: str) -> Any:
 
 
 def tools_of(one: Rollout, recipe: Recipe) -> dict[str, Any]:
-    """The tools of a conversation, as a field for its row; as text where the row becomes part of a table."""
+    """The tools of a conversation as a field of its row; JSON text if the row becomes part of a table."""
     given = one.params.get("tools")
     tools = options_to_chat({"tools": given}).options.get("tools") if given else None
     if recipe.stored_as != "jsonl":
@@ -135,7 +135,7 @@ def sharegpt_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
 
 
 def _add_turn(turns: list[dict[str, str]], speaker: str, text: str) -> None:
-    """Add what is said; results of calls that were made together are one turn."""
+    """Add a turn; results of calls that were made together are merged into one."""
     if turns and speaker == "observation" and turns[-1]["from"] == "observation":
         turns[-1]["value"] += "\n" + text
     else:

@@ -1,7 +1,7 @@
-"""What a run tells others while it goes on: metrics that are scraped, and traces that are sent.
+"""What a run publishes while it is running: metrics for Prometheus to scrape, and traces sent to an endpoint.
 
-Both are made from outcomes that are already saved, and need extras that are imported only if they are wanted. Whatever
-goes wrong outside, the run goes on.
+Both are made from outcomes that are already saved, and need extras that are imported only on request. A failure of the
+receiving system never stops the run.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,14 +20,14 @@ from nemo_gym.rollouts.run import Listener
 
 @dataclass(slots=True)
 class Telemetry:
-    """Who hears of a run."""
+    """The listeners of a run."""
 
     listeners: list[Listener] = field(default_factory=list)
     on_start: Callable[[Load], None] | None = None
 
     @property
     def listener(self) -> Listener | None:
-        """All of them as one; None if there is nobody."""
+        """All listeners combined into one; None if there are none."""
         if len(self.listeners) < 2:
             return self.listeners[0] if self.listeners else None
         return self._tell_all
@@ -41,7 +41,7 @@ class Telemetry:
 async def telemetry(
     options: TelemetryOptions, files: RunFiles, listener: Listener | None = None
 ) -> AsyncIterator[Telemetry]:
-    """Tell those who are to know, and the listener that is given, while the context lasts."""
+    """Publish what was requested, and inform the given listener, for the duration of the context."""
     told = Telemetry([listener] if listener is not None else [])
     async with AsyncExitStack() as stack:
         if options.metrics_port is not None:
@@ -56,7 +56,7 @@ async def telemetry(
 
 
 def import_extra(module: str, wanted_by: str, *, extra: str) -> Any:
-    """Import a module of ours that needs an extra."""
+    """Import one of our modules that needs an extra."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""The very tokens of a rollout: what was read, what was sampled, and how likely that was.
+"""The exact tokens of a rollout: those the model read, those it sampled, and their log-probabilities.
 
-Never text that was tokenized again. As long as each call's prompt begins with everything before it, a rollout is one
-growing sequence. Where it does not, a new sequence begins, so that no mask ever covers tokens that were not sampled.
+Text is never tokenized again. As long as each call's prompt begins with everything before it, a rollout is one growing
+sequence. Otherwise a new sequence begins, so that the loss mask never covers tokens that were not sampled.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from nemo_gym.export.records import Rollout
 from nemo_gym.export.sft import Row, UnfitError
 from nemo_gym.metrics.continuity import TRAINABLE
 
-IGNORED: Final = -100  # the label that losses of transformers leave out
+IGNORED: Final = -100  # the label that the losses of transformers ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class TokenSpan:
 
     @property
     def start(self) -> int:
-        """Where the first sampled token is."""
+        """The index of the first sampled token."""
         return self.mask.index(1)
 
     def labels(self) -> list[int]:
-        """The tokens to learn, all others marked as ignored."""
+        """The tokens to learn from; all others are marked as ignored."""
         return [token if sampled else IGNORED for token, sampled in zip(self.ids, self.mask, strict=True)]
 
     def message_log(self) -> list[Row]:
-        """The tokens in segments, as NeMo RL and its kind keep them: what was read, and what was sampled."""
+        """The tokens in alternating segments, read and sampled, as NeMo RL and similar trainers store them."""
         segments: list[Row] = []
         for sampled, places in groupby(range(len(self.ids)), self.mask.__getitem__):
             at = list(places)
@@ -45,7 +45,7 @@ class TokenSpan:
 
 
 def token_spans(output: Sequence[Mapping[str, Any]]) -> list[TokenSpan]:
-    """The sequences of a rollout: one, unless its history was rewritten on the way."""
+    """The sequences of a rollout: one, unless its history was rewritten during the rollout."""
     spans: list[TokenSpan] = []
     for item in output:
         generated = item.get(TRAINABLE)
@@ -65,7 +65,7 @@ def token_spans(output: Sequence[Mapping[str, Any]]) -> list[TokenSpan]:
 
 
 def only_span(output: Sequence[Mapping[str, Any]]) -> TokenSpan:
-    """The one sequence of a rollout; ``UnfitError`` if it is not one."""
+    """The single sequence of a rollout; ``UnfitError`` if it has none or several."""
     spans = token_spans(output)
     if len(spans) > 1:
         raise UnfitError("is not one sequence of tokens")
@@ -85,7 +85,7 @@ def _extend(span: TokenSpan, prompt: list[int], generated: list[int], log_probs:
 
 
 def token_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
-    """Rows for supervised training on tokens: the loss is taken where the model itself wrote."""
+    """Rows for supervised training on tokens; the loss covers only tokens that the model wrote."""
     for span in token_spans(one.output):
         row: Row = {"input_ids": span.ids, "labels": span.labels(), "completion_mask": span.mask}
         yield row | (one.labels() if recipe.metadata else {})

@@ -1,8 +1,9 @@
-"""Sends the traces of a run to an OTLP endpoint, while it goes on or later.
+"""Sends the traces of a run to an OTLP endpoint, during the run or later.
 
-While a run goes on, a thread of its own makes and sends the spans of outcomes that are already saved. An endpoint that
-is down, slow or refuses is one warning: what could not be sent is tried again until the run ends, and stays in the
-steps file, from which it can be sent later. Needs the extra ``otel``; only those who want it import this module.
+During a run, a separate thread makes and sends the spans of outcomes that are already saved. An endpoint that is down,
+slow or refuses spans causes one warning. Spans that could not be sent are retried until the run ends; their steps stay
+in the steps file, from which they can be sent later. This module needs the extra ``otel`` and is imported only if
+traces are asked for.
 """
 
 import asyncio
@@ -37,8 +38,8 @@ MOST_WAITING: Final = 20_000  # attempts; the steps file has them all
 EVERY_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 LAST_S: Final = 10.0  # to send the rest when the run is over
-TROUBLED_S: Final = 1.0  # the same if it does not get through
-LOOKED_AT: Final = 200  # lines of rollouts, to find the names of models
+TROUBLED_S: Final = 1.0  # the same if the last attempt failed
+LOOKED_AT: Final = 200  # lines of rollouts that are read to find the names of models
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -58,7 +59,7 @@ _read_row = msgspec.json.Decoder(_Row).decode
 
 
 def model_of(line: bytes) -> tuple[str, str]:
-    """The agent and the model of a rollout; empty where it does not say."""
+    """The agent and the model of a rollout; empty if it does not name them."""
     try:
         row = _read_row(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -67,7 +68,7 @@ def model_of(line: bytes) -> tuple[str, str]:
 
 
 def models_in(files: RunFiles) -> dict[str, str]:
-    """Which model each agent used, by the first rollouts of a run."""
+    """The model that each agent used, taken from the first rollouts of a run."""
     if not files.rollouts.is_file():
         return {}
     with files.rollouts.open("rb") as file:
@@ -75,7 +76,7 @@ def models_in(files: RunFiles) -> dict[str, str]:
 
 
 def traces_url(endpoint: str) -> str:
-    """The address to send traces to. One without a path gets that of the protocol."""
+    """The address to send traces to; the protocol's path is added if the endpoint has none."""
     url = URL(endpoint)
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(
@@ -85,38 +86,38 @@ def traces_url(endpoint: str) -> str:
 
 
 class OtlpSender:
-    """Sends spans, and knows why if that fails. What the exporter logs about it is kept off the screen."""
+    """Sends spans and records why that failed. The exporter's own log messages are not shown."""
 
     def __init__(self, endpoint: str) -> None:
         url = traces_url(endpoint)
         self.shown = str(URL(url).with_user(None).with_query(None))  # no credentials in messages
         self.reason = ""
         self._exporter = OTLPSpanExporter(endpoint=url)  # headers, timeout, …: as OTEL_EXPORTER_OTLP_* say
-        self._thread: int | None = None  # that is sending
+        self._thread: int | None = None  # the thread that is sending
         logging.getLogger(EXPORTER_LOG).addFilter(self._note)
 
     def send(self, spans: Sequence[ReadableSpan]) -> bool:
-        """Whether they arrived."""
+        """Send spans; returns whether they arrived."""
         self.reason, self._thread = "", threading.get_ident()
         return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def stop(self) -> None:
-        """Try nothing again."""
+        """Make no further attempts."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Let others log again."""
+        """Stop suppressing log messages."""
         logging.getLogger(EXPORTER_LOG).removeFilter(self._note)
 
     def _note(self, record: logging.LogRecord) -> bool:
         if record.thread != self._thread:
-            return True  # of an exporter that somebody else uses
+            return True  # a message of another exporter in this process
         self.reason = self.reason or record.getMessage().rstrip(".")
         return False
 
 
 class LiveTraces:
-    """A listener that hands the steps of outcomes to a thread, which sends them."""
+    """A listener that passes the steps of outcomes to a thread, which sends them as traces."""
 
     def __init__(self, sender: OtlpSender, files: RunFiles) -> None:
         self._sender = sender
@@ -150,7 +151,7 @@ class LiveTraces:
         self._thread.join(TROUBLED_S)
         if self._thread.is_alive():
             self._warn("it is too slow")
-        else:  # otherwise it may still have something to say that nobody should see
+        else:  # a thread that is still running may log more, which has to stay hidden
             self._sender.close()
 
     def _work(self) -> None:
@@ -160,7 +161,7 @@ class LiveTraces:
         self._send_waiting(until=monotonic() + LAST_S)
 
     def _send_waiting(self, until: float | None = None) -> bool:
-        """Send batch after batch; stop at one that does not arrive, which stays where it is."""
+        """Send batch after batch; stop at the first that does not arrive, and keep it for later."""
         while self._waiting and (until is None or monotonic() < until):
             batch: list[bytes] = []
             spans: list[ReadableSpan] = []
@@ -178,7 +179,7 @@ class LiveTraces:
         if record is None:
             return ()
         if self._maker is None:
-            # A run that was resumed began with another record than this one.
+            # The first record in the file identifies the run; in a resumed run that is not the current one.
             first = next(iter(read_steps(self._files.steps)), record)
             self._maker = SpanMaker(run_identity(first), name=self._files.rollouts.stem, models=self._models)
         return self._maker.spans(record)
@@ -197,7 +198,7 @@ class LiveTraces:
 
 @asynccontextmanager
 async def sending(endpoint: str, files: RunFiles) -> AsyncIterator[LiveTraces]:
-    """Send the traces of a run while the context lasts."""
+    """Send the traces of a run for the duration of the context."""
     traces = LiveTraces(OtlpSender(endpoint), files)
     try:
         yield traces

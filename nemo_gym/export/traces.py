@@ -1,11 +1,11 @@
-"""The steps of rollouts as spans of OpenTelemetry, named by its conventions for generative AI.
+"""Converts the steps of rollouts into OpenTelemetry spans, named by its conventions for generative AI.
 
-One trace for each rollout, whose attempts are its roots: ``invoke_agent`` with ``chat`` and ``execute_tool`` below. The
-times are those that were recorded. Ids are made from the run and the place of the span in it, so sending a run twice
-gives the same spans. Messages are not recorded with steps and so can't be sent.
+Each rollout is one trace with its attempts as roots: ``invoke_agent``, with ``chat`` and ``execute_tool`` below it. The
+times are the recorded ones. Ids are derived from the run and the position of the span in it, so sending a run twice
+gives the same spans. Steps do not contain messages, so messages can't be sent.
 
-Spans are made as finished values, because starting and ending each through a tracer costs several times as much. Needs
-the extra ``otel``; only those who want it import this module.
+Spans are built as finished values, because starting and ending each through a tracer costs several times as much. This
+module needs the extra ``otel`` and is imported only if traces are asked for.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,18 +32,18 @@ _NANO: Final = 1_000_000_000
 
 
 def run_identity(first: RolloutSteps) -> str:
-    """What tells a run from all others: the first line of its steps, which stays the same however the run goes on."""
+    """Identifies a run by the first record of its steps file, which stays the same even if the run is resumed."""
     return f"{first.task}/{first.rollout}/{first.attempt}/{first.agent}/{first.started_at:.6f}"
 
 
 class SpanMaker:
-    """Makes spans of the records of one run. ``models`` tells the model of each agent, as far as it is known by now."""
+    """Makes the spans of one run from its records. ``models`` maps agents to their models, as far as known so far."""
 
     def __init__(self, run: str, *, name: str = "", models: Mapping[str, str] | None = None) -> None:
         self._run = run
         self._models = models if models is not None else {}
         about = Resource({"service.name": SERVICE, "service.version": __version__, "rollout_gym.run": name})
-        self._resource = about.merge(OTELResourceDetector().detect())  # what the environment says goes first
+        self._resource = about.merge(OTELResourceDetector().detect())  # environment variables take precedence
 
     def spans(self, record: RolloutSteps) -> Iterator[ReadableSpan]:
         """The spans of one attempt, the attempt itself first."""
@@ -157,7 +157,7 @@ def _of_model_call(step: Step, model: str) -> Attributes:
 
 
 def _error_of(step: Step) -> str:
-    """Why a call failed: its status, or what was raised in place of an answer; empty if it did not fail."""
+    """Why a call failed: its status, or the error raised instead of an answer; empty if it did not fail."""
     if step.status >= 400:
         return str(step.status)
     return step.finish or "_OTHER" if not step.status else ""

@@ -1,7 +1,7 @@
-"""Experiment trackers: where the metrics and rollouts of a run go besides its files.
+"""Experiment trackers, which receive the metrics and rollouts of a run in addition to its files.
 
-A tracker is an extra. Whatever goes wrong in one is a warning, and neither the run nor another tracker notices. A new
-kind of tracker is a class with three methods and a function that starts it.
+Trackers are optional. An error in one of them becomes a warning and affects neither the run nor other trackers. A new
+kind of tracker needs a class with the methods of ``Tracker`` and a function that starts it.
 """
 
 import importlib
@@ -26,34 +26,34 @@ logger = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float | str]
 
-EVERY_S: Final = 10.0  # how often they hear of progress
-TABLE_ROWS: Final = 10_000  # W&B shows no more
+EVERY_S: Final = 10.0  # between reports of progress
+TABLE_ROWS: Final = 10_000  # W&B does not display more
 
 
 class Tracker(Protocol):
-    """Takes what a run found out."""
+    """Receives the results of a run."""
 
     def log_metrics(self, metrics: Metrics) -> None:
-        """Record numbers and texts by name."""
+        """Record numbers and strings by name."""
 
     def log_progress(self, metrics: Metrics, step: int) -> None:
-        """Record how far the run is; ``step`` counts rollouts that ended."""
+        """Record the progress of the run; ``step`` is the number of attempts that have ended."""
 
     def log_rollouts(self, rollouts: Path) -> None:
         """Record the rollouts of a file."""
 
     def log_files(self, files: Sequence[Path]) -> None:
-        """Keep the other files of the run."""
+        """Store the other files of the run."""
 
     def close(self) -> None:
-        """See that everything arrives."""
+        """Make sure that everything has been sent."""
 
 
-Start = Callable[[], Any]  # returns what a tracker logs to, or None if none is wanted
+Start = Callable[[], Any]  # returns the object that a tracker logs to, or None if tracking is off
 
 
 class WandbTracker:
-    """Weights & Biases. A run that somebody else had begun is left open for them."""
+    """Weights & Biases. A run that was already open before is left open."""
 
     def __init__(self, run: Any, *, owned: bool) -> None:
         self._run = run
@@ -64,11 +64,11 @@ class WandbTracker:
         self._run.log(dict(metrics))
 
     def log_progress(self, metrics: Metrics, step: int) -> None:
-        """Log them with the number of rollouts, which charts can use as their axis."""
+        """Log them with the number of attempts that have ended, which charts can use as their axis."""
         self._run.log({**metrics, "progress/ended": step})
 
     def log_rollouts(self, rollouts: Path) -> None:
-        """Log a table with one rollout per row, as far as W&B shows them."""
+        """Log a table with one rollout per row, up to the number of rows that W&B displays."""
         with rollouts.open(encoding="utf-8") as file:
             rows = [[line.rstrip("\n")] for line in islice(file, TABLE_ROWS + 1)]
         if len(rows) > TABLE_ROWS:
@@ -77,7 +77,7 @@ class WandbTracker:
         self._run.log({"Rollouts": table})
 
     def log_files(self, files: Sequence[Path]) -> None:
-        """Upload copies with the run."""
+        """Upload copies of the files."""
         for path in files:
             self._run.save(str(path), base_path=str(path.parent), policy="now")
 
@@ -89,7 +89,7 @@ class WandbTracker:
 
 @dataclass(slots=True)
 class Progressed:
-    """What has ended so far."""
+    """Counts the attempts that have ended so far."""
 
     completed: int = 0
     attempts_failed: int = 0
@@ -99,11 +99,11 @@ class Progressed:
 
     @property
     def ended(self) -> int:
-        """Attempts."""
+        """The number of attempts that have ended."""
         return self.completed + self.attempts_failed
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Count these."""
+        """Count these outcomes."""
         for outcome in outcomes:
             usage = getattr(outcome, "usage", None)
             self.tokens += usage.input_tokens + usage.output_tokens if usage is not None else 0
@@ -114,7 +114,7 @@ class Progressed:
                 self.attempts_failed += 1
 
     def values(self) -> dict[str, float | str]:
-        """What trackers get."""
+        """The figures that trackers record."""
         seconds = max(monotonic() - self.began, 1e-9)
         return {
             "progress/completed": self.completed,
@@ -135,11 +135,11 @@ class Trackers:
 
     @property
     def listener(self) -> Callable[[Sequence[Outcome]], None] | None:
-        """What is to hear of outcomes; None if there are no trackers."""
+        """The function to call with outcomes; None if there are no trackers."""
         return self.follow if self.all else None
 
     def follow(self, outcomes: Sequence[Outcome]) -> None:
-        """Record every now and then how far the run is."""
+        """Record the progress of the run at regular intervals."""
         self._progress.add(outcomes)
         if monotonic() >= self._next:
             self._next = monotonic() + EVERY_S
@@ -167,7 +167,7 @@ class Trackers:
 
 
 def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
-    """The files beside the rollouts that say how a run went; those with messages only if ``content`` may leave."""
+    """The files of a run besides its rollouts; those that contain messages only if ``content`` may be uploaded."""
     told = [files.manifest, files.metrics, files.details, files.timing, files.steps]
     return [*told, files.failures] if content else told
 
@@ -176,7 +176,7 @@ def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
 def tracking(
     start_wandb: Start, names: Sequence[str] | None = None, *, start_mlflow: Start | None = None
 ) -> Iterator[Trackers]:
-    """Start the trackers that are named (W&B, if it is configured, where none are), and close them at the end."""
+    """Start the named trackers, or W&B if it is configured and none are named, and close them at the end."""
     trackers: list[Tracker] = []
     if names is None or "wandb" in names:
         with guarded("W&B"):
@@ -198,7 +198,7 @@ def tracking(
 
 @contextmanager
 def guarded(tracker: Tracker | str, *, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Turn whatever goes wrong in a tracker into a warning."""
+    """Turn any error of a tracker into a warning."""
     name = tracker if isinstance(tracker, str) else type(tracker).__name__
     try:
         yield

@@ -1,8 +1,8 @@
 """Runs untrusted code: with limits, without a network, in a folder that is deleted afterwards.
 
 For programs: ``open_runner``, ``sandbox_runner`` and ``run``. For servers written against NeMo Gym's interface:
-``AsyncSandbox``, ``Sandbox`` and their types. Names are loaded on first use, because the far side of the wall lives in
-this package, too, and is to load nothing that it does not need.
+``AsyncSandbox``, ``Sandbox`` and their types. Names are loaded on first use, because the code that runs inside boxes
+(``inside``) is part of this package too, and must not load anything that it does not need.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Boxes in containers of Docker or Podman, by their command lines; in gVisor where its runtime is installed.
+"""Boxes in Docker or Podman containers, driven through their command lines; in gVisor where its runtime is installed.
 
-Slower to start than the other levels, but with a system of their own: the image. The writable folder is in memory,
-the rest of the image can't be written, there is no network and no capability.
+They start more slowly than boxes of the other levels, but have a system of their own: the image. Only the working
+folder, which is in memory, can be written. There is no network, and programs have no capabilities.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 ENGINES: Final = ("docker", "podman")
 FOLDER: Final = "/box"
 _GVISOR: Final = "runsc"
-# The first process of a container. A shell also buries processes whose parents have ended.
+# The first process of a container. A shell also reaps processes whose parents have ended.
 _WAITING: Final = ("/bin/sh", "-c", "while :; do sleep 1000 & wait $!; done")
 _USER: Final = "1000:1000"
 _CONTROL_TIMEOUT_S: Final = 60.0
@@ -90,7 +90,7 @@ class ContainerRunner:
     async def open_session(
         self, *, limits: SandboxLimits | None = None, image: str | None = None
     ) -> "ContainerSession":
-        """A container that its caller stops."""
+        """A container that the caller has to stop."""
         if self._engine is None:
             await self.start()
         assert self._engine is not None, "start finds one or raises"
@@ -158,7 +158,7 @@ class ContainerSession:
         environment: Mapping[str, str] | None = None,
         limits: SandboxLimits | None = None,
     ) -> Result:
-        """Run a command, by the shell if it is text. One that takes too long ends with its container."""
+        """Run a command, in the shell if it is a string. If it takes too long, the whole container is killed."""
         limits = limits or self.limits
         arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         seconds = int(limits.cpu_s) + 1
@@ -169,7 +169,7 @@ class ContainerSession:
         line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
         result = await call(line, stdin=stdin, limits=limits)
         if result.ending in {ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT}:
-            # The engine's client is gone, the program is not.
+            # Killing the engine's client does not end the program in the container.
             await call([self._engine, "kill", self._name])
         elif result.exit_code in {125, 126} and b"container" in result.stderr:
             raise SandboxError(f"{self._engine} could not run the program: {_last_line(result.stderr)}")
@@ -198,7 +198,7 @@ class ContainerSession:
             raise SandboxError(f"can't write {path}: {_last_line(result.stderr)}")
 
     async def download(self, path: str) -> bytes:
-        """Read a file as a program in the box would."""
+        """Read a file with the rights of a program in the box."""
         result = await self.exec(["cat", "--", path])
         if result.ending is ProgramEnding.OUTPUT:
             raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
@@ -213,7 +213,7 @@ class ContainerSession:
 
 
 async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
-    """Run a client of the engine; it is ended when it takes too long or writes too much."""
+    """Run a command of the engine's client; it is killed if it takes too long or writes too much."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     process = await asyncio.create_subprocess_exec(
@@ -240,12 +240,12 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLim
         ending = ProgramEnding.OUTPUT
     finally:
         if process.returncode is None:
-            # With whatever it started: who holds its pipes open would be waited for.
+            # The whole group, because any process that holds the pipes open would keep us waiting.
             os.killpg(process.pid, signal.SIGKILL)
         for task in (*streams, writer):
             task.cancel()
         await asyncio.gather(*streams, writer, return_exceptions=True)
-        # A pipe that is full counts as open, and the end of a process is told only when its pipes are closed.
+        # asyncio reports the end of a process only once its pipes are closed, and a full pipe stays open.
         await asyncio.gather(_drain(process.stdout), _drain(process.stderr))
         code = await process.wait()
     out, err = (stream.result() if _has_result(stream) else b"" for stream in streams)
@@ -253,7 +253,7 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLim
 
 
 class _TooMuchError(Exception):
-    """More output than is allowed."""
+    """The program wrote more output than is allowed."""
 
 
 async def _drain(stream: asyncio.StreamReader) -> None:

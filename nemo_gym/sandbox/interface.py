@@ -1,11 +1,11 @@
-"""The types of sandboxes that servers hold: what they ask for, what they get back, and what a provider has to do.
+"""The sandbox types that servers use: the specification, the result of a command, and the interface of a provider.
 
-What goes wrong with a sandbox is never a reward. What a program does wrong is not an error but a result.
+A failure of the sandbox is an error and never becomes a reward. A failure of the program is a result, not an error.
 
     RolloutError
-    └── SandboxError                              it did not do its work; nothing is known about the program
-        └── SandboxCreateError                    it could not be made
-            └── SandboxCreateVerificationError    it was made, but does not isolate what it should
+    └── SandboxError                              the sandbox failed; nothing is known about the program
+        └── SandboxCreateError                    it could not be created
+            └── SandboxCreateVerificationError    it was created, but does not isolate what it should
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from nemo_gym.errors import RolloutError
 
 
 class SandboxError(RolloutError):
-    """A sandbox failed, so whatever it was to find out is unknown."""
+    """A sandbox failed, so the result of the program is unknown."""
 
 
 class SandboxCreateError(SandboxError):
-    """A sandbox could not be made."""
+    """A sandbox could not be created."""
 
 
 class SandboxCreateVerificationError(SandboxCreateError):
-    """A sandbox was made but is not what was asked for."""
+    """A sandbox was created, but does not meet its specification."""
 
 
 class SandboxStatus(StrEnum):
-    """Where a sandbox is in its life."""
+    """The state of a sandbox."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class SandboxStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxResources:
-    """What a sandbox may use; None leaves it to the provider."""
+    """The resources of a sandbox; None leaves the choice to the provider."""
 
     cpu: float | None = None
     memory_mib: int | None = None
@@ -52,7 +52,7 @@ class SandboxResources:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """A sandbox as it is asked for. ``files`` maps paths in it to contents, text or bytes."""
+    """The specification of a sandbox. ``files`` maps paths in it to contents, text or bytes."""
 
     image: str | None = None
     ttl_s: float | None = None
@@ -69,7 +69,7 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class SandboxExecResult:
-    """What a command wrote and how it ended. ``error_type`` is set if a limit ended it: ``timeout``, ``memory``, …"""
+    """The output of a command and how it ended. ``error_type`` is set if it hit a limit: ``timeout``, ``memory``, …"""
 
     stdout: str | None
     stderr: str | None
@@ -82,7 +82,7 @@ ExecResult = SandboxExecResult
 
 @dataclass(frozen=True, slots=True)
 class SandboxHandle:
-    """A sandbox that exists; ``raw`` is the provider's own."""
+    """A sandbox that exists; ``raw`` is the provider's own object."""
 
     sandbox_id: str
     provider_name: str
@@ -91,12 +91,12 @@ class SandboxHandle:
 
 @runtime_checkable
 class SandboxProvider(Protocol):
-    """Makes sandboxes and works in them."""
+    """Creates sandboxes and runs commands in them."""
 
     name: str
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Make a sandbox that is ready for commands; raises ``SandboxCreateError``."""
+        """Create a sandbox that is ready for commands; raises ``SandboxCreateError``."""
 
     async def exec(
         self,
@@ -108,7 +108,7 @@ class SandboxProvider(Protocol):
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command to its end."""
+        """Run a command and wait for it to end."""
 
     async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
         """Copy a file into the sandbox."""
@@ -117,10 +117,10 @@ class SandboxProvider(Protocol):
         """Copy a file out of the sandbox."""
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        """Where it is in its life."""
+        """The state of a sandbox."""
 
     async def close(self, handle: SandboxHandle) -> None:
         """End a sandbox with everything in it."""
 
     async def aclose(self) -> None:
-        """End all sandboxes, and the provider."""
+        """Close all sandboxes and the provider itself."""

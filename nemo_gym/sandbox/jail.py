@@ -1,8 +1,8 @@
 """Boxes on this machine: the host's side of the fork server.
 
-A ``Jail`` runs programs from any number of tasks and event loops at once. Nothing in here waits on the event loop for
-anything but sockets. A cancelled caller hangs up, and the box ends with everything in it; if this process dies, the
-kernel hangs up for it.
+A ``Jail`` runs programs for any number of tasks and event loops at once, and never blocks an event loop. When a caller
+is cancelled, its connection is closed, and the box ends with everything in it. If this process dies, the kernel closes
+the connections, with the same effect.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
 _START: Final = "import sys; sys.path.append(sys.argv[2]); from nemo_gym.sandbox.inside.server import main; main()"
 _START_TIMEOUT_S: Final = 60.0
-_GRACE_S: Final = 30.0  # beyond the limit on time, for a machine that is very busy
+_GRACE_S: Final = 30.0  # beyond the time limit, in case the machine is very busy
 _HEAD_SIZE: Final = 64 * KIB
 _MOST_USES: Final = 1000
 _DOWNLOAD: Final = (
@@ -39,7 +39,7 @@ _DOWNLOAD: Final = (
 
 
 class BrokenBoxError(SandboxError):
-    """A box ended, or did not answer, while something was running in it."""
+    """A box ended or stopped answering while something was running in it."""
 
 
 class Jail:
@@ -75,7 +75,7 @@ class Jail:
         async with self._gate():
             box = self._idle.pop() if self._idle else None
             if box is not None:
-                with contextlib.suppress(BrokenBoxError):  # it may have ended with its fork server meanwhile
+                with contextlib.suppress(BrokenBoxError):  # an idle box may have ended together with its fork server
                     return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
             box = _IdleBox(await self.open_session(limits=limits))
             return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
@@ -97,7 +97,7 @@ class Jail:
 
     @asynccontextmanager
     async def session(self, *, limits: SandboxLimits | None = None) -> AsyncIterator["BoxSession"]:
-        """A box for several programs, with one folder for all of them."""
+        """A box for several programs, which share its folder."""
         session = await self.open_session(limits=limits)
         try:
             yield session
@@ -105,13 +105,13 @@ class Jail:
             await session.stop()
 
     async def open_session(self, *, limits: SandboxLimits | None = None) -> "BoxSession":
-        """A box that its caller stops."""
+        """A box that the caller has to stop."""
         if not self._server.running:
             await asyncio.to_thread(self._server.start)
         return BoxSession(self._server.connect(), limits or self.limits)
 
     async def start(self) -> None:
-        """Start the fork server now; raises ``SandboxCreateError`` where this level does not work."""
+        """Start the fork server now; raises ``SandboxCreateError`` if this level does not work here."""
         await asyncio.to_thread(self._server.start)
 
     async def aclose(self) -> None:
@@ -125,7 +125,7 @@ class Jail:
 
 
 class BoxSession:
-    """A box: run commands and programs, put files in, take files out, stop."""
+    """An open box, in which commands and programs run and files are stored until it is stopped."""
 
     def __init__(self, connection: socket.socket, limits: SandboxLimits) -> None:
         self.limits = limits
@@ -142,7 +142,7 @@ class BoxSession:
         environment: Mapping[str, str] | None = None,
         limits: SandboxLimits | None = None,
     ) -> Result:
-        """Run a command, by the shell if it is text. Whatever it leaves running ends with it."""
+        """Run a command, in the shell if it is a string. Processes that it leaves running are ended."""
         arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         head = {
             "arguments": arguments,
@@ -162,7 +162,7 @@ class BoxSession:
         limits: SandboxLimits | None = None,
         fresh: bool = False,
     ) -> Result:
-        """Run a Python program in the warm interpreter. ``fresh`` throws the folder away before and after."""
+        """Run a Python program in the warm interpreter. ``fresh`` empties the folder before and after."""
         head: dict[str, Any] = {"arguments": None, "source": program, "folder": "", "environment": {}, "fresh": fresh}
         return await self._execute(head, stdin, files or {}, limits or self.limits)
 
@@ -171,7 +171,7 @@ class BoxSession:
         await self.python("", files={path: content})
 
     async def download(self, path: str) -> bytes:
-        """Read a file as a program in the box would."""
+        """Read a file with the rights of a program in the box."""
         result = await self.python(_DOWNLOAD.format(path=path))
         if result.ending is ProgramEnding.OUTPUT:
             raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
@@ -180,9 +180,9 @@ class BoxSession:
         return result.stdout
 
     async def stop(self) -> None:
-        """End everything in the box, and the box. A command that is running raises ``SandboxError``."""
+        """End the box and everything in it. A command that is still running raises ``SandboxError``."""
         with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # wakes who is waiting for an answer, and closes it
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes a waiting caller, who then closes it
         if not self._turn.locked():
             self._connection.close()
 
@@ -216,7 +216,7 @@ class BoxSession:
 
 @dataclass(frozen=True, slots=True)
 class _IdleBox:
-    """A box with nothing in it, and how often it was used."""
+    """An empty box, and how often it has been used."""
 
     session: BoxSession
     uses: int = 1
@@ -282,7 +282,7 @@ class _ForkServer:
             raise SandboxCreateError(f"isolation by {self._settings['level']} does not work here: {problem}")
 
     def _introduce(self, control: socket.socket, log: IO[bytes]) -> str | None:
-        """Tell the server what to do; what kept it from that, if anything did."""
+        """Send the server its settings; returns what went wrong, if anything did."""
         paths = {"readable": system.readable(self._extra), "hidden": system.hidden(self._extra)}
         control.settimeout(_START_TIMEOUT_S)
         try:
@@ -310,7 +310,7 @@ class _ForkServer:
 
 
 def _result(answer: Message) -> Result:
-    """Reads what the supervisor sent, with care, because it runs beside untrusted code."""
+    """Read the supervisor's answer, trusting nothing in it, because it runs beside untrusted code."""
     head = answer.head
     try:
         stdout, stderr = answer.blobs

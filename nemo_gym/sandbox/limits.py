@@ -1,4 +1,4 @@
-"""What a program in a sandbox may use, and how it ended. Both sides of the wall share these types."""
+"""The limits of a program in a sandbox, and how it ended. The host and the processes in a box share these types."""
 
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -12,7 +12,7 @@ KIB: Final = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Each is for the whole program with all its descendants, unless it says otherwise."""
+    """Limits that apply to a program together with all its descendants, unless stated otherwise."""
 
     cpu_s: float = 10.0
     wall_s: float = 20.0

@@ -29,7 +29,7 @@ from nemo_gym.sandbox.runners import Isolation, Runner, RunningSession, SandboxS
 
 DEFAULT_PROVIDER: Final = "jail"
 _GRACE_S: Final = 1.0
-_TIMED_OUT: Final = 124  # as the command timeout says it
+_TIMED_OUT: Final = 124  # the exit code of the command ``timeout``
 _ERROR_TYPES: Final = {ProgramEnding.WALL_TIME: "timeout", ProgramEnding.CPU_TIME: "timeout"}
 _SESSION_LIMITS: Final = SandboxLimits(
     cpu_s=600, wall_s=600, memory_mib=2048, processes=128, file_mib=512, disk_mib=1024
@@ -37,7 +37,7 @@ _SESSION_LIMITS: Final = SandboxLimits(
 
 
 class _SessionProvider:
-    """What providers have in common whose sandboxes are sessions of a runner."""
+    """The common part of providers whose sandboxes are sessions of a runner."""
 
     name = ""
 
@@ -45,7 +45,7 @@ class _SessionProvider:
         self._open: dict[str, _Open] = {}
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Open a session, put the files in, run the entry point."""
+        """Open a session, upload the files, run the entry point."""
         limits = _limits_of(spec)
         async with asyncio.timeout(spec.ready_timeout_s):
             session = await self._session(spec, limits)
@@ -74,7 +74,7 @@ class _SessionProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command by the shell."""
+        """Run a command in the shell."""
         if user is not None:
             raise ConfigError(f"the sandbox provider {self.name!r} has one user, so user={user!r} can't be chosen")
         sandbox = self._get(handle)
@@ -98,12 +98,12 @@ class _SessionProvider:
         await asyncio.to_thread(Path(local).write_bytes, content)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        """Running until it is closed or its time is over."""
+        """The state: running until it is closed or its time to live is over."""
         sandbox = self._open.get(handle.sandbox_id)
         return SandboxStatus.RUNNING if sandbox and sandbox.seconds_left() > 0 else SandboxStatus.STOPPED
 
     async def close(self, handle: SandboxHandle) -> None:
-        """End a sandbox; again does nothing."""
+        """End a sandbox; does nothing if it has ended already."""
         sandbox = self._open.pop(handle.sandbox_id, None)
         if sandbox is not None:
             await sandbox.stop()
@@ -124,7 +124,7 @@ class _SessionProvider:
 
 
 class JailProvider(_SessionProvider):
-    """Sandboxes on this machine and its own system: quick, without images."""
+    """Sandboxes that use this machine's own system: quick to start, without images."""
 
     name = "jail"
 
@@ -134,7 +134,7 @@ class JailProvider(_SessionProvider):
         self._runner: Runner | None = None
 
     async def aclose(self) -> None:
-        """End all sandboxes and what makes them."""
+        """End all sandboxes and the runner that made them."""
         await super().aclose()
         if self._runner is not None:
             await self._runner.aclose()
@@ -176,7 +176,7 @@ class PodmanProvider(ContainerProvider):
 
 
 class _Open:
-    """A session, what was asked for, and when its time is over."""
+    """An open session with its specification and time to live."""
 
     def __init__(self, session: RunningSession, spec: SandboxSpec, limits: SandboxLimits) -> None:
         self.session = session
@@ -184,16 +184,16 @@ class _Open:
         self.limits = limits
         self._until = time.monotonic() + spec.ttl_s if spec.ttl_s else float("inf")
         loop = asyncio.get_running_loop()
-        # A little later, so that a command that takes till then can say that it was ended.
+        # A little later than the time to live, so that a command that reaches it is reported as timed out.
         self._end = loop.call_later(spec.ttl_s + _GRACE_S, self._expire) if spec.ttl_s else None
         self._ending: asyncio.Task[None] | None = None
 
     def seconds_left(self) -> float:
-        """Until the end of its time to live."""
+        """Seconds until the time to live is over."""
         return self._until - time.monotonic()
 
     async def stop(self) -> None:
-        """End it before its time."""
+        """End the session before its time to live is over."""
         if self._end is not None:
             self._end.cancel()
         await self.session.stop()
@@ -210,12 +210,12 @@ _registered: dict[str, ProviderFactory] = {}
 
 
 def register_provider(name: str, provider: ProviderFactory) -> None:
-    """Make a provider known by a name; the same name again replaces it."""
+    """Register a provider under a name, replacing any earlier one."""
     _registered[name] = provider
 
 
 def get_provider_class(name: str) -> ProviderFactory:
-    """The provider of that name."""
+    """The provider that is registered under a name."""
     known = {**_BUILT_IN, **_registered}
     if name not in known:
         raise ConfigError(f"there is no sandbox provider {name!r}", hint=f"choose one of {', '.join(sorted(known))}")
@@ -228,7 +228,7 @@ def list_providers() -> list[str]:
 
 
 def create_provider(config: str | Mapping[str, Any] | SandboxProvider) -> SandboxProvider:
-    """A provider from its name, from ``{name: {options}}``, or as it is."""
+    """Create a provider from its name or from ``{name: {options}}``; a provider is returned unchanged."""
     if isinstance(config, SandboxProvider):
         return config
     name, options = (config, {}) if isinstance(config, str) else _only_item(config)
@@ -239,7 +239,7 @@ def create_provider(config: str | Mapping[str, Any] | SandboxProvider) -> Sandbo
 
 
 def resolve_provider_config(config: Any, global_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The provider's mapping: given as such, or as the name of one under ``sandbox_providers`` or of the registry."""
+    """The provider's mapping, from a mapping, an entry of ``sandbox_providers``, or the name of a registered one."""
     if config is None:
         return {DEFAULT_PROVIDER: {}}
     if not isinstance(config, str):

@@ -1,10 +1,10 @@
-"""Which wall stands between a program and this machine: the best one that works here, or none if somebody says so.
+"""Chooses how programs are isolated from this machine: by default with the strongest level that works here.
 
 ==============  =====================================================================================
 ``namespaces``  namespaces, seccomp and limits of the kernel; for root and ordinary users
 ``landlock``    Landlock and seccomp, for machines and containers that do not allow user namespaces
 ``container``   Docker or Podman, with gVisor where it is installed
-``none``        limits only. Never chosen by itself
+``none``        limits only; used only if it is asked for by name
 ==============  =====================================================================================
 """
 
@@ -32,7 +32,7 @@ _HINT: Final = (
     "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0), or, if you trust the code "
     "and lose nothing with this machine, ask for no isolation (isolation: none; sandbox_isolation: none for a server)"
 )
-# Run once after the start: a wall is believed when it has been touched.
+# Run once after the start: isolation is trusted only after it has been tested.
 _TRIAL: Final = """
 import os, socket
 try:
@@ -82,7 +82,7 @@ class RunningSession(Protocol):
         """Read a file."""
 
     async def stop(self) -> None:
-        """End everything in it."""
+        """End the box and everything in it."""
 
 
 class Runner(Protocol):
@@ -92,7 +92,7 @@ class Runner(Protocol):
     limits: SandboxLimits
 
     async def start(self) -> None:
-        """Get ready; raises ``SandboxCreateError`` where it does not work."""
+        """Get ready; raises ``SandboxCreateError`` if it does not work here."""
 
     async def run(
         self,
@@ -108,7 +108,7 @@ class Runner(Protocol):
         """A box for several programs, as a context."""
 
     async def open_session(self, *, limits: SandboxLimits | None = None) -> RunningSession:
-        """A box that its caller stops."""
+        """A box that the caller has to stop."""
 
     async def aclose(self) -> None:
         """End everything."""
@@ -116,7 +116,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """How programs are isolated. ``modules`` are Python modules by name that all programs can import."""
+    """How programs are isolated. ``modules`` names the Python modules that all programs can import."""
 
     isolation: Isolation = "auto"
     limits: SandboxLimits = field(default_factory=SandboxLimits)
@@ -127,7 +127,7 @@ class SandboxSettings:
 
 
 async def open_runner(settings: SandboxSettings | None = None) -> Runner:
-    """The best isolation that works here, started and tried. Its caller closes it."""
+    """The strongest isolation that works here, started and tested. The caller has to close it."""
     settings = settings or SandboxSettings()
     levels = _IN_ORDER if settings.isolation == "auto" else (settings.isolation,)
     reasons = []
@@ -155,7 +155,7 @@ class LazyRunner:
         self._runner: Runner | None = None
 
     async def get(self) -> Runner:
-        """The runner; raises ``ConfigError`` where no sandbox works."""
+        """The runner; raises ``ConfigError`` if no sandbox works here."""
         if self._runner is None:
             await asyncio.to_thread(self._open)
         assert self._runner is not None, "opened or raised"
@@ -191,7 +191,7 @@ async def run(
     limits: SandboxLimits | None = None,
     isolation: Isolation = "auto",
 ) -> Result:
-    """Run one Python program. For more than one, keep a runner: it is warm after the first."""
+    """Run one Python program. For several programs, keep a runner, which starts only once."""
     async with sandbox_runner(SandboxSettings(isolation=isolation)) as runner:
         return await runner.run(program, stdin=stdin, files=files, limits=limits)
 

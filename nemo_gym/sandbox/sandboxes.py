@@ -1,4 +1,4 @@
-"""A sandbox as servers use one: start it, run commands, move files, stop it. ``Sandbox`` is the same, blocking."""
+"""A sandbox as servers use it: start it, run commands, copy files, stop it. ``Sandbox`` is the blocking version."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ ProviderConfig = str | Mapping[str, Any] | SandboxProvider
 
 
 class AsyncSandbox:
-    """One sandbox of a provider. A provider that was made here ends with it."""
+    """One sandbox of a provider. A provider that was created for it is closed with it."""
 
     def __init__(self, provider: ProviderConfig = DEFAULT_PROVIDER, spec: SandboxSpec | None = None) -> None:
         self._provider = create_provider(provider)
@@ -62,7 +62,7 @@ class AsyncSandbox:
         return SandboxStatus.STOPPED if self._handle is None else await self._provider.status(self._handle)
 
     async def stop(self) -> None:
-        """End it with everything in it; again does nothing."""
+        """End the sandbox and everything in it; does nothing if it has ended already."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             await self._provider.close(handle)
@@ -84,7 +84,7 @@ class AsyncSandbox:
 
 
 class Sandbox:
-    """``AsyncSandbox`` for code without an event loop. It has a loop of its own, in a thread."""
+    """``AsyncSandbox`` for code without an event loop; it runs its own loop in a thread."""
 
     def __init__(self, provider: ProviderConfig = DEFAULT_PROVIDER, spec: SandboxSpec | None = None) -> None:
         self._sandbox = AsyncSandbox(provider, spec)
@@ -121,7 +121,7 @@ class Sandbox:
         return self._wait(self._sandbox.status())
 
     def stop(self) -> None:
-        """End it with everything in it, and the thread."""
+        """End the sandbox, everything in it, and the thread."""
         if self._loop is None or self._thread is None:
             return
         self._wait(self._sandbox.stop())

@@ -1,8 +1,9 @@
-"""Time limits for what is done thousands of times a second and hardly ever takes too long.
+"""Time limits for operations that happen thousands of times a second and hardly ever take too long.
 
-``asyncio.timeout`` sets a timer and takes it back, which costs as much as a tenth of a request. Here all limits of a
-loop share one timer that looks who is late. A limit is therefore kept to half a second; short ones, of which that
-would be too much, get a timer of their own. Apart from that it is ``asyncio.timeout``, and tests compare the two.
+``asyncio.timeout`` sets and cancels a timer each time, which costs as much as a tenth of a request. Here all limits of
+an event loop share one timer, which looks for those that have passed. A limit is therefore accurate only to half a
+second; limits that are too short for that get their own timer. Otherwise the behaviour is that of ``asyncio.timeout``,
+and tests compare the two.
 """
 
 import asyncio
@@ -22,15 +23,15 @@ class Deadlines:
         self._short_s = short_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # By their length: those of one length end in the order in which they began, so the first are the late ones.
+        # Grouped by length: limits of one length expire in the order in which they began, so late ones come first.
         self._running: dict[float, dict[Deadline, float]] = {}
 
     def within(self, seconds: float | None) -> "Deadline":
-        """A block that raises TimeoutError unless it ends in time; None is no limit."""
+        """A block that raises TimeoutError unless it ends in time; None means no limit."""
         return Deadline(self, seconds)
 
     def add(self, deadline: "Deadline", seconds: float) -> asyncio.TimerHandle | None:
-        """Watch a limit from now on; if that needs a timer of its own, return it."""
+        """Start watching a limit; if it needs its own timer, return that."""
         loop = asyncio.get_running_loop()
         if seconds < self._short_s:
             return loop.call_later(seconds, deadline.expire)
@@ -42,7 +43,7 @@ class Deadlines:
         return None
 
     def remove(self, deadline: "Deadline", seconds: float) -> None:
-        """Watch a limit no longer."""
+        """Stop watching a limit."""
         self._running.get(seconds, {}).pop(deadline, None)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,7 +68,7 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def expire(self) -> None:
-        """The time is over."""
+        """Cancel the block because its time is over."""
         self._expired = True
         self._task.cancel()
 
@@ -89,6 +90,6 @@ class Deadline:
             self._timer.cancel()
         else:
             self._deadlines.remove(self, self._seconds)
-        # Somebody else may have cancelled the task as well, and then it stays cancelled.
+        # If the task was also cancelled for another reason, it must stay cancelled.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

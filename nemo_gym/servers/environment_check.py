@@ -1,7 +1,7 @@
-"""Plays an environment and reports what its author should know.
+"""Runs rollouts in an environment with scripted players instead of a model, and reports problems to its author.
 
-Errors must be fixed: a row is refused, a verifier crashes, a reward is no number from 0 to 1, rollouts see each other's
-state. Warnings are for the author to judge: what is normal in one environment is a mistake in another.
+Errors must be fixed: a row is refused, a verifier crashes, a reward is not a number from 0 to 1, rollouts see each
+other's state. Warnings are for the author to judge, because what is normal in one environment is a mistake in another.
 """
 
 import json
@@ -37,10 +37,10 @@ LABELS: Final = frozenset({"id", "task_id", "uuid", "seed", "agent_ref", "licens
 async def check_environment(
     config: DictConfig, rows: Sequence[Row], *, recorded: Sequence[Row] = ()
 ) -> EnvironmentReport:
-    """Play the rows and look at everything that can be seen from outside. ``recorded`` are rollouts of these rows."""
+    """Play the rows and check everything that is visible from outside. ``recorded`` holds saved rollouts of them."""
     async with open_stage(config) as stage:
         report = EnvironmentReport(stage.resources, len(rows))
-        if not stage.has_route(NEXT_TURN):  # over several turns, what the rows differ in can be found out
+        if not stage.has_route(NEXT_TURN):  # in a conversation of several turns, the model can ask for the difference
             report.findings += ambiguous_rows(rows)
         playable = [row async for row in _accepted(stage, rows, report)]
         if not playable:
@@ -64,9 +64,9 @@ def _some_output(row: Row) -> list[Item]:
 
 
 def ambiguous_rows(rows: Sequence[Row]) -> list[Finding]:
-    """Rows that ask the same but expect different things, and rows that are there twice.
+    """Rows that ask the same question but expect different answers, and duplicate rows.
 
-    Rows with tools may differ in a state that only the tools show.
+    Rows with tools may differ in state that only the tools reveal.
     """
     by_prompt: defaultdict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(rows, start=1):
@@ -100,7 +100,7 @@ async def _accepted(stage: Stage, rows: Sequence[Row], report: EnvironmentReport
 
 
 def _check_tools(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> None:
-    """Every tool that a row offers must be a route."""
+    """Check that every tool that a row offers is a route."""
     names = {tool.get("name") for row in rows for tool in row["responses_create_params"].get("tools") or ()}
     missing = [name for name in sorted(filter(None, names)) if not stage.has_route(f"/{name}")]
     if missing:
@@ -131,7 +131,7 @@ async def _best_solution(stage: Stage, row: Row) -> tuple[ScriptedPlayer, Played
     for player in solutions(row):
         played = await stage.play(row, player)
         if played.failure is not None and played.failure_class is None:
-            return player, played  # a crash is worth more attention than any reward
+            return player, played  # report a crash rather than any reward
         if is_number(played.reward) and (best is None or played.reward > best[1].reward):
             best = player, played
         if best is not None and best[1].reward >= 1:
@@ -140,7 +140,7 @@ async def _best_solution(stage: Stage, row: Row) -> tuple[ScriptedPlayer, Played
 
 
 async def _accepts_both(stage: Stage, row: Row, solved: ScriptedPlayer, rows: Sequence[Row]) -> bool:
-    """Whether right and wrong together are right, whichever comes first."""
+    """Whether the verifier accepts an answer that gives both the right and a wrong solution, in either order."""
     right = _only_text(solved)
     if right is None or stage.is_judged:
         return False
@@ -169,14 +169,14 @@ def _only_text(player: ScriptedPlayer) -> str | None:
 
 
 async def _play_recorded(stage: Stage, recorded: Sequence[Row], report: EnvironmentReport) -> list[Played]:
-    """Do again what saved rollouts did, tool calls included; the rewards should come out as they were."""
+    """Repeat saved rollouts, including their tool calls; the rewards should be the same as before."""
     played, changed = [], []
     for number, rollout in enumerate(recorded, start=1):
         row = {key: value for key, value in rollout.items() if key not in ("response", "reward")}
         response = rollout.get("response") or {}
         again = await stage.play(row, repeating(response.get("output") or []))
         played.append(again)
-        # A model that was cut off ended where nobody who repeats it would.
+        # A truncated answer can't be repeated faithfully, because the player does not stop in the middle.
         is_whole = again.failure is None and not response.get("incomplete_details")
         if is_whole and is_number(rollout.get("reward")) and again.reward != rollout["reward"]:
             changed.append(f"rollout {number}: {rollout['reward']} then, {again.reward} now")

@@ -1,6 +1,4 @@
-"""Probes of an environment's manners: sessions that do not mix, state that goes when its rollout does, and verification
-that leaves time for others.
-"""
+"""Checks how an environment behaves under load: isolation of sessions, release of state, and speed of verification."""
 
 import asyncio
 import json
@@ -20,11 +18,11 @@ SLOW_S: Final = 1.0
 HOSTILE_LENGTH: Final = 20_000
 HOSTILE: Final = ("1", "(", "\\boxed{", ". ", "```\n", '{"a": ')
 ABANDONED: Final = 20
-TRIES: Final = 3  # of everything that is timed: the machine may be busy, the quickest try tells
+TRIES: Final = 3  # of everything that is timed; the quickest counts, because the machine may be busy
 
 
 class PlayedAlone(NamedTuple):
-    """A game that was played alone, and how it ended."""
+    """A rollout that was played alone, and how it ended."""
 
     row: Row
     player: Player
@@ -34,7 +32,7 @@ class PlayedAlone(NamedTuple):
 async def check_sessions(
     stage: Stage, config: DictConfig, alone: Sequence[PlayedAlone], report: EnvironmentReport
 ) -> None:
-    """The same games once more, one by one and then all at once: only state that leaks makes a difference."""
+    """Play the same rollouts one by one and then all at once; only leaking state can make a difference."""
     if stage.is_judged:
         return
     for rollout in alone:
@@ -52,7 +50,7 @@ async def check_sessions(
 
 
 async def _is_steady(config: DictConfig, rollout: PlayedAlone) -> bool:
-    """Whether a game always ends the same way in a server that has just been started."""
+    """Whether a rollout always ends the same way in a newly started server."""
     ends = set()
     for _ in range(2):
         async with open_stage(config) as fresh:
@@ -61,14 +59,14 @@ async def _is_steady(config: DictConfig, rollout: PlayedAlone) -> bool:
 
 
 def fingerprint(played: Played) -> str:
-    """What a rollout came to: its reward, and what its tools said."""
+    """The result of a rollout: its reward and the outputs of its tools."""
     output = (played.verdict.get("response") or {}).get("output") or ()
     said = [item.get("output") for item in output if item.get("type") == "function_call_output"]
     return json.dumps([played.reward, played.failure, said], sort_keys=True)
 
 
 async def check_retention(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> None:
-    """Whether the server keeps something for every rollout, ended or not."""
+    """Check whether the server keeps something for every rollout even after it has ended."""
     before = sizes_of(stage.server)
     for _ in range(ABANDONED):
         await stage.seed(rows[0])
@@ -97,7 +95,7 @@ def growing(before: Mapping[str, int], after: Mapping[str, int], *, by: int) -> 
 
 
 async def check_speed(stage: Stage, answers: Sequence[tuple[Row, list[Item]]], report: EnvironmentReport) -> None:
-    """How long verification takes, and for how long it stops everything else."""
+    """Measure how long verification takes, and how long it blocks everything else."""
     usual = [await _quickest(stage, row, output) for row, output in answers]
     report.verify_p95_s = sorted(each.seconds for each in usual)[math.ceil(0.95 * len(usual)) - 1]
     blocked = [(each.blocked_s, "an ordinary answer") for each in usual]

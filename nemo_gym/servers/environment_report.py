@@ -1,4 +1,4 @@
-"""What a check of an environment found out, as numbers and findings."""
+"""The results of checking an environment, as figures and findings."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PlayerSummary:
-    """What one player got."""
+    """The rewards of one player."""
 
     player: str
     rollouts: int
@@ -34,7 +34,7 @@ class PlayerSummary:
 
 @dataclass
 class EnvironmentReport:
-    """All that was found out about an environment."""
+    """Everything that a check found out about an environment."""
 
     environment: str
     rows: int = 0

@@ -2,7 +2,7 @@
 
 A failed call to another server includes the body of that server's answer, so the first cause stays readable however
 many servers lie between it and the collector. The class of the failure and the time to wait before a retry travel in
-headers. If the failing server named no class, the path tells it: a failed ``/verify`` is the verifier's error.
+headers. If the failing server named no class, the path decides: a failed ``/verify`` is the verifier's error.
 """
 
 import ast
@@ -42,7 +42,7 @@ def fault_body(error: Exception, server: str) -> bytes:
 
 
 def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
-    """The headers of the 500 answer: those of the failing server, or what the failed call tells."""
+    """The headers of the 500 answer: those of the failing server, or those that follow from the failed call."""
     said: Any = getattr(error, "headers", None) or {}
     info = getattr(error, "request_info", None)
     path = info.real_url.path if info is not None else ""
@@ -58,7 +58,7 @@ def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
 
 
 class TellingUsage:
-    """Lets an exception that passes tell what was spent before it: a usage of the Responses API, or None.
+    """Attaches to a passing exception what was spent before it: a usage of the Responses API, or None.
 
     A class, and not a generator, because every rollout enters it.
     """

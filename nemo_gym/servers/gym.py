@@ -105,7 +105,7 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         yield gym
 
 
-# Where the code of a server begins: whoever called it, in this process or over HTTP.
+# The functions through which calls enter a server, from this process or over HTTP. The profiler looks for their frames.
 MARKERS: Final = (
     Marker(LocalServer._call.__code__, server="self", path="path"),  # noqa: SLF001
     Marker(LocalServer.__call__.__code__, server="self", path="scope"),

@@ -1,7 +1,7 @@
 """Checks servers without running them: what would stop them, and what would silently have no effect.
 
 ``inspect_servers`` checks the servers of a configuration: folders, entrypoints, settings, data files, prompts.
-``inspect_folder`` checks a server folder that somebody else wrote, without importing any of it.
+``inspect_folder`` checks a server folder from another project, without importing any of it.
 """
 
 import ast

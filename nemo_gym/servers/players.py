@@ -1,7 +1,7 @@
-"""Players for checks of an environment: what they answer in place of a model.
+"""Scripted players that answer in place of a model when an environment is checked.
 
-One says nothing, one does random things, and one takes its answers from the row. All are decided by their seed and by
-what they are asked, so that two games of the same player differ only if the environment does.
+One says nothing, one acts at random, and one takes its answers from the row. Each is determined by its seed and by what
+it is asked, so two rollouts of the same player differ only if the environment behaves differently.
 """
 
 import json
@@ -16,7 +16,7 @@ Item = dict[str, Any]
 Row = Mapping[str, Any]
 
 WORDS: Final = ("yes", "no", "maybe", "blue", "seven", "the", "answer", "is", "table", "Paris", "C", "3", "0.5", "None")
-# Fields with one of these in their names are taken for what is expected.
+# A field whose name contains one of these is assumed to hold the expected answer.
 ANSWER_FIELDS: Final = ("answer", "expected", "solution", "target", "reference", "ground_truth", "label", "secret")
 RANDOM_CALLS: Final = 2
 MAX_SOLUTIONS: Final = 24
@@ -26,7 +26,7 @@ class Player(Protocol):
     """Plays one rollout."""
 
     def answer(self, step: int, tools: Sequence[Mapping[str, Any]]) -> list[Item]:
-        """The items that the model would have written when it was asked for the ``step``-th time, from 0."""
+        """The items that the model would write when asked for the ``step``-th time, counted from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RandomPlayer:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPlayer:
-    """Writes given items, turn by turn, and ends with a word."""
+    """Writes given items, turn by turn, and then ends with one word."""
 
     turns: tuple[tuple[Item, ...], ...]
 
@@ -80,7 +80,7 @@ def call(name: str, arguments: Any, call_id: str) -> Item:
 
 
 def random_value(schema: Mapping[str, Any], chance: random.Random) -> Any:
-    """A value that fits a JSON Schema as tools have it; rarer keywords are ignored."""
+    """A random value that fits a JSON Schema of the kind that tools use; rare keywords are ignored."""
     if schema.get("enum"):
         return chance.choice(schema["enum"])
     for either in ("anyOf", "oneOf"):
@@ -110,7 +110,7 @@ def _bounds(schema: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def solutions(row: Row) -> list[ScriptedPlayer]:
-    """Players that try what a row expects, in the forms in which environments usually want it."""
+    """Players that give the row's expected answer, in the forms that environments usually accept."""
     found = []
     for value in expected_values(row):
         calls = _calls(value)
@@ -121,7 +121,7 @@ def solutions(row: Row) -> list[ScriptedPlayer]:
 
 
 def repeating(output: Sequence[Item]) -> ScriptedPlayer:
-    """A player that does again what a model did: what it wrote between two answers of tools or user is one turn."""
+    """A player that repeats what a model did; a turn is what it wrote between two answers of tools or the user."""
     turns = [tuple(items) for by_model, items in groupby(output, key=_is_by_model) if by_model]
     return ScriptedPlayer(tuple(turns))
 
@@ -131,7 +131,7 @@ def _is_by_model(item: Item) -> bool:
 
 
 def expected_values(row: Row) -> Iterator[Any]:
-    """What the row says about right answers."""
+    """The values in a row that look like expected answers."""
     inner = row.get("metadata")
     for name, value in [*row.items(), *(inner.items() if isinstance(inner, dict) else ())]:
         if value not in (None, "", [], {}) and any(word in name.lower() for word in ANSWER_FIELDS):
@@ -139,7 +139,7 @@ def expected_values(row: Row) -> Iterator[Any]:
 
 
 def wordings(value: Any) -> list[str]:
-    """A value the way models write their final answers."""
+    """A value in the forms in which models write their final answers."""
     if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict | list):
         value = value[0]
     if isinstance(value, dict | list):
@@ -150,7 +150,7 @@ def wordings(value: Any) -> list[str]:
 
 
 def _calls(value: Any) -> list[tuple[str, Any]]:
-    """The calls of a list of ``{name, arguments}``, or nothing if it is none."""
+    """The calls in a list of ``{name, arguments}``; empty if the value is not such a list."""
     calls: Iterable[Any] = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
     found = []
     for each in calls:

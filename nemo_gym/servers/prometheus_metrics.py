@@ -1,8 +1,8 @@
-"""What Prometheus scrapes: counters and histograms of rollouts and of the calls they make, and the event loop's lag.
+"""The metrics that Prometheus scrapes: counters and histograms of rollouts and their calls, and the event loop's lag.
 
-Needs the extra ``prometheus``, so whoever wants metrics imports this module then. Labels are names of servers, agents,
-tools and classes of failure, never content: a tool that a model made up is not among them, and no label takes more than
-``MOST_VALUES`` values, whatever other processes say about their calls.
+This module needs the extra ``prometheus`` and is imported only if metrics are asked for. Labels are names of servers,
+agents, tools and failure classes, never content. Tools that a model made up are not among them, and no label takes more
+than ``MOST_VALUES`` values, whatever other processes report about their calls.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class CurrentLoad(Protocol):
 
 
 class RunMeters:
-    """The metrics of one process. Used on its event loop only, and read there, too."""
+    """The metrics of one process. They may be updated and read only on its event loop."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -70,13 +70,13 @@ class RunMeters:
         self._beat: asyncio.TimerHandle | None = None
 
     def follow(self, load: CurrentLoad) -> None:
-        """Tell how busy this run is."""
+        """Report how busy this run is."""
         self.in_flight.set_function(lambda: load.in_flight)
         limit = Gauge("rollout_gym_rollouts_limit", "Rollouts that may run at once.", registry=self.registry)
         limit.set_function(lambda: load.allowed)
 
     def count_rollout(self, agent: str, outcome: str, seconds: float, failure_class: str = "") -> None:
-        """An attempt ended."""
+        """Count an attempt that has ended."""
         agent = self._bounded("agent", agent)
         self._rollouts.labels(agent, outcome).inc()
         self._seconds.labels(agent).observe(seconds)
@@ -84,10 +84,10 @@ class RunMeters:
             self._failures.labels(agent, self._bounded("failure_class", failure_class)).inc()
 
     def count_steps(self, steps: Sequence[Step]) -> None:
-        """An attempt made these calls."""
+        """Count the calls of an attempt."""
         for step in steps:
             server = self._bounded("server", step.server)
-            # Nothing answers to a tool that does not exist, and its name may be anything.
+            # Status 404 means that the tool does not exist, so a model may have made up its name.
             tool = self._bounded("tool", step.tool) if step.status != 404 else OTHER
             self._calls.labels(self._bounded("kind", step.kind), server, tool).observe(step.duration)
             if step.waited:
@@ -105,7 +105,7 @@ class RunMeters:
                 self._tokens.labels(server, kind).inc(count)
 
     def _bounded(self, label: str, value: str) -> str:
-        """The value, or a word for all others if there are too many or it is not a name."""
+        """The value, or a common placeholder if there are too many values or it is not a name."""
         known = self._values[label]
         if value in known or not value:
             return value
@@ -115,7 +115,7 @@ class RunMeters:
         return value
 
     def watch_lag(self) -> None:
-        """Measure the lag of the running event loop from now on."""
+        """Start measuring the lag of the running event loop."""
         loop = asyncio.get_running_loop()
 
         def beat(due: float) -> None:
@@ -132,11 +132,11 @@ class RunMeters:
             self._beat.cancel()
 
     def page(self, accept: str) -> Response:
-        """Everything, in the format that the scraper asks for."""
+        """All metrics, in the format that the scraper asks for."""
         encoder, content_type = choose_encoder(accept)
         return Response(encoder(self.registry), headers={"content-type": content_type})
 
 
 def is_inside_model(step: Step, steps: Sequence[Step]) -> bool:
-    """Whether a model server made this call, which then has told the same tokens itself."""
+    """Whether a model server made this call, in which case the outer call already counts the same tokens."""
     return step.parent is not None and steps[step.parent].kind in _MODELS

@@ -1,7 +1,7 @@
-"""Counts what the servers of this process are asked by others, for ``GET /metrics`` of the head server.
+"""Counts the requests of other processes to the servers of this one, for ``GET /metrics`` of the head server.
 
-Counting begins with the first scrape: until then nothing is imported, wrapped or measured. Servers in processes of
-their own are not seen from here; a collector sees the calls of all servers.
+Counting begins with the first scrape; until then nothing is imported, wrapped or measured. Servers in separate
+processes are not included here; a collector counts the calls to all servers.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -25,7 +25,7 @@ _read_steps = msgspec.json.Decoder(list[Step]).decode
 
 
 class ServedMetrics:
-    """The metrics of a hosted Gym, which come into being when somebody asks for them."""
+    """The metrics of a hosted Gym, created when they are first requested."""
 
     def __init__(self, apps: MutableMapping[int, ASGIApp], servers: Mapping[int, LocalServer]) -> None:
         self._apps = apps
@@ -49,7 +49,7 @@ class ServedMetrics:
 
 
 class CountedServer:
-    """A server that counts the requests of other processes, and the calls that are made for them."""
+    """A server that counts requests from other processes, and the calls that it makes to answer them."""
 
     def __init__(self, server: LocalServer, meters: "RunMeters") -> None:
         self._server = server
@@ -60,7 +60,7 @@ class CountedServer:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._server(scope, receive, send)
             return
-        asked = current_span.get()  # the caller wants the steps, too
+        asked = current_span.get()  # set if the caller also asked for the steps
         span = asked or first_span()
         answer = _Watched(send)
         token = current_span.set(span)

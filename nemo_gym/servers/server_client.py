@@ -150,7 +150,7 @@ class GymClient(BaseModel):
     async def _request_with_steps(
         self, server_name: str, path: str, method: str, options: dict[str, Any], caller: Span
     ) -> Any:
-        """Call a server of another process on behalf of a rollout: a step, with those that it took there inside."""
+        """Call a server of another process for a rollout, and record a step that contains the steps made there."""
         span = caller
         if caller.is_fresh:
             caller.is_fresh = False

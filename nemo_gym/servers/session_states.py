@@ -1,8 +1,8 @@
-"""What an environment remembers of each rollout, and for how long.
+"""Stores the state of each rollout for an environment, and drops states that were abandoned.
 
-A rollout that fails never comes to ``/verify``, so nobody says that its state may go. States that nobody has asked for
-in a long time are therefore dropped, and there are never more than ``max_states``. The order of the states is the order
-in which they were last used, so both limits cost nothing while they are not reached.
+A rollout that fails never reaches ``/verify``, so the environment does not learn that its state can be released. States
+that have not been used for a long time are therefore dropped, and there are never more than ``max_states``. States are
+kept in the order of their last use, so enforcing both limits costs nothing until they are reached.
 """
 
 import logging

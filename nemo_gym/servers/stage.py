@@ -1,7 +1,7 @@
-"""A stage: one environment with its agent in this process, and a player in place of every model.
+"""Runs one environment with its agent in this process, with a scripted player in place of every model.
 
-No port is opened. Judges and simulated users are models, too, and nobody plays them well: they get a label that their
-prompt names, so that most of them can be understood, and what they decide means nothing.
+No port is opened. Judges and simulated users are models too, but they can't be scripted well. Their player answers with
+a label that their prompt mentions, so that most answers can be parsed, but their verdicts mean nothing.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ LABEL: Final = re.compile(r"\[\[[^\[\]\n]{1,30}\]\]|\b[A-Z]{3,12}\b")
 
 @dataclass(slots=True)
 class Game:
-    """The player of one rollout, and how often it was asked."""
+    """The player of one rollout, and how often it has been asked."""
 
     player: Player
     prompt: list[Any]
@@ -49,7 +49,7 @@ _GAME: ContextVar[Game | None] = ContextVar("game", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How a rollout, or a verification, ended: with a verdict, or with the reason why there is none."""
+    """How a rollout or a verification ended: with a verdict, or with the reason for not having one."""
 
     verdict: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
@@ -59,7 +59,7 @@ class Played:
 
     @property
     def reward(self) -> Any:
-        """Whatever the verifier calls a reward."""
+        """The reward as the verifier returned it, of any type."""
         return self.verdict.get("reward")
 
 
@@ -68,14 +68,14 @@ class Stage:
     """An environment that can be played."""
 
     client: GymClient
-    server: Any  # the resources server itself: what it keeps is looked at
+    server: Any  # the resources server itself, whose state is inspected
     app: FastAPI
     resources: str
     agent: str
     is_judged: bool
 
     async def play(self, row: Row, player: Player) -> Played:
-        """A whole rollout by the environment's own agent."""
+        """Run a whole rollout with the environment's own agent."""
         prompt = row.get("responses_create_params", {}).get("input")
         token = _GAME.set(Game(player, prompt if isinstance(prompt, list) else [prompt]))
         try:
@@ -89,11 +89,11 @@ class Stage:
         return any(route.matches(scope)[0] is Match.FULL for route in self.app.routes)
 
     async def seed(self, row: Row) -> Any:
-        """The reply to the start of a rollout."""
+        """Start a rollout and return the reply."""
         return await self.client.post(server_name=self.resources, url_path="/seed_session", json=row)
 
     async def verify(self, row: Row, output: list[Item]) -> Played:
-        """Only the verification of an answer, in a session of its own."""
+        """Only verify an answer, in its own session."""
         seeded = await self.seed(row)
         if not seeded.ok:
             return Played(failure=f"/seed_session: {first_cause(await seeded.read())}")
@@ -178,7 +178,7 @@ def _answer(asked: Mapping[str, Any]) -> list[Item]:
     said = asked.get("input")
     prompt = said if isinstance(said, list) else [{"role": "user", "content": said}]
     if game is None or not _same_start(prompt, game.prompt):
-        return [message(_label(prompt))]  # a judge, or somebody else who is played by a model
+        return [message(_label(prompt))]  # for a judge or a simulated user
     game.step += 1
     return game.player.answer(game.step - 1, asked.get("tools") or [])
 
@@ -205,7 +205,7 @@ class _Pulse:
 
 @asynccontextmanager
 async def _heartbeat() -> AsyncIterator[_Pulse]:
-    """How long the event loop was silent at most while the context lasted."""
+    """Measure the longest time for which the event loop was blocked within the context."""
     pulse = _Pulse()
 
     async def beat() -> None:
@@ -220,7 +220,7 @@ async def _heartbeat() -> AsyncIterator[_Pulse]:
     await asyncio.sleep(0)
     try:
         yield pulse
-        await asyncio.sleep(HEARTBEAT_S)  # let it notice
+        await asyncio.sleep(HEARTBEAT_S)  # so that the measuring task runs once more
     finally:
         task.cancel()
         await asyncio.wait([task])

@@ -65,10 +65,10 @@ def _is_met(line: str) -> bool:
 class VenvOptions:
     """How environments are built."""
 
-    reuse: bool = False  # take one that is there as it is, whatever was required when it was built
+    reuse: bool = False  # use an existing environment as it is, even if the requirements have changed since
     pip_cache: str | None = None
     verbose: bool = False
-    extra: tuple[str, ...] = ()  # requirements of all of them
+    extra: tuple[str, ...] = ()  # requirements to install into every environment
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -87,7 +87,7 @@ class VenvOptions:
         )
 
     def pip_install(self) -> list[str]:
-        """What the interpreter of an environment is given to install packages."""
+        """The arguments with which the interpreter of an environment installs packages."""
         cache = ["--cache-dir", self.pip_cache] if self.pip_cache else []
         return ["-m", "pip", "install", "--disable-pip-version-check", "-v" if self.verbose else "--quiet", *cache]
 
@@ -121,7 +121,7 @@ def _ensure(server: str, folder: Path, requirements: list[str], cache: Path, opt
 
 
 def _present(folder: Path, cache: Path) -> Path | None:
-    """The interpreter of an environment that is there: the server's own, else the one that was built last."""
+    """The interpreter of an existing environment: the server's own, else the one that was built last."""
     built = (path.parent for path in (cache / "venvs").glob(f"{folder.name}-*/{COMPLETE}"))
     homes = [folder / ".venv", *sorted(built, key=lambda home: -(home / COMPLETE).stat().st_mtime)]
     return next((python for home in homes if (python := home / "bin" / "python").exists()), None)

@@ -1,7 +1,8 @@
-"""What a ``verify`` handler answers, completed: the rollout it is about, and the tokens of judges that it asked.
+"""Completes the answers of ``verify`` handlers with the rollout they refer to and the tokens of judges they called.
 
-A verifier may answer with its scores alone. Whatever agent asked, the saved rollout then still has the request and the
-response. Tokens of judges are added under a key of their own, because only the server that asked knows them.
+A verifier may return only its scores; the saved rollout then still contains the request and the response, whichever
+agent called it. The tokens of judges are added under their own key, because only the server that called a judge knows
+them.
 """
 
 import functools
@@ -25,12 +26,12 @@ _asked: ContextVar[dict[str, TokenCounts] | None] = ContextVar("judges_asked", d
 
 
 def count_judge(server: str, usage: Mapping[str, Any] | BaseModel | None) -> None:
-    """Add the tokens of one call of a judge to those of the verification that is going on, if there is one."""
+    """Add the tokens of one judge call to those of the current verification, if there is one."""
     asked = _asked.get()
     if asked is None or usage is None:
         return
     used = usage.model_dump(mode="json") if isinstance(usage, BaseModel) else usage
-    if isinstance(spent := used.get(SPENT), Mapping):  # what was paid for, where that is not what was used
+    if isinstance(spent := used.get(SPENT), Mapping):  # the tokens paid for, if they differ from those used
         used = {**spent, "input_tokens_details": spent}
     details = used.get("input_tokens_details") or used.get("prompt_tokens_details") or {}
     before = asked.setdefault(server, usage_of_tokens(0, 0, 0))
@@ -42,7 +43,7 @@ def count_judge(server: str, usage: Mapping[str, Any] | BaseModel | None) -> Non
 
 
 def usage_of_tokens(read: int, written: int, cached: int) -> TokenCounts:
-    """Tokens as the Responses API tells them."""
+    """Token counts in the form of the Responses API."""
     return {"input_tokens": read, "output_tokens": written, "input_tokens_details": {"cached_tokens": cached}}
 
 
@@ -51,14 +52,14 @@ def _count(value: Any) -> int:
 
 
 def judge_usage() -> dict[str, Any]:
-    """What a rollout records about the judges that the verification going on has asked; nothing if it asked none."""
+    """What a rollout records about the judges called by the current verification; empty if there were none."""
     asked = _asked.get()
     return {JUDGE_USAGE_KEY: asked} if asked else {}
 
 
 @contextmanager
 def _counting_judges() -> Iterator[dict[str, TokenCounts]]:
-    """The tokens of judges that are asked inside, by model server."""
+    """Collect the tokens of judges that are called within the context, by model server."""
     asked: dict[str, TokenCounts] = {}
     token = _asked.set(asked)
     try:
@@ -68,7 +69,7 @@ def _counting_judges() -> Iterator[dict[str, TokenCounts]]:
 
 
 def completing(verify: Handler) -> Handler:
-    """A ``verify`` handler whose answers are whole rollouts."""
+    """Wrap a ``verify`` handler so that its answers are whole rollouts."""
 
     @functools.wraps(verify)
     async def verify_completely(*values: Any, **named: Any) -> Any:

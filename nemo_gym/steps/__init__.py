@@ -1,1 +1,1 @@
-"""What a rollout spent its time on: the calls it made, one step each, and what can be told from them."""
+"""Where the time of a rollout goes: its calls are recorded as steps, added up for a run, and explained."""

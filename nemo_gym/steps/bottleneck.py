@@ -1,8 +1,8 @@
-"""What limited a run, and the one setting to change. Pure: a summary and facts in, a finding out.
+"""Finds what limited a run and the one setting to change. Pure: takes a summary and facts, returns a finding.
 
-Advice that is wrong is worse than none, so the causes that falsify other figures come first: a blocked event loop and a
-full processor make every call look slow, waiting at our own limits makes an endpoint look slow. A cause is named only
-with the figure that shows it; if no figure does, the finding says that nothing stands out.
+Wrong advice is worse than no advice, so causes that distort other figures are checked first: a blocked event loop or a
+saturated processor makes every call look slow, and waiting at our own limits makes an endpoint look slow. A cause is
+named only together with the figure that shows it; if no figure shows one, the finding says that nothing stands out.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from typing import Final
 from nemo_gym.steps.facts import RunFacts
 from nemo_gym.steps.summary import StepTimes, TimeSummary
 
-MOST: Final = 0.5  # of the time: what takes that much is what the run is about
-LARGE: Final = 0.3
-FULL: Final = 0.85  # of a processor
-REACHED: Final = 0.7  # of the limit
-SLOWER: Final = 2.0  # times as long with many at once as with few: whoever answers can't do more at once
-FEWEST: Final = 4  # attempts from which anything can be told
+MOST: Final = 0.5  # share of the time from which something dominates the run
+LARGE: Final = 0.3  # share of the time that is worth reporting
+FULL: Final = 0.85  # share of one processor from which it counts as saturated
+REACHED: Final = 0.7  # share of the limit on rollouts from which the limit counts as reached
+SLOWER: Final = 2.0  # a server whose calls take this many times as long under load is at its capacity
+FEWEST: Final = 4  # with fewer attempts or calls than this, nothing is concluded
 
 
 class Cause(StrEnum):
@@ -51,14 +51,14 @@ class Bottleneck:
     setting: str
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """The finding as lines of text."""
         yield f"limited by {self.cause}: {self.figure}"
         if self.setting:
             yield f"to change it: {self.setting}"
 
 
 def find_bottleneck(summary: TimeSummary, facts: RunFacts | None = None) -> Bottleneck:
-    """The first cause, from those that falsify others to those that are left, which the figures show."""
+    """The first cause that the figures show, starting with the causes that distort other figures."""
     if summary.attempts < FEWEST or not summary.seconds:
         return Bottleneck(Cause.NOTHING, f"{summary.attempts} attempts are too few to tell", "")
     checks: tuple[Callable[[TimeSummary, RunFacts], Bottleneck | None], ...] = (
@@ -79,7 +79,7 @@ def _nothing(summary: TimeSummary) -> Bottleneck:
     return Bottleneck(Cause.NOTHING, f"the largest share is {largest[0]} with {largest[1]:.0%}", "")
 
 
-# ---- causes that falsify other figures -------------------------------------------------------------------------------
+# ---- causes that distort other figures -------------------------------------------------------------------------------
 def _failures(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
     share = summary.failed_s / summary.seconds
     if share < MOST:
@@ -104,10 +104,10 @@ def _disk(_: TimeSummary, facts: RunFacts) -> Bottleneck | None:
 
 
 def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
-    """Code of a server that keeps the event loop from everything else, without computing.
+    """Server code that blocks the event loop, whether it computes or only waits.
 
-    A handler that awaits lets others in; one that does not is alone for as long as it runs. The shortest call of a kind
-    says how long each of them has to be, whatever else held it up.
+    A handler that awaits lets other handlers run; one that does not runs alone until it returns. The shortest call of a
+    kind estimates how long the handler itself takes, because longer calls may include waiting for others.
     """
     if summary.concurrency < 2 or not summary.wall_s:
         return None
@@ -124,7 +124,7 @@ def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
         f"{times.name} of {times.server} takes at least {times.spread.least:.3g} s and lets nothing else run, "
         f"{times.count} times: {min(share, 1):.0%} of the run"
     )
-    if facts.fullest >= MOST:  # it computes; code that sleeps or waits is not ready to run
+    if facts.fullest >= MOST:  # the code computes; code that sleeps or waits would not be ready to run
         return Bottleneck(Cause.CPU, figure, _more_processes(facts))
     advice = f"isolation: process with num_workers for {times.server}; or await in its code, or use a thread"
     return Bottleneck(Cause.BLOCKING, figure, advice)
@@ -140,6 +140,7 @@ def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     if facts.processes and facts.cores:
         figure += f"; {facts.cpu:.1f} of {facts.cores} processors in use by us"
     ran, ready = max(((process.cpu_s, process.ready_s) for process in facts.processes), key=lambda pair: pair[1])
+    # Ready for much longer than it ran: other programs compete for the processors.
     if ready > 2 * ran:
         return Bottleneck(Cause.CPU, f"{figure}; it got a processor only {ran / ready:.0%} of that", _CROWDED)
     heaviest = next(
@@ -251,6 +252,7 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
     figure = f"{share:.0%} of the time of all rollouts; a call of {times.server} took {spread.p50:.3g} s"
     rate = times.count / summary.wall_s if summary.wall_s else 0.0
     if times.idle_s and times.busy_s >= SLOWER * times.idle_s:
+        # Little's law: so many calls at once reach the same rate if each takes as long as without load.
         enough = max(1, round(rate * times.idle_s))
         return Bottleneck(
             Cause.ENDPOINT,
@@ -275,7 +277,7 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
 
 
 def _limit(summary: TimeSummary, facts: RunFacts) -> tuple[int, bool]:
-    """How many rollouts were allowed at once, and whether that held others back."""
+    """How many rollouts were allowed at once, and whether that limit kept others waiting."""
     limit = facts.limit or (summary.peak if summary.attempts >= 3 * summary.peak else 0)
     had_more = summary.attempts - summary.peak >= 0.2 * summary.attempts
     return limit, bool(limit) and not facts.adaptive and had_more and summary.at_once >= REACHED * limit

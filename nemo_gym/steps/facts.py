@@ -1,7 +1,7 @@
-"""What a run had to work with and what it used: kept beside its output (``<stem>_timing.json``), one entry a session.
+"""The limits of a run and what it used, stored beside its output (``<stem>_timing.json``), one entry a session.
 
-The kernel says for each thread how long it ran and how long it was ready to run but had to wait for a processor; both
-together say whether an event loop had any time to spare, also on a machine that others use, too.
+For each thread, the kernel reports how long it ran and how long it was ready to run but waiting for a processor. The
+sum of both shows whether an event loop had time to spare, even on a machine shared with other programs.
 """
 
 import asyncio
@@ -23,35 +23,35 @@ _NANO: Final = 1e-9
 
 
 class ProcessFacts(msgspec.Struct, omit_defaults=True, gc=False):
-    """What one process used."""
+    """The processor time of one process."""
 
-    cpu_s: float = 0.0  # that its main thread ran
-    ready_s: float = 0.0  # that it was ready to run, running or not
+    cpu_s: float = 0.0  # how long its main thread ran
+    ready_s: float = 0.0  # how long its main thread was running or ready to run
 
 
 class RunFacts(msgspec.Struct, omit_defaults=True, gc=False):
-    """One session of a collection."""
+    """The measurements of one session of a collection."""
 
     started_at: float = 0.0
     wall_s: float = 0.0
-    limit: int = 0  # rollouts at once; 0: not known
-    adaptive: bool = False  # whether the limit was found out
+    limit: int = 0  # on concurrent rollouts; 0: unknown
+    adaptive: bool = False  # whether the limit was adjusted during the run
     cores: int = 0
     processes: list[ProcessFacts] = []  # ours first, then its children
-    append_s: float = 0.0  # that the event loop spent writing results
-    blocked_s: float = 0.0  # that the event loop was kept from what was due
+    append_s: float = 0.0  # how long the event loop spent writing results
+    blocked_s: float = 0.0  # how long the event loop was too busy to run what was due
     completed: int = 0
     attempts: int = 0
 
     @property
     def fullest(self) -> float:
-        """Share of the time in which the busiest process had something to compute."""
+        """Share of the time in which the busiest process was running or ready to run."""
         ready = max((process.ready_s for process in self.processes), default=0.0)
         return ready / self.wall_s if self.wall_s else 0.0
 
     @property
     def cpu(self) -> float:
-        """Processors in use on average, by all of our processes."""
+        """Average number of processors in use by all of our processes."""
         return sum(process.cpu_s for process in self.processes) / self.wall_s if self.wall_s else 0.0
 
 
@@ -62,7 +62,7 @@ class _Timing(msgspec.Struct):
 
 @dataclass(slots=True)
 class UsageMeter:
-    """Measures a session of this process and its children."""
+    """Measures what this process and its children use during a session."""
 
     started_at: float = field(default_factory=time)
     began: float = field(default_factory=perf_counter)
@@ -72,11 +72,11 @@ class UsageMeter:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the session began."""
         return perf_counter() - self.began
 
     async def watch(self) -> None:
-        """Notice for how long the running event loop does nothing that is due. Runs until it is cancelled."""
+        """Measure how long the running event loop delays work that is due. Runs until it is cancelled."""
         while True:
             asleep = perf_counter()
             await asyncio.sleep(BEAT_S)
@@ -84,7 +84,7 @@ class UsageMeter:
             self.blocked_s += late if late > BEAT_S / 2 else 0.0
 
     def facts(self, **known: Any) -> RunFacts:
-        """What was used so far."""
+        """The measurements so far; ``known`` adds what the caller knows."""
         nothing = ProcessFacts()
         used = [
             ProcessFacts(
@@ -119,7 +119,7 @@ def _usage() -> Iterator[tuple[int, ProcessFacts]]:
 
 
 def _scheduled(pid: int) -> ProcessFacts | None:
-    """What the kernel says about the main thread of a process, which runs its event loop."""
+    """The kernel's figures for the main thread of a process, which is the one that runs the event loop."""
     try:
         ran, waited, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
         return ProcessFacts(int(ran) * _NANO, (int(ran) + int(waited)) * _NANO)
@@ -128,7 +128,7 @@ def _scheduled(pid: int) -> ProcessFacts | None:
 
 
 def read_facts(path: Path) -> list[RunFacts]:
-    """The sessions of a run; none if the file is not there or can't be read."""
+    """The sessions of a run; empty if the file is missing or can't be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Timing).sessions
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -136,12 +136,12 @@ def read_facts(path: Path) -> list[RunFacts]:
 
 
 def add_facts(path: Path, facts: RunFacts, *, resumed: bool) -> None:
-    """Keep the facts of a session, with those of the sessions that it went on from."""
+    """Store the facts of a session; a resumed run keeps those of its earlier sessions."""
     earlier = read_facts(path) if resumed else []
     with replacing(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(_Timing([*earlier, facts])), indent=1))
 
 
 def longest_session(sessions: list[RunFacts]) -> RunFacts | None:
-    """The longest session, which tells most; None if nothing is known."""
+    """The longest session, which is the most representative; None if there are none."""
     return max(sessions, key=lambda facts: facts.wall_s, default=None)

@@ -1,12 +1,13 @@
-"""A step is one call that belongs to a rollout; a record holds all steps of one attempt. Both as JSON and back.
+"""Steps and records, and their JSON: a step is one call made by a rollout, a record holds all steps of one attempt.
 
     {"_ng_task_index":0,"_ng_rollout_index":1,"_ng_attempt":1,"agent":"simple_agent","started_at":1763300000.123456,
      "duration":2.5,"outcome":"completed","steps":[{"kind":"model","server":"policy_model","route":"/v1/responses",
      "start":0.001,"duration":0.8,"waited":0.1,"parent":0,"status":200,"tokens_in":120,"tokens_out":30}]}
 
-Seconds, to the microsecond. ``started_at`` is the wall clock; all other times are of the monotonic clock, relative to
-the start of the rollout. What is unknown or zero is left out. A record that was read holds no nonsense, whoever wrote
-it: times and counts are finite and not negative, and the parent of a step is a step before it.
+Times are in seconds, to the microsecond. ``started_at`` is a wall-clock time; all other times come from the monotonic
+clock and are relative to the start of the rollout. Unknown or zero values are left out. Records are repaired when they
+are read, so readers may rely on this: times and counts are finite and not negative, and the parent of a step comes
+before it.
 """
 
 import math
@@ -21,7 +22,7 @@ from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK
 StepKind: TypeAlias = Literal["seed", "model", "tool", "verify", "judge", "call"]
 KINDS: Final[tuple[StepKind, ...]] = ("seed", "model", "tool", "verify", "judge", "call")
 COMPLETED: Final = "completed"
-LONGEST_S: Final = 1e9  # thirty years: what claims to have taken longer is wrong
+LONGEST_S: Final = 1e9  # thirty years; any longer duration must be wrong
 _LARGEST: Final = 2**53
 _LATEST: Final = 1e12
 
@@ -30,10 +31,10 @@ Amount: TypeAlias = Annotated[int, Meta(ge=0, le=_LARGEST)]
 
 
 class StepRetry(msgspec.Struct, omit_defaults=True, gc=False):
-    """An attempt at a call that failed and was repeated."""
+    """A failed attempt at a call, after which the call was repeated."""
 
     at: Seconds = 0.0  # when it failed
-    failed: str = ""  # a status, or the name of an error
+    failed: str = ""  # an HTTP status, or the name of an error
 
 
 class Step(msgspec.Struct, omit_defaults=True, gc=False):
@@ -45,7 +46,7 @@ class Step(msgspec.Struct, omit_defaults=True, gc=False):
     tool: str = ""
     start: Seconds = 0.0
     duration: Seconds = 0.0
-    waited: Seconds = 0.0  # of the duration: for a free slot, at the gate, for a connection, before another attempt
+    waited: Seconds = 0.0  # the part of the duration spent waiting: for a slot, the gate, a connection or a retry
     parent: Amount | None = None  # the index of the step that made this call
     status: Amount = 0
     retries: list[StepRetry] = []  # which msgspec copies
@@ -55,11 +56,11 @@ class Step(msgspec.Struct, omit_defaults=True, gc=False):
     bytes_out: Amount = 0
     bytes_in: Amount = 0
     finish: str = ""
-    waited_for: str = ""  # mostly: "slot", "gate", "connection" or "retry"
+    waited_for: str = ""  # the main cause: "slot", "gate", "connection" or "retry"
 
     @property
     def end(self) -> float:
-        """When the call was over."""
+        """When the call ended."""
         return self.start + self.duration
 
 
@@ -85,17 +86,17 @@ _decode = msgspec.json.Decoder(RolloutSteps).decode
 
 
 def microseconds(seconds: float) -> float:
-    """Rounded to the microsecond, and not below zero. Several times as fast as ``round``."""
+    """Round to the microsecond, and raise negative values to zero. Several times as fast as ``round``."""
     return int(seconds * 1e6) / 1e6 if seconds > 0.0 else 0.0
 
 
 def to_line(record: RolloutSteps) -> bytes:
-    """The line of a record, without its end."""
+    """Encode a record as a line, without the line break."""
     return _encode(record)
 
 
 def from_line(line: bytes) -> RolloutSteps | None:
-    """The record of a line, or None if the line is not one. What in it can't be true is left out."""
+    """Decode a record, or return None if the line does not hold one. Impossible values are dropped."""
     try:
         record = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -126,7 +127,7 @@ def _repaired(line: bytes) -> RolloutSteps | None:
         duration=_number(value.get("duration")),
         waited=_number(value.get("waited")),
         outcome=_text(value.get("outcome")),
-        # One that is not an object keeps its place: parents are told by their index.
+        # A step that is not an object is replaced, not removed: parents are given as indices into this list.
         steps=[_repaired_step(step if isinstance(step, dict) else {}, index) for index, step in enumerate(steps)],
     )
 
@@ -159,7 +160,7 @@ def _repaired_step(step: dict[Any, Any], index: int) -> Step:
 
 
 def _number(value: Any, most: float = LONGEST_S) -> float:
-    """A time that is possible; zero in place of one that is not."""
+    """The value if it is a possible number, else zero."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(value) if math.isfinite(value) and 0 <= value <= most else 0.0

@@ -1,10 +1,10 @@
-"""Records the steps of a rollout while it runs. Whoever makes a call need not know.
+"""Records the steps of a rollout while it runs, without the calling code having to know about it.
 
-Whoever runs an attempt opens a span for it. A span is a call that is going on; a context variable says which one the
-code of the moment belongs to, so a call made there becomes a step inside it, in whatever task. A server in another
-process opens a span of its own for a request that asks for it, and its steps come back with the answer (``remote``).
+The code that runs an attempt opens a span for it. A span is a call in progress. A context variable holds the current
+span, so a call made anywhere below it, in any task, becomes a step inside it. A server in another process opens its own
+span for a request that asks for steps, and returns its steps with the answer (``remote``).
 
-Durations are those of the monotonic clock.
+Durations are measured with the monotonic clock.
 """
 
 import re
@@ -18,13 +18,13 @@ import msgspec
 from nemo_gym.io.json import encode
 from nemo_gym.steps.record import Step, StepKind, StepRetry, microseconds
 
-MOST_STEPS: Final = 10_000  # of one attempt; nobody reads more
+MOST_STEPS: Final = 10_000  # of one attempt; bounds the memory of an agent that loops
 MODELS: Final = "responses_api_models"
 RESOURCES: Final = "resources_servers"
 
 
 class Callee:
-    """What is called: the words of a step that are the same for every call, written once."""
+    """The target of a call: those fields of a step that are the same for every call, encoded once."""
 
     __slots__ = ("is_model", "is_resources", "kind", "prefix", "route", "tool")
 
@@ -32,12 +32,12 @@ class Callee:
         self.kind, self.route, self.tool, self.is_resources = kind, route, tool, is_resources
         self.is_model = kind in ("model", "judge")
         words = {"kind": kind, "server": server, "route": route, "tool": tool}
-        # A per cent sign would be taken for a place to fill.
+        # The prefix becomes part of a format string, in which a single per cent sign would start a placeholder.
         self.prefix = encode({name: word for name, word in words.items() if word})[:-1].replace(b"%", b"%%")
 
 
 class Span(msgspec.Struct):
-    """A call that is going on, or was; and the list of all calls of its attempt. The first one is not a step itself."""
+    """A call in progress or ended, and the list of all calls of its attempt. The root span is not itself a step."""
 
     steps: "list[Span | Step]"
     zero: float
@@ -49,7 +49,7 @@ class Span(msgspec.Struct):
     status: int = 0
     sent: int = 0
     received: int = 0
-    told: bytes = b""  # what the answer of a model says about itself, as the end of the step
+    told: bytes = b""  # token counts and finish reason from a model's answer, as the last fields of the encoded step
     waited: float = 0.0
     waited_for: str = ""
     retries: "tuple[StepRetry, ...]" = ()
@@ -66,7 +66,7 @@ class Span(msgspec.Struct):
         return span
 
     def end(self, status: int, sent: int, received: bytes) -> None:
-        """The call of this step was answered."""
+        """Record that the call was answered."""
         self.end_ = perf_counter()
         self.status = status
         self.sent = sent
@@ -75,18 +75,18 @@ class Span(msgspec.Struct):
             self.told = told_by(received, self.callee.route)
 
     def fail(self, error: BaseException) -> None:
-        """The call of this step has no answer."""
+        """Record that the call failed without an answer."""
         self.end_ = perf_counter()
         self.failed = type(error).__name__
 
     def wait(self, seconds: float, cause: str) -> None:
-        """Part of this call was spent waiting: for a free slot, at the gate, for a connection, before a retry."""
+        """Record that part of this call was spent waiting: for a slot, the gate, a connection or a retry."""
         if seconds > self.waited:
             self.waited_for = cause
         self.waited += seconds
 
     def encoded(self) -> bytes:
-        """The step as JSON. By hand, as making an object for each only to write it costs more."""
+        """The step as JSON, formatted by hand, because building an object only to encode it costs more."""
         start, end = self.start, self.end_
         line = (self.callee.prefix + _TIMES) % (
             start - self.zero,
@@ -118,12 +118,12 @@ _ATTEMPT: Final = Callee("call", "", "")
 
 
 def first_span() -> Span:
-    """The span of a request from another process."""
+    """The root span for a request from another process."""
     return Span([], perf_counter(), _ATTEMPT)
 
 
 def attempt_span() -> Span:
-    """The span of an attempt, whose first call is the attempt itself and not a step of it."""
+    """The root span of an attempt; its first call is the attempt itself, which is not recorded as a step."""
     return Span([], perf_counter(), _ATTEMPT, is_fresh=True)
 
 
@@ -137,14 +137,14 @@ current_span: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
 def note_wait(since: float, cause: str) -> None:
-    """The call that is going on has waited since then."""
+    """Record that the current call has been waiting since the given time."""
     span = current_span.get()
     if span is not None:
         span.wait(perf_counter() - since, cause)
 
 
 def note_retry(failed: str, delay_s: float) -> None:
-    """An attempt at the call that is going on failed and will be repeated."""
+    """Record that an attempt at the current call failed and will be repeated."""
     span = current_span.get()
     if span is not None:
         span.retries = (*span.retries, StepRetry(microseconds(perf_counter() - span.zero), failed))
@@ -152,7 +152,7 @@ def note_retry(failed: str, delay_s: float) -> None:
 
 
 def describe_callee(server_type: str, server: str, path: str, *, from_resources: bool) -> Callee:
-    """Which kind of step a call is: told by the server's type, the route, and who calls."""
+    """Determine the kind of step from the type of the server, the route and the caller."""
     route = path.partition("?")[0]
     if server_type == MODELS:
         return Callee("judge" if from_resources else "model", server, route)
@@ -170,7 +170,7 @@ _RESOURCES_ROUTES: Final[dict[str, StepKind]] = {
 
 
 # ---- what an answer of a model tells ---------------------------------------------------------------------------------
-# Looked for at the ends of the body, as it may be long, and as parsing it would cost more than all the rest here.
+# Only the ends of the body are searched: it may be long, and parsing it would cost more than the rest of the recording.
 _TAIL: Final = 2048
 _HEAD: Final = 512
 _USAGE: Final = b'"usage":'
@@ -197,7 +197,7 @@ _INCOMPLETE: Final = re.compile(rb'"reason":\s?"(\w{1,40})"')
 
 
 def told_by(body: bytes, route: str) -> bytes:
-    """Tokens and the reason for the end, as the end of a step, if they are where they usually are."""
+    """Token counts and finish reason as the last fields of an encoded step, if found in the usual places."""
     size = len(body)
     place = body.rfind(_USAGE, size - _TAIL if size > _TAIL else 0)
     told = b""
@@ -222,7 +222,10 @@ def told_by(body: bytes, route: str) -> bytes:
 
 
 def _usage_at(body: bytes, start: int) -> _Usage:
-    """The object that begins there: mostly the last thing in the body; else as many braces are closed as opened."""
+    """Decode the usage object that starts there.
+
+    It is usually the last value in the body; otherwise its end is found by counting braces.
+    """
     try:
         return _read_usage(body[start:-1])
     except (msgspec.MsgspecError, ValueError):

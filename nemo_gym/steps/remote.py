@@ -1,8 +1,8 @@
 """Steps of a call to another process: asked for in a header of the request, returned behind the body of the answer.
 
-The answer's header says how many bytes at its end are not its body. Only those who ask get them, and whoever asks takes
-them off before anybody else sees the answer. An answer that is sent piece by piece goes out as it is, without steps.
-What another process says about its times is believed only as far as it fits into the call.
+A header of the answer gives the number of bytes after the body. They are sent only on request, and the client that
+requested them removes them before it passes the answer on. A streamed answer is sent unchanged, without steps. Times
+reported by another process are trusted only as far as they fit into the call.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _RAW_HEADER: Final = HEADER.lower().encode()
 
 
 class InnerSteps(msgspec.Struct, omit_defaults=True, gc=False):
-    """What a server tells of a call: how long it took there, and the calls it made."""
+    """What a server reports about a call: how long it took there, and the calls it made."""
 
     duration: Seconds = 0.0
     waited: Seconds = 0.0
@@ -41,7 +41,7 @@ def asks_for_steps(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request and send its steps behind the answer."""
+    """Serve a request and append its steps to the answer."""
     span = first_span()
     answer = _AnswerWithSteps(span, send)
     token = current_span.set(span)
@@ -52,7 +52,7 @@ async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: S
 
 
 class _AnswerWithSteps:
-    """Holds the head of an answer back until it is known whether the body comes in one piece."""
+    """Holds back the start of an answer until it is known whether the body comes in one piece."""
 
     def __init__(self, span: Span, send: Send) -> None:
         self._span = span
@@ -73,7 +73,7 @@ class _AnswerWithSteps:
         await self._send(message)
 
     def _tail(self, head: Message, body: Message) -> bytes:
-        """The steps, announced in the head of the answer; nothing if it has no room for them."""
+        """The encoded steps, whose length is announced in the head; empty if they can't be appended."""
         headers = [pair for pair in head.get("headers", ()) if pair[0].lower() != b"content-length"]
         if head["status"] in (204, 304) or len(headers) == len(head.get("headers", ())):
             return b""
@@ -87,9 +87,10 @@ class _AnswerWithSteps:
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
 def adopt_steps(span: Span, tail: bytes) -> None:
-    """Put the steps of another process into the call that they belong to, which has just been answered.
+    """Insert the steps of another process into the call that they belong to, which has just been answered.
 
-    Nobody knows how long request and answer were under way: half of what is left of the call for each.
+    The clocks of two machines can't be compared, so the time that the server does not account for is split evenly
+    between sending the request and receiving the answer.
     """
     if not tail:
         return

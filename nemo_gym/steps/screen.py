@@ -1,6 +1,7 @@
 """One screen about the time of a run: its shares, how long calls took, how many ran at once, and what to change.
 
-What can't be told is left out, and it is said why. A run without steps has what its other files tell.
+Figures that can't be determined are left out, with the reason. For a run without steps, the screen shows what its other
+files reveal.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class RunProfile:
 
 
 def profile_of(files: RunFiles) -> RunProfile:
-    """Read what a run left about its time."""
+    """Read the timing files of a run."""
     reading = read_steps(files.steps)
     summary = summarise(reading)
     facts = longest_session(read_facts(files.timing))
@@ -39,7 +40,7 @@ def profile_of(files: RunFiles) -> RunProfile:
 
 
 def short_lines(profile: RunProfile) -> Iterator[str]:
-    """The end of a run: two or three lines."""
+    """The two or three lines that are shown at the end of a run."""
     if not profile.has_steps:
         return
     summary = profile.summary
@@ -130,7 +131,7 @@ def _without_steps(files: RunFiles, facts: RunFacts | None) -> Iterator[str]:
 
 
 def _from_dates(files: RunFiles) -> Iterator[str]:
-    """What the dates of the files tell about a run that left nothing else."""
+    """What the modification times of the files reveal about a run that recorded nothing else."""
     first, last = (_modified(path) for path in (files.plan, files.rollouts))
     if first is None or last is None:
         return

@@ -1,7 +1,6 @@
-"""Reads ``<stem>_steps.jsonl``: one line for each attempt at a rollout, in the memory of one.
+"""Reads ``<stem>_steps.jsonl``, which has one line for each attempt at a rollout, holding one line in memory at a time.
 
-A line that is torn, or is something else, is skipped and counted. The file is a companion: whoever reads it can do
-without it, so one that is not there has no lines.
+Torn or foreign lines are skipped and counted. The file is optional, so a missing file reads as an empty one.
 """
 
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from nemo_gym.steps.record import COMPLETED, NAMES, RolloutSteps, from_line
 
 
 class StepsReading:
-    """The records of a file, one after the other."""
+    """Iterates over the records of a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,14 +36,14 @@ class StepsReading:
 
 
 def read_steps(path: Path) -> StepsReading:
-    """The records of a steps file; ``skipped`` counts the lines that are none."""
+    """The records of a steps file; ``skipped`` counts the lines that are not records."""
     return StepsReading(path)
 
 
 class _Head(msgspec.Struct, gc=False, rename=NAMES):
     task: int
     rollout: int
-    steps: msgspec.Raw  # not taken apart
+    steps: msgspec.Raw  # not parsed, because only the key is needed
     outcome: str = ""
 
 
@@ -52,14 +51,14 @@ _look = msgspec.json.Decoder(_Head).decode
 
 
 class RecordedAttempt(NamedTuple):
-    """Whose steps a line holds."""
+    """The rollout that a line belongs to, and whether that attempt completed."""
 
     key: RolloutKey
     completed: bool
 
 
 def identify(line: bytes) -> RecordedAttempt | None:
-    """Whose steps a line holds; None if it holds no steps."""
+    """The attempt whose steps a line holds; None if the line is not a record of steps."""
     try:
         head = _look(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,8 +1,9 @@
-"""Where the time of a run went, added up in one pass over its steps. Numbers; what they mean is for ``bottleneck``.
+"""Adds up where the time of a run went, in one pass over its steps; ``bottleneck`` interprets the numbers.
 
-Time is counted once: a step's own time is what none of its calls took, and waiting is apart from working. What lies
-between the calls of a rollout is the agent's own. Times of day come from the wall clock of whoever recorded them, so
-what is derived from them (how many ran at once) is as good as that clock; durations are not affected.
+All time is counted exactly once: a step's own time excludes the calls made inside it, and waiting is separate from
+working. The time between the calls of a rollout is the agent's own. Start times come from the wall clock of the machine
+that recorded them, so figures derived from them (how many ran at once) are only as good as that clock; durations are
+not affected.
 """
 
 from array import array
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 
 from nemo_gym.steps.record import COMPLETED, RolloutSteps, Step
 
-_ENOUGH: Final = 12  # calls, to tell whether they take longer when there are more of them at once
+_ENOUGH: Final = 12  # calls under load, the minimum for comparing their duration with that of calls without load
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How values are distributed."""
+    """The distribution of some values."""
 
     p50: float = 0.0
     p95: float = 0.0
@@ -33,7 +34,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float] | Floats) -> "Spread":
-        """The spread of some values; zero of none."""
+        """The spread of some values; all zeros if there are none."""
         if not len(values):
             return cls()
         found = np.percentile(np.asarray(values, dtype=np.float64), (50, 95, 99, 100, 0))
@@ -49,19 +50,19 @@ class StepTimes:
     tool: str = ""
     count: int = 0
     failed: int = 0
-    own_s: float = 0.0  # without waiting, and without the calls made inside
-    waited: dict[str, float] = field(default_factory=dict)  # seconds by what was waited for
-    retries: dict[str, int] = field(default_factory=dict)  # by what failed
+    own_s: float = 0.0  # excluding waiting and the calls made inside
+    waited: dict[str, float] = field(default_factory=dict)  # seconds by cause
+    retries: dict[str, int] = field(default_factory=dict)  # number by status or error
     spread: Spread = Spread()
     tokens_out: int = 0
-    peak: int = 0  # at once
-    idle_s: float = 0.0  # half of the calls were answered within this while there were few; 0: not known
-    busy_s: float = 0.0  # the same while there were many
-    alone: float = 0.0  # share of the calls' time in which no other call of this kind was going on
+    peak: int = 0  # the most calls at once
+    idle_s: float = 0.0  # median duration while few calls were running; 0: unknown
+    busy_s: float = 0.0  # median duration while many calls were running
+    alone: float = 0.0  # share of the calls' time in which no other call of this kind was running
 
     @property
     def name(self) -> str:
-        """How a person knows them."""
+        """A name to display."""
         return self.tool or (self.kind if self.kind in ("seed", "verify") else f"{self.kind} {self.server}".strip())
 
 
@@ -74,9 +75,9 @@ class TimeSummary:
     failures: dict[str, int] = field(default_factory=dict)  # attempts by class
     failed_s: float = 0.0  # time of failed attempts
     seconds: float = 0.0  # time of all attempts
-    other_s: float = 0.0  # of it, between calls: the agent's own code
+    other_s: float = 0.0  # the part of it between calls: the agent's own code
     wall_s: float = 0.0  # from the first start to the last end
-    at_once: float = 0.0  # attempts at the same time, on average, while there were more to start
+    at_once: float = 0.0  # average number of concurrent attempts while more were waiting to start
     peak: int = 0
     spread: Spread = Spread()  # of the attempts
     steps: tuple[StepTimes, ...] = ()  # largest share first
@@ -84,7 +85,7 @@ class TimeSummary:
 
     @property
     def concurrency(self) -> float:
-        """Attempts at the same time on average: Little's law."""
+        """Average number of concurrent attempts, by Little's law."""
         return self.seconds / self.wall_s if self.wall_s else 0.0
 
     @property
@@ -93,7 +94,7 @@ class TimeSummary:
         return sum(sum(times.waited.values()) for times in self.steps)
 
     def shares(self) -> dict[str, float]:
-        """Share of the time by what was done; largest first, adding up to one."""
+        """Share of the time by activity; largest first, adding up to one."""
         parts = {"waiting": self.waited_s, "agent": self.other_s}
         for times in self.steps:
             name = times.tool or times.kind
@@ -104,7 +105,7 @@ class TimeSummary:
 
 
 class _Keys(dict[tuple[str, str, str], int]):
-    """A number for each kind of call."""
+    """Numbers the kinds of calls in the order in which they are first seen."""
 
     def __missing__(self, key: tuple[str, str, str]) -> int:
         self[key] = len(self)
@@ -112,7 +113,7 @@ class _Keys(dict[tuple[str, str, str], int]):
 
 
 class _Totals:
-    """Steps, added up a block at a time: columns of numbers cost a tenth of a loop over objects."""
+    """Adds up steps a block at a time, as columns of numbers, which costs a tenth of a loop over objects."""
 
     def __init__(self) -> None:
         self.keys = _Keys()
@@ -127,7 +128,7 @@ class _Totals:
         self.other_s = 0.0
 
     def add(self, steps: list[Step], counts: list[int], began: Sequence[float], taken: Sequence[float]) -> None:
-        """Add the steps of some attempts: how many steps each has, when it began, how long it took."""
+        """Add the steps of some attempts, given the number of steps, start and duration of each attempt."""
         rows = np.repeat(np.arange(len(counts)), counts)
         if not steps:
             self.other_s += float(np.sum(taken))
@@ -136,6 +137,7 @@ class _Totals:
         which = np.fromiter(map(self.keys.__getitem__, map(_KEY, steps)), np.int64, size)
         begun, lengths, waits, answers, tokens = (np.fromiter(map(get, steps), np.float64, size) for get in _NUMBERS)
         parents = list(map(_PARENT, steps))
+        # A parent is an index into the steps of its own attempt; ``place`` turns it into an index into the block.
         own, outermost = lengths - waits, lengths
         if parents.count(None) < len(parents):
             inner = np.array([parent is not None for parent in parents])
@@ -162,7 +164,7 @@ class _Totals:
         self.retries.setdefault(which, Counter()).update(retry.failed for retry in step.retries)
 
     def times(self, *, by_server: bool = False) -> tuple[StepTimes, ...]:
-        """What became of each kind of call, or of all calls to each server; the largest share first."""
+        """The times of each kind of call, or of all calls to each server; the largest share first."""
         if not self.which:
             return ()
         which = np.concatenate(self.which)
@@ -212,20 +214,20 @@ _BLOCK: Final = 2_000  # steps
 
 
 def _added(before: Floats, more: NDArray[Any]) -> Floats:
-    """The sum of two columns, of which the first may be shorter."""
+    """The sum of two columns; the first may be shorter, because new kinds of calls appear during a run."""
     longer: Floats = np.pad(before, (0, len(more) - len(before))) + more
     return longer
 
 
 class TimeTotals:
-    """The steps of a run, added up one attempt after the other; memory for some numbers a step."""
+    """Adds up the steps of a run, one attempt after the other, keeping a few numbers for each step."""
 
     def __init__(self) -> None:
         self._totals = _Totals()
         self._starts, self._durations = array("d"), array("d")
         self._failures: Counter[str] = Counter()
         self._failed_s = 0.0
-        self._steps: list[Step] = []  # not added yet
+        self._steps: list[Step] = []  # waiting to be added as a block
         self._counts: list[int] = []
 
     def add(self, record: RolloutSteps) -> None:
@@ -247,7 +249,7 @@ class TimeTotals:
             self._steps, self._counts = [], []
 
     def summary(self, *, skipped: int = 0) -> TimeSummary:
-        """What was added so far."""
+        """The summary of the attempts added so far."""
         self._add_block()
         begun, taken = np.frombuffer(self._starts), np.frombuffer(self._durations)
         return TimeSummary(
@@ -264,7 +266,7 @@ class TimeTotals:
         )
 
     def servers(self) -> tuple[StepTimes, ...]:
-        """All calls to each server, whatever their kind; the largest share first."""
+        """The times of all calls to each server, regardless of their kind; the largest share first."""
         self._add_block()
         return self._totals.times(by_server=True)
 
@@ -279,13 +281,14 @@ def summarise(records: Iterable[RolloutSteps]) -> TimeSummary:
 
 # ---- how many at once ------------------------------------------------------------------------------------------------
 def _pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
-    """Whether calls take longer when there are more of them, and whether they ever run beside each other."""
+    """Whether calls take longer when more of them run at once, and whether they overlap at all."""
     order = np.argsort(starts, kind="stable")
     begun, taken = starts[order], durations[order]
     ends = np.sort(begun + taken)
-    before = np.arange(len(begun)) - np.searchsorted(ends, begun, side="right")  # going on when each began
+    before = np.arange(len(begun)) - np.searchsorted(ends, begun, side="right")  # still running at each start
     peak = int(before.max()) + 1
     facts: dict[str, Any] = {"peak": peak, "alone": _alone(begun, begun + taken)}
+    # Calls in between are left out, so that the two medians differ clearly if load matters at all.
     few, many = before < peak / 4, before >= peak / 2
     if peak >= 4 and few.sum() >= 2 and many.sum() >= _ENOUGH:
         facts["idle_s"], facts["busy_s"] = float(np.median(taken[few])), float(np.median(taken[many]))
@@ -293,10 +296,11 @@ def _pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
 
 
 def _alone(begun: Floats, ends: Floats) -> float:
-    """Share of the time of calls, which are in the order of their beginnings, that they do not share with others."""
+    """Share of the calls' time in which exactly one of them runs; the calls are sorted by their start."""
     whole = float((ends - begun).sum())
     if not whole:
         return 0.0
+    # A sweep over all starts and ends: the level is the number of calls that are running after each of them.
     moments = np.concatenate((begun, ends))
     order = np.argsort(moments, kind="stable")
     level = np.cumsum(np.where(order < len(begun), 1, -1))
@@ -305,7 +309,7 @@ def _alone(begun: Floats, ends: Floats) -> float:
 
 
 def _at_once(starts: Floats, durations: Floats) -> dict[str, Any]:
-    """How many attempts ran at once: at most, and on average while there were more to start."""
+    """How many attempts ran at once: the peak, and the average while more were waiting to start."""
     if not len(starts):
         return {}
     begun, ends = np.sort(starts), np.sort(starts + durations)
@@ -313,7 +317,7 @@ def _at_once(starts: Floats, durations: Floats) -> dict[str, Any]:
     peak = int(level.max())
     wall_s = float(ends[-1] - begun[0])
     mean = float(durations.sum()) / wall_s if wall_s else 0.0
-    first, last = begun[min(peak, len(begun)) - 1], begun[-1]  # those before had nothing to wait for
+    first, last = begun[min(peak, len(begun)) - 1], begun[-1]  # excludes the initial ramp-up and the final drain
     inside = np.clip(starts + durations, first, last) - np.clip(starts, first, last)
     full = float(inside.sum() / (last - first)) if last > first else mean
     return {"wall_s": wall_s, "at_once": full, "peak": peak}

@@ -1,6 +1,6 @@
-"""A picture of two runs over the same tasks: the mean rewards with their intervals, and every task's own change. SVG.
+"""Draws an SVG chart of two runs over the same tasks: mean rewards with intervals, and the change of every task.
 
-Drawn here, so no library is needed. Only tasks that both runs have are shown.
+The SVG is written directly, so no plotting library is needed. Only tasks that both runs have are shown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ WORSE: Final = "#c2553d"
 
 
 def before_and_after_svg(found: RunComparison, *, title: str) -> str:
-    """Two bars with intervals, and a line from before to after for each task, in the order of what was before."""
+    """Two bars with intervals, and a line from before to after for each task, sorted by the reward before."""
     first, second = found.pairs.mean_a, found.pairs.mean_b
     low, high = found.interval or (float("nan"), float("nan"))
     summary = f"{found.difference:+.3f} [{low:+.3f}, {high:+.3f}], {found.tasks} tasks"

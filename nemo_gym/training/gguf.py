@@ -1,10 +1,10 @@
-"""Weights between GGUF, which the embedded engine runs, and transformers, which trainers train. Both ways.
+"""Converts weights in both directions between GGUF, which the embedded engine runs, and transformers.
 
-A model written here and read back has the same logits up to the precision of the chosen type. What makes the two
-formats differ: names; the order of the rows of q and k in the llama family (llama.cpp rotates neighbours 2i and 2i+1,
-transformers i and i + d/2); output embeddings that are left out of the file when they are the input embeddings;
-quantised blocks. A written file takes its metadata, tokenizer and chat template from the file that the model came
-from. It is written beside its destination and renamed, so it is whole or not there.
+A model written here and read back has the same logits up to the precision of the chosen type. The two formats differ
+in the names of tensors; in the order of the rows of q and k in the llama family (llama.cpp rotates neighbours 2i and
+2i+1, transformers i and i + d/2); in output embeddings, which GGUF omits when they equal the input embeddings; and in
+quantised blocks. A written file takes its metadata, tokenizer and chat template from the file that the model came from.
+It is written beside its destination and renamed, so it is either complete or absent.
 """
 
 import functools
@@ -24,7 +24,7 @@ from nemo_gym.errors import ConfigError
 Precision = Literal["Q8_0", "F16", "F32"]
 Array = np.ndarray[Any, Any]
 
-# Architectures whose tensors map one to one, and whether their rotary pairs are neighbours in GGUF.
+# Architectures whose tensors map one to one, with whether their rotary pairs are neighbours in GGUF.
 PAIRS_ARE_NEIGHBOURS: Final = {"llama": True, "qwen2": False, "qwen3": False}
 FILE_TYPES: Final = {
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
@@ -40,7 +40,7 @@ OWN_FIELDS: Final = ("GGUF.", "general.architecture", "general.file_type", "gene
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the conversion has to know about a model."""
+    """The properties of a model that the conversion needs."""
 
     architecture: str
     layers: int
@@ -48,7 +48,7 @@ class _Shape:
     kv_heads: int
 
     def heads_of(self, name: str) -> int | None:
-        """How many heads' rows have to be reordered in this tensor; None if none."""
+        """The number of heads whose rows have to be reordered in this tensor; None if it stays as it is."""
         if not PAIRS_ARE_NEIGHBOURS[self.architecture]:
             return None
         return {"attn_q": self.heads, "attn_k": self.kv_heads}.get(name.split(".")[-2])
@@ -84,7 +84,7 @@ def load_model(path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float
 def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     """The tokenizer of a GGUF file, with its chat template.
 
-    For reading what was generated. Training uses the ids that the engine reports, which need no tokenizer.
+    It is meant for reading what was generated. Training uses the ids that the engine reports and needs no tokenizer.
     """
     file = Path(path)
     _open(file)
@@ -195,7 +195,7 @@ def _to_torch(tensor: gguf.ReaderTensor, shape: _Shape) -> torch.Tensor:
 
 
 def _fill_buffers(model: Any, config: Any) -> None:
-    """Compute what is not in the file (the rotary frequencies), with a model that has nothing else."""
+    """Fill in what the file does not contain (the rotary frequencies), taken from a newly built small model."""
     config.num_hidden_layers, config.vocab_size, config.pad_token_id = 0, 1, None
     for name, values in AutoModelForCausalLM.from_config(config).named_buffers():
         owner, _, attribute = name.rpartition(".")
@@ -233,7 +233,7 @@ def _copy_metadata(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
 
 
 def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...] | None, like: Path) -> None:
-    """A model of another size would get a file that says something else about it."""
+    """Refuse a model of another size, because the metadata of ``like`` would not describe it."""
     if shape != expected:
         raise ConfigError(
             f"{name} has the shape {shape}, in {like} it is {expected}",
@@ -254,12 +254,12 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Array, precision: Pr
 
 # ---- rotary pairs ----------------------------------------------------------------------------------------------------
 def to_neighbours(values: Array, heads: int) -> Array:
-    """Rows as llama.cpp wants them: what rotates together (i, i + d/2) becomes neighbours (2i, 2i + 1)."""
+    """Reorder rows for llama.cpp: pairs that rotate together (i, i + d/2) become neighbours (2i, 2i + 1)."""
     halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
     return halves.swapaxes(1, 2).reshape(values.shape)
 
 
 def to_halves(values: Array, heads: int) -> Array:
-    """Rows as transformers wants them; undoes ``to_neighbours``."""
+    """Reorder rows for transformers; the inverse of ``to_neighbours``."""
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])
     return pairs.swapaxes(1, 2).reshape(values.shape)

@@ -1,8 +1,8 @@
-"""Adapters (LoRA) on a model, trained one step after the other, and saved after each.
+"""Trains LoRA adapters on a model step by step, and saves a checkpoint after each step.
 
-After a kill the next ``Learner`` with the same checkpoint goes on where the last whole step ended: weights, optimizer
-and learning rate are those of an unbroken run. A checkpoint is written beside its place and renamed, so it is whole or
-not there; one that belongs to another plan of training is refused.
+After a kill, the next ``Learner`` with the same checkpoint continues after the last complete step, with the weights,
+optimizer state and learning rate of an uninterrupted run. A checkpoint is written beside its destination and renamed,
+so it is either complete or absent. A checkpoint of a different training plan is refused.
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ MAX_GRADIENT: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """How one step went; ``gradient`` is the norm before it was clipped."""
+    """The figures of one step; ``gradient`` is the norm before clipping."""
 
     loss: float
     gradient: float
 
 
 class Learner:
-    """A model of which only adapters on all linear layers are trained. The learning rate warms up, then falls to 0."""
+    """Trains only adapters on all linear layers of a model. The learning rate warms up, then decays to 0."""
 
     def __init__(self, model: Any, *, rank: int, lr: float, steps: int, checkpoint: Path) -> None:
         lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
@@ -44,7 +44,7 @@ class Learner:
             self._load()
 
     def step(self, losses: Iterable[torch.Tensor]) -> StepReport:
-        """Add up the gradients of all losses, one after the other to save memory, and go a step along them."""
+        """Accumulate the gradients of all losses, one at a time to save memory, and take one optimizer step."""
         total = 0.0
         for loss in losses:
             loss.backward()
@@ -58,7 +58,7 @@ class Learner:
         return StepReport(total, gradient)
 
     def merged(self) -> Any:
-        """The model with its adapters merged in; there is no training after that, and the checkpoint may go."""
+        """The model with its adapters merged in; training can't continue after that."""
         return self.model.merge_and_unload()
 
     def _share(self, step: int) -> float:

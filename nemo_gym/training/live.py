@@ -1,12 +1,12 @@
-"""For trainers that call us while they train: whole groups as token sequences, and new weights for a running Gym.
+"""The interface for trainers that drive a running Gym: whole groups as token sequences, and updates of its weights.
 
     policy = PolicyControl(gym.client, "policy_model", token)
     async for live in token_groups(tasks, gym.client, agent="my_agent", repeats=8, freshness=policy.freshness(1)):
         step(live.group)
         await policy.update({"model_path": "step-7.gguf"})
 
-Nothing is written to disk. A rollout whose tokens are not one sequence, or whose weights are too old, is among the
-failures of its group and never among its sequences.
+Nothing is written to disk. A rollout whose tokens do not form one sequence, or whose weights are too old, counts among
+the failures of its group and never among its sequences.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -32,7 +32,7 @@ from nemo_gym.training.sequences import Group, TokenSequence, sequence_of
 
 @dataclass(frozen=True, slots=True)
 class LiveGroup:
-    """The rollouts of one task, as far as they can be trained on, and those that failed."""
+    """The rollouts of one task that can be used for training, and those that failed."""
 
     group: Group
     failures: list[Failed]
@@ -78,7 +78,7 @@ def _sequence(outcome: Completed) -> TokenSequence:
     try:
         return sequence_of(outcome.record, outcome.planned.key)
     except UnfitError as error:
-        # The gate has taken out what is broken; what is left lacks something in every rollout.
+        # Broken single rollouts have been sorted out before, so this affects all rollouts: a setting is missing.
         raise ConfigError(
             f"rollouts can't be trained on: one {error}",
             hint="set return_token_id_information: true on the model server",
@@ -86,7 +86,7 @@ def _sequence(outcome: Completed) -> TokenSequence:
 
 
 class PolicyControl:
-    """The weights of a model server in a running Gym, for those who hold its ``weights_token``."""
+    """Controls the weights of a model server in a running Gym; needs its ``weights_token``."""
 
     def __init__(self, client: GymClient, server: str, token: str) -> None:
         self._client = client
@@ -95,23 +95,23 @@ class PolicyControl:
         self.version = 0
 
     async def update(self, body: Mapping[str, Any]) -> int:
-        """Send new weights (what the server's ``POST /weights`` takes) and return their version."""
+        """Send new weights (the body of the server's ``POST /weights``) and return their version."""
         return await self._call("POST", WEIGHTS_PATH, json=dict(body))
 
     async def pause(self, *, drain: bool = True) -> None:
-        """Let requests wait; with ``drain``, return once nothing is being answered."""
+        """Hold back new requests; with ``drain``, return once the running ones have been answered."""
         await self._call("POST", PAUSE_PATH, params={"drain": str(drain).lower()})
 
     async def resume(self) -> None:
-        """Answer again."""
+        """Answer requests again."""
         await self._call("POST", RESUME_PATH)
 
     async def refresh(self) -> int:
-        """Ask which version the server has."""
+        """Ask the server for the version of its weights."""
         return await self._call("GET", WEIGHTS_PATH)
 
     def freshness(self, max_staleness: int) -> Freshness:
-        """Holds rollouts to so many versions behind this one."""
+        """A limit that lets rollouts be at most that many versions behind."""
         return Freshness(lambda: self.version, max_staleness)
 
     async def _call(self, method: str, path: str, **options: Any) -> int:

@@ -1,7 +1,7 @@
-"""Rollouts as token sequences, and the sequences of a task as a group. Plain lists, ready to become tensors.
+"""Rollouts as token sequences, and the sequences of a task as a group, in plain lists that are ready to become tensors.
 
-What a sequence is, is decided where rollouts are exported: the very tokens that were read and sampled. Here rewards and
-names are added, for trainers that call a running Gym and for those that read an export of the format ``rl``.
+A sequence is what ``export.tokens`` makes of a rollout: the exact tokens that were read and sampled. This module adds
+rewards and names, both for trainers that drive a running Gym and for those that read an export of the format ``rl``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,22 +40,22 @@ class Group:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the rewards differ: a task that is always or never solved teaches nothing."""
+        """Whether the rewards differ. There is nothing to learn from a task that is always or never solved."""
         rewards = [sequence.reward for sequence in self.sequences]
         return max(rewards) - min(rewards) > SAME
 
     def advantages(self) -> list[float]:
-        """How much better each rollout is than its siblings, in standard deviations; zeros if all are equal."""
+        """The advantage of each rollout over the others, in standard deviations; zeros if all are equal."""
         return advantages([sequence.reward for sequence in self.sequences])
 
     def pairs(self, count: int, *, seed: int = 0) -> list[tuple[TokenSequence, TokenSequence]]:
-        """Pairs of a better and a worse rollout, no rollout twice, the widest margins first."""
+        """Pairs of a better and a worse rollout, widest margins first; no rollout is used twice."""
         ranked = sorted(self.sequences, key=lambda one: (-one.reward, draw_lot(seed, *one.key)))
         return [(good, bad) for good, bad in opposites(ranked) if good.reward - bad.reward > SAME][:count]
 
 
 def sequence_of(record: Mapping[str, Any], key: RolloutKey | None = None) -> TokenSequence:
-    """The tokens of a rollout record; ``UnfitError`` if they are missing or not one sequence."""
+    """The tokens of a rollout record; ``UnfitError`` if they are missing or do not form one sequence."""
     output = [item for item in output_of(record) or () if isinstance(item, Mapping)]
     continuity = check_continuity(output)
     if not continuity.ok:
@@ -87,7 +87,7 @@ def group_sequences(sequences: Iterable[TokenSequence]) -> list[Group]:
 
 
 def read_groups(path: Path) -> list[Group]:
-    """The groups of an export of the format ``rl`` with ``metadata``, whatever order its rows have."""
+    """The groups of an export of the format ``rl`` with ``metadata``; the order of its rows does not matter."""
     with path.open("rb") as file:
         try:
             return group_sequences(_from_row(parse_line(line)) for line in file)

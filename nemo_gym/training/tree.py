@@ -1,7 +1,8 @@
-"""Several sequences with a common start as one: the start once, then the branches, none of which sees another.
+"""Packs several sequences with a common prefix into one: the prefix once, then the branches, isolated from each other.
 
-The rollouts of a task share their prompt, which is most of their tokens. A mask lets every branch see the start and
-itself, and positions go on from the start in every branch, so the log-probabilities are those of separate sequences.
+The rollouts of a task share their prompt, which is most of their tokens. The attention mask lets every branch see only
+the prefix and itself, and the positions of every branch continue from the prefix, so the log-probabilities equal those
+of separate sequences.
 """
 
 import itertools
@@ -20,18 +21,18 @@ class Tree:
 
     ids: torch.Tensor  # [1, length]
     positions: torch.Tensor  # [1, length]
-    visible: torch.Tensor  # [1, 1, length, length], true where a token may look
-    predictors: torch.Tensor  # for each sampled token the place of the one before it
+    visible: torch.Tensor  # [1, 1, length, length], true where a token may attend to another
+    predictors: torch.Tensor  # for each sampled token, the position of the token before it
     targets: torch.Tensor  # the sampled tokens
-    old_log_probs: torch.Tensor  # as the policy had them that sampled
-    sizes: list[int]  # how many sampled tokens each sequence has
+    old_log_probs: torch.Tensor  # under the policy that sampled them
+    sizes: list[int]  # the number of sampled tokens of each sequence
 
     def __len__(self) -> int:
         return int(self.ids.shape[1])
 
 
 def pack(sequences: Sequence[TokenSequence], *, device: torch.device | str = "cpu") -> Tree:
-    """Lay the sequences out as one."""
+    """Pack the sequences into one forward pass."""
     shared = common_start(sequences)
     ids, positions = list(sequences[0].ids[:shared]), list(range(shared))
     predictors, targets, old, sizes = list[int](), list[int](), list[float](), list[int]()
@@ -66,7 +67,7 @@ def _visible(ends: Sequence[int]) -> torch.Tensor:
 
 
 def predictions(model: Any, tree: Tree) -> torch.Tensor:
-    """The model's logits at the place of every sampled token, of one sequence after the other."""
+    """The logits that predict each sampled token, sequence by sequence."""
     mask = torch.zeros(tree.visible.shape, dtype=model.dtype, device=tree.visible.device)
     logits: torch.Tensor = model(
         input_ids=tree.ids,
@@ -79,7 +80,10 @@ def predictions(model: Any, tree: Tree) -> torch.Tensor:
 
 
 def log_probs_of(tree: Tree, logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
-    """The log-probability of every sampled token; model servers report those of temperature 1, whatever was used."""
+    """The log-probability of every sampled token.
+
+    Model servers report log-probabilities at temperature 1, whatever temperature was used for sampling.
+    """
     scaled = logits.float() / temperature
     chosen: torch.Tensor = scaled.gather(-1, tree.targets[:, None])[:, 0]
     return chosen - scaled.logsumexp(-1)

@@ -1,12 +1,12 @@
-"""Any environment of a Gym as an environment of TRL's ``GRPOTrainer``.
+"""Makes any environment of a Gym usable by TRL's ``GRPOTrainer``.
 
     with TRLEnvironment(config, tasks, agent="my_agent", publish=gguf_publisher(like, folder), token=token) as gym:
         GRPOTrainer(model, gym.reward, args=…, train_dataset=gym.dataset(), rollout_func=gym.rollout).train()
 
-The Gym runs in this process, in a thread of its own, for as long as the context lasts. The trainer's prompts are only
-names of tasks: agents, tools and verification do the rollouts, and the trainer gets the tokens that were sampled, with
-a mask over everything that was not. Before each round of rollouts new weights go to the model server. A rollout that
-failed is never a reward of 0: it gets the mean of its siblings and a mask that leaves nothing of it to learn from.
+The Gym runs in this process, in its own thread, for the duration of the context. The trainer's prompts only name tasks:
+the Gym's agents, tools and verifiers perform the rollouts, and the trainer gets the sampled tokens, with everything
+else masked. Before each round of rollouts, the model server gets new weights. A failed rollout never counts as a reward
+of 0: it gets the mean reward of its group, and all its tokens are masked, so that nothing is learnt from it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from nemo_gym.training.sequences import TokenSequence
 logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
-# From the trainer to what the model server's ``POST /weights`` takes.
+# Takes the trainer and returns the body for the model server's ``POST /weights``.
 Publish = Callable[[Any], Mapping[str, Any]]
 T = TypeVar("T")
 TASK_NAME: Final = "task-"
@@ -92,7 +92,7 @@ class TRLEnvironment:
         return dict(columns)
 
     def reward(self, completions: Sequence[Any], gym_reward: Sequence[float], **_: Any) -> list[float]:
-        """TRL's reward function: what the environment said."""
+        """TRL's reward function: returns the rewards that the environment gave."""
         assert len(completions) == len(gym_reward)
         return list(gym_reward)
 
@@ -106,11 +106,11 @@ class TRLEnvironment:
         logger.info("the policy is at version %d (step %d)", version, step)
 
     async def _collect(self, wanted: Mapping[int, int]) -> dict[int, list[dict[str, Any]]]:
-        """The completions of every task, as many as are wanted of it."""
+        """The requested number of completions for every task."""
         found: dict[int, list[dict[str, Any]]] = {}
         for repeats in sorted(set(wanted.values())):
             numbers = [number for number, count in wanted.items() if count == repeats]
-            # Equal rows would be one task; the name keeps them apart.
+            # Equal rows would count as one task; the added field keeps them apart.
             rows = [{**self._tasks[number], "trl_task": number} for number in numbers]
             groups = token_groups(rows, self._host.gym.client, agent=self._agent, repeats=repeats, limit=self._limit)
             async for live in groups:
@@ -121,7 +121,7 @@ class TRLEnvironment:
 
 
 def completions(sequences: Sequence[TokenSequence], wanted: int) -> Iterator[dict[str, Any]]:
-    """The fields that TRL wants of each rollout; those that failed are filled up so that they change nothing."""
+    """The fields that TRL expects of each rollout; failed ones are replaced by placeholders that change nothing."""
     for sequence in sequences:
         start = sequence.start
         yield {
@@ -144,7 +144,7 @@ def completions(sequences: Sequence[TokenSequence], wanted: int) -> Iterator[dic
 
 
 def gguf_publisher(like: Path, folder: Path) -> Publish:
-    """Writes the trainer's model for ``local_model``; the last two files are kept, for turns that are in flight."""
+    """Writes the trainer's model for ``local_model``; keeps the last two files, because running turns may use them."""
 
     def publish(trainer: Any) -> Mapping[str, Any]:
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -159,7 +159,7 @@ def gguf_publisher(like: Path, folder: Path) -> Publish:
 
 
 def _prompt(task: Row, number: int) -> list[dict[str, str]]:
-    """The input of a task as plain messages, for people who read the trainer's logs."""
+    """The input of a task as plain messages, so that the trainer's logs are readable."""
     given = task["responses_create_params"]["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     messages = [{"role": item["role"], "content": _text(item["content"])} for item in items if "role" in item]
@@ -183,7 +183,7 @@ def _reason(failures: Sequence[Any]) -> str:
 
 
 class _GymThread:
-    """A Gym in an event loop of its own; trainers are not asynchronous."""
+    """A Gym in its own event loop and thread, because trainers are not asynchronous."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -194,18 +194,18 @@ class _GymThread:
         self.gym: Gym
 
     def start(self) -> Gym:
-        """Host the Gym, and wait until it is there."""
+        """Host the Gym and wait until it is ready."""
         self._thread.start()
         self.gym = self._ready.result()
         return self.gym
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the Gym and its thread."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something there, and wait for it."""
+        """Run a coroutine in the Gym's event loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _serve(self) -> None:

@@ -1,8 +1,8 @@
-"""Where the time of a run went, and of one rollout, as page, exported page and terminal show it.
+"""Where the time of a run or of one rollout went, for the page, the exported page and the terminal.
 
-The numbers of a run are those of ``nemo_gym.steps``, which ``ng_profile`` prints. Steps are matched with rows by task,
-rollout and agent: the completed attempt is the rollout, the n-th failed attempt is its n-th row among the failures. A
-steps file that is missing, damaged or of another run is reported in ``notes``, and never an error.
+The numbers of a run come from ``nemo_gym.steps``, like those that ``ng_profile`` prints. Steps are matched with rows by
+task, rollout and agent: the completed attempt belongs to the rollout, and the n-th failed attempt to its n-th row among
+the failures. A steps file that is missing, damaged or from another run is reported in ``notes`` and is never an error.
 """
 
 from dataclasses import asdict
@@ -27,13 +27,13 @@ MOST_GROUPS: Final = 200  # kinds of steps, or servers, in one answer
 MOST_SHOWN: Final = 10  # slow rollouts
 _BINS: Final = 80
 _FEWEST_BINS: Final = 12
-_IN_A_BIN: Final = 6  # attempts, so that a rate says something
-_NEARLY_ALL: Final = 0.95  # of the attempts: those that end later are stragglers
+_IN_A_BIN: Final = 6  # attempts on average; with fewer, a rate would be mostly noise
+_NEARLY_ALL: Final = 0.95  # of the attempts; the rest are stragglers
 _FEW_MATCH: Final = 0.5
 
 
 def run_timing(selection: Selection, number: int, *, whole: bool) -> dict[str, Any]:
-    """Where the time of the selected rollouts of one file went. ``whole``: nothing was filtered."""
+    """Where the time of the selected rollouts of one file went. ``whole`` means that no filter is active."""
     run = selection.snapshot.runs[number]
     attempts = run.steps.attempts()
     known = _matched(selection.snapshot, run, attempts)
@@ -58,7 +58,7 @@ def run_timing(selection: Selection, number: int, *, whole: bool) -> dict[str, A
 
 
 def rollout_timing(snapshot: Snapshot, code: int, agent: str | None) -> dict[str, Any]:
-    """The waterfall of one row, or the reason why there is none."""
+    """The waterfall of one row, or the reason why it has none."""
     part_number, row = decode(code)
     part = snapshot.parts[part_number]
     run = snapshot.runs[part.source.run]
@@ -77,7 +77,7 @@ def rollout_timing(snapshot: Snapshot, code: int, agent: str | None) -> dict[str
 
 # ---- whose steps -----------------------------------------------------------------------------------------------------
 def _attempt_of(part: Part, row: int, attempts: AttemptColumns) -> int | None:
-    """The attempt that became a row."""
+    """The attempt that produced a row."""
     tasks, rollouts = part.values("task").numbers, part.values("rollout").numbers
     task, rollout = tasks[row - 1], rollouts[row - 1]
     if not (np.isfinite(task) and np.isfinite(rollout)):
@@ -93,7 +93,7 @@ def _attempt_of(part: Part, row: int, attempts: AttemptColumns) -> int | None:
 
 
 def _row_of(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, number: int) -> str | None:
-    """The name of the row that an attempt became; None if it is not here."""
+    """The name of the row that an attempt produced; None if the snapshot does not have it."""
     key = RolloutKey(int(attempts.task[number]), int(attempts.rollout[number]))
     completed = attempts.outcome == _code(attempts, COMPLETED)
     found = snapshot.part(run.number, "rollouts" if completed[number] else "failures")
@@ -114,7 +114,7 @@ def _code(attempts: AttemptColumns, name: str) -> int:
 
 
 def _matched(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns) -> int:
-    """How many attempts belong to rows that are here."""
+    """How many attempts belong to rows of the snapshot."""
     here: dict[tuple[float, float], str | None] = {}
     for kind in ("failures", "rollouts"):
         found = snapshot.part(run.number, kind)
@@ -167,7 +167,7 @@ def _no_file(run: ViewedRun) -> str:
 
 
 def _unusable(run: ViewedRun, attempts: AttemptColumns, matched: int) -> str:
-    """Why nothing can be said; empty if something can."""
+    """Why the steps of a run can't be used; empty if they can."""
     name = run.steps.path.name
     if not run.steps.state.exists:
         return _no_file(run)
@@ -269,7 +269,7 @@ def _mostly(record: RolloutSteps | None) -> dict[str, Any] | None:
 
 
 def _tail(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
-    """How long the run went on when nearly all attempts had ended, and because of which."""
+    """How long the run continued after nearly all attempts had ended, and which attempts caused that."""
     known = chosen[attempts.started_at[chosen] > 0]
     if not len(known):
         return None
@@ -301,6 +301,7 @@ def _over_time(attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
     ends = starts + attempts.duration[known]
     if not ends.max() > 0:
         return None
+    # The fewer attempts, the fewer bins, because a rate of one or two attempts means nothing.
     bins = int(np.clip(len(known) // _IN_A_BIN, _FEWEST_BINS, _BINS))
     edges = np.linspace(0.0, float(ends.max()), bins + 1)
     lengths = np.diff(edges)
@@ -315,7 +316,7 @@ def _over_time(attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
 
 
 def _area(moments: Floats, edges: Floats) -> Floats:
-    """For each edge, the sum over the moments before it of how long ago they were."""
+    """For each edge, the sum of its distances to all moments before it."""
     ordered = np.sort(moments)
     before = np.searchsorted(ordered, edges, side="right")
     sums = np.concatenate(([0.0], np.cumsum(ordered)))

@@ -1,17 +1,17 @@
-"""Where the time went as text: the numbers of ``timing`` and ``waterfall`` for a terminal."""
+"""Formats the numbers of ``timing`` and ``waterfall`` as text for a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from nemo_gym.view.transcript import printable
 
-_NAME: Final = 26  # characters
+_NAME: Final = 26  # characters for the name of a step
 _TIME: Final = 9
 _RATE: Final = 14
-_NARROWEST: Final = 12  # of the bars
+_NARROWEST: Final = 12  # characters for the bars, at least
 _SHARES: Final = 12
 _GROUPS: Final = 20
-_STEPS: Final = 2_000  # of one rollout
+_STEPS: Final = 2_000  # of one rollout that are shown, at most
 _DEEPEST: Final = 6
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _WORK, _WAIT, _RETRY = "█", "░", "!"
@@ -40,7 +40,7 @@ def rollout_lines(timing: Mapping[str, Any], width: int) -> Iterator[str]:
 
 
 def _bar(step: Mapping[str, Any], end: float, room: int) -> str:
-    """A step as a piece of a line; even the shortest can be seen."""
+    """A step as a bar within a line; even the shortest step is visible."""
     first = min(room - 1, int(step["start"] / end * room))
     last = max(first + 1, min(room, round((step["start"] + step["duration"]) / end * room)))
     waited = round((last - first) * min(1.0, step.get("waited", 0.0) / step["duration"])) if step["duration"] else 0
@@ -125,7 +125,7 @@ def _slow(title: str, rollouts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def seconds(value: float) -> str:
-    """A duration, short."""
+    """Format a duration briefly."""
     if value >= 100:
         return f"{value:.0f} s"
     return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"

@@ -17,7 +17,7 @@ class PlacedStep(NamedTuple):
 
 
 def nested(steps: list[Step]) -> Iterator[PlacedStep]:
-    """Every step after the one that called it, and before the next of that one's neighbours."""
+    """The steps depth first: every step directly below its caller, before the caller's next sibling."""
     inner: dict[int | None, list[int]] = {}
     for index, step in enumerate(steps):
         inner.setdefault(step.parent, []).append(index)
@@ -29,20 +29,20 @@ def nested(steps: list[Step]) -> Iterator[PlacedStep]:
 
 
 def label(step: Step) -> str:
-    """What a step is called: the tool, the server of a model, else what kind of call it is."""
+    """The label of a step: the tool, the server of a model, or else the kind of call."""
     if step.tool:
         return step.tool
     return f"{step.kind} {step.server}".strip() if step.kind not in ("seed", "verify") else step.kind
 
 
 def tokens_per_s(step: Step) -> float | None:
-    """Tokens per second of a model call while it did not wait."""
+    """Tokens per second of a model call, not counting the time spent waiting."""
     working = step.duration - min(step.waited, step.duration)
     return step.tokens_out / working if step.tokens_out and working > 0 else None
 
 
 def waterfall(record: RolloutSteps) -> dict[str, Any]:
-    """All that is shown of the time of one attempt."""
+    """Everything that is shown about the time of one attempt."""
     summary = summarise([record])
     end = max([record.duration, *(step.end for step in record.steps)])
     return {
@@ -58,7 +58,7 @@ def waterfall(record: RolloutSteps) -> dict[str, Any]:
 
 
 def _shown(step: Step, depth: int) -> dict[str, Any]:
-    """What is known of a step; what is not known, or is nothing, is left out."""
+    """The known fields of a step; unknown and empty ones are left out."""
     fields = {
         "label": label(step),
         "kind": step.kind,

@@ -1,8 +1,8 @@
 """One llama.cpp engine inside this process, and the plan of how many there are.
 
 ``xllamacpp`` runs the engine in threads of its own and serves it on a loopback port, which is what we use: waiting for
-a socket does not block the event loop, and closing one ends a generation that nobody is waiting for any more. The port
-is guarded by a key that only this process knows.
+a socket does not block the event loop, and closing one ends a generation whose result is no longer needed. The port is
+protected by a key that only this process knows.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Engine:
     _asking: set[aiohttp.ClientSession] = field(default_factory=set, repr=False)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Ask the engine. Cancelling the request stops the engine's work on it."""
+        """Send a request to the engine. Cancelling it stops the engine's work on it."""
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=None)
         try:
@@ -117,7 +117,7 @@ class Engine:
         return _read_answer(response.status, content)
 
     async def close(self) -> None:
-        """End the engine. It would wait for its open requests, so those are dropped first."""
+        """End the engine. It would wait for its open requests, so their connections are closed first."""
         for session in list(self._asking):
             await session.close()
         await asyncio.to_thread(self.end)
@@ -154,7 +154,7 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
             f"{model} cannot be loaded: it is damaged, or xllamacpp {xllamacpp.__version__} does not support it",
             hint="download the file again; the embedded model is downloaded again if you delete it",
         ) from error
-    # An engine that was never asked anything cannot be ended, as its loop may not have started. So ask it something.
+    # An engine without any request cannot be ended, because its loop may not have started. So send it one.
     _get(server.listening_address, "/slots", key)
     properties = _get(server.listening_address, "/props", key)
     engine = Engine(
@@ -172,7 +172,7 @@ def start_engine(model: Path, plan: EnginePlan) -> Engine:
 
 
 def _read_ahead(model: Path) -> None:
-    """Let the system read the file now: the engine's constructor holds the interpreter's lock and must not wait."""
+    """Read the file into the system's cache now, because the engine's constructor holds the interpreter's lock."""
     if model.stat().st_size < SMALL_MODEL_BYTES:
         with model.open("rb", buffering=0) as file:
             block = bytearray(1 << 22)
@@ -181,7 +181,7 @@ def _read_ahead(model: Path) -> None:
 
 
 def check_model(model: Path) -> None:
-    """Report what is wrong with a model file, as far as that shows without loading it."""
+    """Report what is wrong with a model file, as far as that can be seen without loading it."""
     try:
         with model.open("rb") as file:
             magic = file.read(len(GGUF_MAGIC))
@@ -239,7 +239,7 @@ def _parameters(xllamacpp: ModuleType, model: Path, plan: EnginePlan, key: str) 
         threads.priority = xllamacpp.ggml_sched_priority.GGML_SCHED_PRIO_LOW  # the event loop goes first
     parameters.api_keys = [key]
     parameters.n_threads_http = plan.slots + 2
-    parameters.prefill_assistant = False  # an answer at the end of a conversation is finished, not to be continued
+    parameters.prefill_assistant = False  # an answer at the end of a conversation is complete and must not be continued
     parameters.cache_ram_mib = 0
     parameters.fit_params = False  # would read the model twice
     parameters.warmup = False

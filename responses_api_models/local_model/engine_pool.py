@@ -1,7 +1,8 @@
 """The engines of one model server: loaded by the first request, shared by all that follow.
 
-Engines of one model are a fleet. Weights are swapped by loading a second fleet beside the first: turns that have begun
-finish where they began, those that wait for a slot move over, and the old fleet ends with its last turn.
+The engines of one version of the weights are a fleet. Weights are swapped by loading a second fleet beside the first:
+turns that have begun finish in their fleet, those that wait for a slot move to the new one, and the old fleet ends with
+its last turn.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 # One for the whole process, like the cache inside the engine's library that it guards.
 GRAMMAR_TURNS: Final = GrammarTurns()
 REMEMBERED_PROMPTS: Final = 512
-# Two models that cut this into the same tokens have the same tokenizer for all that matters here.
+# Two models that split this into the same tokens are assumed to have the same tokenizer.
 PROBE: Final = "The 1,234 quick foxes' naïve café: <|im_start|>user\n\treturn {'x': [1.5e-3, null]} 你好 🦊"
 MARK: Final = "🦊"
 # Everything else in an answer repeats the request.
@@ -144,7 +145,7 @@ class EnginePool:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[Fleet]:
-        """Give the newest engines, which stay until this turn has ended."""
+        """Provide the newest engines, which keep running at least until this turn has ended."""
         fleet = await self._current()
         fleet.turns += 1
         try:
@@ -170,7 +171,7 @@ class EnginePool:
         return self._end[-1] if self._end else None
 
     async def end_of_turn(self) -> int | None:
-        """Return the token that the template ends an answer with, which may be another; None if it is plain text."""
+        """Return the token with which the template ends an answer, which may differ; None if it is plain text."""
         if self._turn_end is None:
             conversation = [{"role": "user", "content": "."}, {"role": "assistant", "content": f"A fox: {MARK}"}]
             body = {"messages": [*conversation, conversation[0]], "add_generation_prompt": False}

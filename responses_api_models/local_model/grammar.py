@@ -4,7 +4,7 @@ llguidance does the work. It runs inside the engine, and its Python package runs
 grammar that it cannot compile or follow: it then generates unconstrained text and reports nothing. So a grammar is
 compiled here first, and every answer is checked against it afterwards.
 
-Schemas are kept exactly or refused with :class:`SchemaError`; they are never kept halfway.
+Schemas are enforced exactly or refused with :class:`SchemaError`, never enforced in part.
 """
 
 import importlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Choice = Literal["auto", "required"]
 
-# Text never contains this, or a model that has seen results would make up its own.
+# Forbidden in text, because a model that has seen tool results would otherwise make up its own.
 RESERVED: Final = "<tool"
 NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 # JSON as ``json.dumps`` writes it, which is how calls are shown to the model.
@@ -31,16 +31,16 @@ LAYOUT: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_sepa
 FORMATS: Final = frozenset(
     {"date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 )
-# Lists of distinct values are written out: 2 ** 6 of them are still a small grammar.
+# Lists of distinct values are enumerated, and up to 2 ** 6 of them still make a small grammar.
 MAX_DISTINCT: Final = 6
-BYTE_MASK: Final = 256 // 8  # the rest of a mask is about tokens that are not text
+BYTE_MASK: Final = 256 // 8  # bytes of a mask that stand for text; the rest are about special tokens
 # What may stand beside ``uniqueItems`` in a list that is written out.
 LIST_KEYWORDS: Final = frozenset({"type", "items", "minItems", "maxItems", "uniqueItems", "title", "description"})
 DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
 
 
 class SchemaError(ValueError):
-    """A schema that no grammar can keep; the text says whose it is and why."""
+    """A schema that no grammar can enforce; the message names its owner and the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def answer_grammar(
         rules["json"] = _json_rule(schema, "response format")
         start = f"json | {_quoted(OPEN)} {calls}" if tools else "json"
     else:
-        # Text and the start of a call are one terminal: told apart by the lexer, text would swallow the first "<".
+        # Text and the start of a call are one terminal. As separate terminals, text would consume the first "<".
         rules["PLAIN"] = f"/(?s:.+)/ & ~/(?s:.*{RESERVED}.*)/"
         rules["TEXT"] = "PLAIN"
         rules["OPENED"] = f"PLAIN? {_quoted(OPEN)}"
@@ -103,7 +103,7 @@ def _calls(rules: dict[str, str], tools: Sequence[Tool], max_calls: int) -> str:
 
 
 def _arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the parameters of a tool: any object would fit ``properties: {}``, but it means that there are none."""
+    """Read the parameters of a tool. Any object would match ``properties: {}``, but it means that there are none."""
     if not schema or (not schema.get("properties") and not schema.keys() - {"type", "properties", "required", "title"}):
         return NO_ARGUMENTS
     if not {"type", "$ref", "allOf", "anyOf", "oneOf"} & schema.keys():
@@ -112,7 +112,7 @@ def _arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _json_rule(schema: Any, where: str) -> str:
-    """Write the rule for a schema, once it has been compiled by itself so that an error names its owner."""
+    """Write the rule for a schema, after compiling it separately so that an error can name its owner."""
     adapted = _adapted(schema, closes=not any(map(_conjoins, _subschemas(schema))))
     if isinstance(adapted, Mapping):
         adapted = {**adapted, "x-guidance": LAYOUT}
@@ -173,7 +173,7 @@ def _conjoins(schema: Mapping[str, Any]) -> bool:
 
 
 def _adapted(schema: Any, *, closes: bool) -> Any:
-    """Say in llguidance's words what it has no word for, and leave out what restricts nothing."""
+    """Rewrite keywords that llguidance does not support in terms of others, and drop those that restrict nothing."""
     if isinstance(schema, list):
         return [_adapted(inner, closes=closes) for inner in schema]
     if not isinstance(schema, Mapping):
@@ -187,7 +187,7 @@ def _adapted(schema: Any, *, closes: bool) -> Any:
         del found["format"]
     if isinstance(found.get("properties"), Mapping) and isinstance(found.get("type", "object"), str):
         found.setdefault("type", "object")
-        # Whoever lists properties means these; a small model would make up others.
+        # A schema that lists properties is meant to be complete; a small model would invent others.
         if closes and not {"additionalProperties", "patternProperties"} & found.keys() and found["properties"]:
             found["additionalProperties"] = False
     names = found.get("propertyNames")

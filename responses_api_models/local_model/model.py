@@ -24,7 +24,7 @@ CANDIDATES: Final = (64, 1_000_000)
 
 
 class _Written(NamedTuple):
-    """What was generated, and by which engines: they are asked again for what is missing."""
+    """What was generated, and by which engines, because missing scores are requested from the same ones."""
 
     generation: Generation
     fleet: Fleet
@@ -59,7 +59,7 @@ class ToolCallingModel:
         if grammar is not None:
             end = await self.pool.end_of_turn() or await self.pool.eos_token()
             options["grammar"] = grammar.for_engine(end)
-        # One after the other, as they share the prompt, which the engine then need not read again.
+        # One after the other: they share the prompt, which the engine then does not have to process again.
         return [
             await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)
         ]
@@ -86,7 +86,7 @@ class ToolCallingModel:
         self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, options: Mapping[str, Any]
     ) -> Outcome:
         while True:
-            with contextlib.suppress(RetiredError):  # waited in vain: begin with the weights that came meanwhile
+            with contextlib.suppress(RetiredError):  # the weights were swapped while waiting; start with the new ones
                 async with self.pool.turn() as fleet:
                     end = CLOSE if request.tools else ""
                     generation = await fleet.generate(prompt, options, returns_after=end, movable=True)
@@ -96,7 +96,7 @@ class ToolCallingModel:
         self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, written: "_Written"
     ) -> Outcome:
         generation, fleet, _ = written
-        # A limit may cut a character in two; its first half is not text yet.
+        # A limit may cut a character in two, and its first half is not valid text.
         text = generation.text.rstrip("\ufffd") if generation.cut_off else generation.text
         if grammar is not None and not grammar.accepts(text, cut_off=not generation.ended):
             raise EngineError(500, f"the engine did not keep to the grammar of its answer: {text[:200]!r}")
@@ -121,7 +121,7 @@ class ToolCallingModel:
             if score is None:
                 score = await _score(fleet, [*prompt, *generation.tokens[:position]], generation.tokens[position])  # noqa: PLW2901
             log_probs.append(score)
-        # The engine reports what the model says before a grammar or a sampler has a say.
+        # The engine reports the model's own distribution, before a grammar or a sampler changes it.
         return Tokens(prompt, generation.tokens, log_probs, sampling_record(LogProbs.RAW, options))
 
 

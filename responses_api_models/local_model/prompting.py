@@ -20,7 +20,7 @@ def plain_messages(
 ) -> list[PlainMessage]:
     """Describe the offered tools in the conversation, with examples of calls unless it already has some.
 
-    For the start of a conversation ``examples`` says whether the whole of it has them.
+    When only the start of a conversation is rendered, ``examples`` says whether the whole conversation has examples.
     """
     plain: list[PlainMessage] = []
     for message in messages:

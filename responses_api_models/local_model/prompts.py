@@ -1,7 +1,7 @@
 """The prompt of a request in tokens: rendered by the model's template, with the true tokens of earlier turns in place.
 
-A template that explains tools in the form that calls are written in here is used for that, too. For every other model
-tools are described and shown in the conversation.
+A template that explains tools in the call format that is used here also describes the tools. For all other models,
+tools are described in the conversation, with examples.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ class Prompts:
         self._carries_tokens = carries_tokens
 
     async def of(self, request: ChatRequest) -> list[int]:
-        """Render a request. Earlier answers that carry tokens consist of these, if they still are what was said."""
+        """Render a request. Earlier answers that carry tokens keep these tokens, as long as their text is unchanged."""
         messages = request.messages
         carrying = [number for number, message in enumerate(messages) if _carries(message)]
         if not self._carries_tokens or not carrying:
             return await self._render(request, len(messages), examples=not shows_calls(messages))
-        # A prompt goes on as it began: with or without examples.
+        # A conversation that began with examples keeps them, and one that began without does not get any.
         examples = not shows_calls(messages[: carrying[0]])
         end = await self._pool.end_of_turn()
         whole = await self._render(request, len(messages), examples=examples)
@@ -58,7 +58,7 @@ class Prompts:
     async def _render(
         self, request: ChatRequest, count: int, *, examples: bool, answer_follows: bool = True
     ) -> list[int]:
-        # The description of a tool that may not be called now is part of what was said before.
+        # Tools that may not be called this time are still described, because the earlier tokens contain them.
         tools = request.all_tools if self._carries_tokens else request.tools
         messages, options = request.messages[:count], request.template_options
         if tools and await self._pool.explains_tools():

@@ -11,7 +11,7 @@ from responses_api_models.local_model.tool_calls import Tool
 
 # The engine counts seeds in 32 bits and takes the last one for "any".
 SEEDS: Final = 2**32 - 1
-# What only the server decides.
+# Options that only the server sets.
 RESERVED: Final = frozenset(
     {
         *("prompt", "messages", "model", "n", "n_predict", "max_tokens", "stream", "tools", "tool_choice", "grammar"),
@@ -35,7 +35,7 @@ class ChatRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: tuple[Tool, ...]  # those that may be called
     choice: Choice
-    one_call: bool  # and not several at once
+    one_call: bool  # whether at most one call is allowed at a time
     max_tokens: int | None
     answers: int
     top_logprobs: int | None  # None: no log-probabilities at all
@@ -46,7 +46,7 @@ class ChatRequest:
 
 
 def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> ChatRequest:
-    """Read a request. What it leaves open comes from its ``metadata``, then from the configured defaults."""
+    """Read a request. Options that it does not set come from its ``metadata``, then from the configured defaults."""
     metadata = body.metadata or {}
     beside = dict(body.model_extra or {})  # options that the protocol does not know
     template = {**_json_object(metadata, "chat_template_kwargs"), **_mapping(beside, "chat_template_kwargs")}

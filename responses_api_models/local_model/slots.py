@@ -19,7 +19,7 @@ from nemo_gym.metrics.continuity import common_prefix
 from responses_api_models.local_model.engine import Engine
 
 HOLD_S: Final = 0.05
-# Fewer tokens are not worth a busier engine.
+# Saving fewer tokens than this does not justify choosing a busier engine.
 WORTHWHILE: Final = 32
 # How many waiting requests are compared, and how often one of them can be passed over.
 WINDOW: Final = 64
@@ -41,7 +41,7 @@ class Slot:
 
 
 class RetiredError(Exception):
-    """The engines are being replaced: ask those that came after them."""
+    """The engines are being replaced; use the new ones."""
 
 
 @dataclass(eq=False, slots=True)
@@ -72,7 +72,7 @@ class Slots:
         self._held: list[_Held] = []
 
     async def take(self, prompt: Sequence[int], *, movable: bool = False) -> Slot:
-        """Wait for a slot; who is ``movable`` gets a ``RetiredError`` if the engines are replaced meanwhile."""
+        """Wait for a slot; a ``movable`` request gets a ``RetiredError`` if the engines are replaced meanwhile."""
         self._release_overdue()
         held = next((one for one in self._held if one.continued_by(prompt)), None)
         if held is not None:
@@ -87,7 +87,7 @@ class Slots:
             return await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled() and waiting.turn.exception() is None:
-                self._release(waiting.turn.result())  # it came to somebody who no longer wants it
+                self._release(waiting.turn.result())  # the slot was granted to a request that was just cancelled
             raise
 
     def give_back(self, slot: Slot, tokens: Sequence[int], *, returns: bool) -> None:
@@ -100,7 +100,7 @@ class Slots:
         asyncio.get_running_loop().call_later(HOLD_S, self._release_overdue)
 
     def retire(self) -> None:
-        """Send those who wait elsewhere. Who has begun, and so needs these engines, may still come."""
+        """Send waiting requests to other engines. Turns that have begun need these and may still ask for slots."""
         for waiting in self._waiting:
             if waiting.movable and not waiting.turn.done():
                 waiting.turn.set_exception(RetiredError())
@@ -174,7 +174,7 @@ class GrammarTurns:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._give_back()  # it came to somebody who no longer wants it
+                self._give_back()  # the turn was granted to a request that was just cancelled
             raise
 
     def _give_back(self) -> None:

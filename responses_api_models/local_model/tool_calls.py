@@ -60,7 +60,7 @@ def _inlined(schema: Any, root: Mapping[str, Any], level: int = 0) -> Any:
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
-    """Follow a reference within the schema. The grammar refuses broken ones, so here they only stay undescribed."""
+    """Follow a reference within the schema. Broken ones are not described; the grammar refuses them later."""
     found: Any = root
     for step in reference.lstrip("#").strip("/").split("/") if reference != "#" else ():
         found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
@@ -115,7 +115,7 @@ def write_call(name: str, arguments: str) -> str:
 
 
 def write_result(output: str) -> str:
-    """Write a result as the model is shown it."""
+    """Write a result in the form in which the model sees it."""
     return f"{OPEN_RESULT}{output}{CLOSE_RESULT}"
 
 

@@ -67,7 +67,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def cached(weights: Weights, folder: Path) -> Path | None:
-    """Return the model file if it is in the cache. It was complete when it got there, so its size is enough proof."""
+    """Return the model file if it is in the cache. It was checked before it was stored, so its size is proof enough."""
     path = folder / weights.file_name
     return path if path.is_file() and path.stat().st_size == weights.size else None
 

@@ -1,9 +1,9 @@
 """A model behind one or several endpoints that speak Chat Completions: vLLM, SGLang, llama.cpp and similar servers.
 
 Requests of the Responses API are converted, sessions stay with their endpoint, and for training every answer carries
-its tokens. A prompt that does not fit the context gets an empty, incomplete answer: the rollout ends there, as it would
-have with one token more. Everything else that goes wrong upstream becomes one error answer, which names the endpoint,
-the model and what to do, but not the key.
+its tokens. A prompt that does not fit the context gets an empty, incomplete answer, so the rollout ends as it would at
+the token limit. Every other failure of an endpoint becomes an error answer that names the endpoint, the model and what
+to do, but not the key.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class UnsupportedSettingsError(ConfigError, NotImplementedError):
 
 
 class VLLMModel(SimpleResponsesAPIModel):
-    """A model server that asks inference servers.
+    """A model server that forwards requests to inference servers.
 
     Subclasses may override ``get_converter`` and ``_preprocess_chat_completion_create_params``. One that learns its
     endpoints only later sets them in ``config`` and calls ``_post_init`` again.
@@ -128,7 +128,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         return await self._calls.complete(self._calls.session(request, chat), chat, request=request)
 
     def stream_relays(self) -> Mapping[str, Relay]:
-        """Pass on streamed chats, unless a subclass or a setting has a say in the answers."""
+        """Pass on streamed chats, unless a subclass or a setting changes the answers."""
         is_ours = type(self).chat_completions is VLLMModel.chat_completions
         return (
             {CHAT_COMPLETIONS: ChatStreams(self._calls).answer}
@@ -141,7 +141,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         return () if self.config.is_responses_native else SAMPLING_EXTRAS
 
     async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
-        """Count by the endpoint's ``/tokenize``, if it has one that knows chats."""
+        """Count with the endpoint's ``/tokenize``, if it has one that accepts chats."""
         if self.config.is_responses_native:
             return None
         chat = self._calls.adapted(self._converter.request_to_chat(asked))

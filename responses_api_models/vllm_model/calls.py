@@ -1,4 +1,4 @@
-"""How a request gets to an endpoint and its answer back, for every route of a vllm_model."""
+"""Sends requests to endpoints and reads their answers, for every route of a vllm_model."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,12 @@ from responses_api_models.vllm_model.settings import VLLMModelConfig, open_repli
 from responses_api_models.vllm_model.token_calls import TokenCalls
 from responses_api_models.vllm_model.tokens import OPTIONS
 
-# A subclass's say in what is sent: from the request and the chat to the chat, at once or later.
+# Lets a subclass change what is sent: takes the request and the chat and returns the chat, or an awaitable of it.
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]
 
 
 class ModelCalls:
-    """Everything that a vllm_model asks of its endpoints."""
+    """All calls that a vllm_model makes to its endpoints."""
 
     def __init__(
         self, config: VLLMModelConfig, gates: Gates, converter: ResponsesConverter, preprocess: Preprocess | None = None
@@ -59,7 +59,7 @@ class ModelCalls:
         )
 
     def session(self, request: Request, asked: Mapping[str, Any]) -> str:
-        """Identify the rollout, or else the conversation of a caller; with one endpoint that does not matter."""
+        """Identify the rollout, or else the caller's conversation; irrelevant if there is only one endpoint."""
         if len(self.replicas.all) == 1:
             return ""
         scope, rollout = current_scope(), current_rollout_id()
@@ -117,7 +117,7 @@ class ModelCalls:
     async def complete(
         self, session: str, chat: dict[str, Any], *, request: Request | None = None
     ) -> NeMoGymChatCompletion:
-        """Complete a chat, with its tokens and the version of the weights if they are wanted."""
+        """Complete a chat, with its tokens and the version of the weights if they are requested."""
         if self.policy is None:
             return await self._complete(session, chat, request)
         async with self.policy.turn() as version:
@@ -157,7 +157,7 @@ class ModelCalls:
         return body
 
     def adapted(self, chat: Mapping[str, Any]) -> dict[str, Any]:
-        """Adapt a chat to the endpoint as the settings say; recordings, which have to be read, are added later."""
+        """Adapt a chat to the endpoint as configured; audio recordings, which have to be read, are added later."""
         body = self._with_options(chat)
         if self.config.replace_developer_role_with_system:
             body["messages"] = [
@@ -190,7 +190,7 @@ class ModelCalls:
 
 
 class SessionCalls:
-    """The same for a model of several endpoints, or a subclass, for which it matters who asks."""
+    """The same for a model with several endpoints, or a subclass, for which the caller's session matters."""
 
     def __init__(self, calls: ModelCalls) -> None:
         self._calls = calls
@@ -203,7 +203,7 @@ class SessionCalls:
 
 
 def is_idle_turn(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the assistant spoke last and neither said nor called anything: it would think again, and again."""
+    """Whether the last message is an assistant's without text or calls; the model would only think again, forever."""
     last = messages[-1] if messages else {}
     return last.get("role") == "assistant" and not last.get("content") and not last.get("tool_calls")
 

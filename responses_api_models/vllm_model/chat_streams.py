@@ -31,7 +31,7 @@ class QueuedUpstream(Upstream):
 
     @asynccontextmanager
     async def stream(self, path: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a stream, as soon as there is room for it."""
+        """Open a stream as soon as the endpoint's queue allows."""
         async with self._shared, self._replica.admitted(self._wait_s), super().stream(path, body) as reply:
             yield reply
 
@@ -46,7 +46,7 @@ class ChatStreams:
 
     @staticmethod
     def can_serve(calls: ModelCalls) -> bool:
-        """Whether the endpoint's own stream is what a caller of this model gets."""
+        """Whether callers of this model can get the endpoint's own stream."""
         config = calls.config
         return (
             len(calls.replicas.all) == 1
@@ -57,7 +57,7 @@ class ChatStreams:
         )
 
     async def answer(self, asked: dict[str, Any], options: Mapping[str, Any]) -> Response:
-        """Answer a chat with a stream. If it does not begin, ask for the whole answer, which has more attempts."""
+        """Answer a chat with a stream. If it does not begin, request the whole answer, which has more attempts."""
         chat = valid_request(ForwardedChatParams, asked).model_dump(exclude_unset=True)
         body = await self._calls.prepare(dict(chat), None)
         body |= {"model": self._calls.config.model, "stream": True}

@@ -1,9 +1,9 @@
-"""Prompts that begin with the true tokens of the turns before: on-policy correction.
+"""On-policy correction: makes prompts begin with the true tokens of the earlier turns.
 
-Which way there is depends on the engine, which its answers tell: servers of trainers know
-``required_prefix_token_ids``, SGLang takes a chat with ``input_ids``, vLLM and llama.cpp take tokens only as a plain
-completion. A prompt that the template renders right by itself is sent as a chat in any case; so is one that can't be
-corrected, and then the check of continuity says what became of it.
+How that is done depends on the engine, which is recognised by its answers: servers of trainers accept
+``required_prefix_token_ids``, SGLang accepts a chat with ``input_ids``, and vLLM and llama.cpp accept tokens only as a
+plain completion. A prompt that the template already renders correctly is always sent as a chat. So is one that can't be
+corrected; the continuity check then reports the result.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NO_END: Final = "nothing tells which token ends a turn"
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """What to send where. ``prompt`` has the tokens of a completion; ``reason`` says why a chat was not corrected."""
+    """The request to send. ``prompt`` has the tokens of a completion; ``reason`` says why a chat was not corrected."""
 
     path: str
     body: dict[str, Any]
@@ -44,9 +44,9 @@ class Correction:
     """Corrects the prompts of one model."""
 
     rendering: Rendering = field(default_factory=Rendering)
-    # Tokens that ended an answer so far.
+    # Tokens that have ended an answer so far.
     ends: set[int] = field(default_factory=set)
-    completions: bool = True  # as long as no endpoint denied that it has them
+    completions: bool = True  # until an endpoint turns out not to have the route
     _known_calls: dict[bytes, bool] = field(default_factory=dict)
 
     async def of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
@@ -63,7 +63,7 @@ class Correction:
         turns = await asyncio.gather(
             *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"]))
         )
-        # The last token of an answer that was cut off ends no turn, so these are for the beginning only.
+        # A guess until an end has been seen: the last token of an answer that was cut off does not end a turn.
         candidates = self.ends or {turn.generation[-1] for turn in turns if turn.generation}
         end = end_of_turn(turns[-1].through, candidates)
         if end is None:
@@ -108,7 +108,7 @@ class Correction:
 
 
 def uncorrected(chat: Mapping[str, Any], *, reason: str = "") -> Corrected:
-    """The chat as it is, with the tokens before it for a server that knows what to do with them."""
+    """The unchanged chat, together with the earlier tokens for servers that can use them."""
     body = {**chat, "messages": list(chat["messages"])}
     carry_prefix(body)
     return Corrected(CHATS, body, reason=reason)

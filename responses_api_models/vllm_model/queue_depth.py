@@ -1,4 +1,4 @@
-"""How many requests wait inside an endpoint, and holding ours back while there are too many.
+"""Reads how many requests wait inside an endpoint, and holds ours back while there are too many.
 
 Inference servers accept more requests than they work on. Those that wait there use up their timeout, and are lost if
 the server goes down. Servers that publish the length of their queue (``/metrics`` in Prometheus format) are asked for

@@ -1,7 +1,7 @@
-"""What an endpoint's chat template makes of a conversation, in tokens, and what tokens are as text.
+"""Renders conversations to tokens with an endpoint's chat template, and turns tokens into text.
 
 vLLM and SGLang tokenize messages at ``/tokenize``; llama.cpp renders at ``/apply-template`` and tokenizes the text.
-What was asked once is remembered: a conversation is rendered again with each of its turns.
+Results are cached, because a conversation is rendered again with each of its turns.
 """
 
 from collections import OrderedDict
@@ -26,15 +26,15 @@ MARK: Final = "(something follows here)"
 
 
 class RenderingError(ValueError):
-    """The endpoint does not tell."""
+    """The endpoint can't render or tokenize."""
 
 
 class Rendering:
-    """Asks endpoints of one model, and remembers."""
+    """Renders with the endpoints of one model, and caches the results."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Any] = OrderedDict()
-        self.context: int | None = None  # how many tokens a conversation may have, once an endpoint said so
+        self.context: int | None = None  # how many tokens a conversation may have, once an endpoint has reported it
 
     async def tokens(
         self,
@@ -54,13 +54,13 @@ class Rendering:
     async def through(
         self, post: Post, chat: Mapping[str, Any], dialect: Dialect, number: int, ends: Collection[int]
     ) -> list[int]:
-        """The messages of a chat up to and with an answer, which ends as a template ends it."""
+        """The messages of a chat up to and including an answer, with the template's ending."""
         answered = chat["messages"][: number + 1]
         if dialect is not Dialect.LLAMA_CPP:
             asked = _asked_for(chat, dialect, answered) | {"add_generation_prompt": False}
             asked.pop("continue_final_message", None)
             return await self._tokens(post, asked, dialect)
-        # llama.cpp takes an answer at the end for one that has to be continued, so something has to follow it.
+        # llama.cpp would continue an answer that comes last, so another message has to follow it.
         asked = _asked_for(chat, dialect, [*answered, {"role": "user", "content": MARK}])
         tokens = await self._tokens(post, asked, dialect, until=MARK)
         last = max((place for place, token in enumerate(tokens) if token in ends), default=len(tokens) - 1)
@@ -112,7 +112,7 @@ def _asked_for(chat: Mapping[str, Any], dialect: Dialect, messages: Sequence[Map
 
 
 def _template_of(chat: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """What a template is given besides the messages. vLLM's /tokenize knows only its own names for that."""
+    """What a template gets besides the messages. vLLM's /tokenize knows only its own names for these options."""
     names = RENDERED if dialect is Dialect.VLLM else (*RENDERED, *BESIDE_TEMPLATE)
     asked = {name: chat[name] for name in names if chat.get(name) is not None}
     options = dict(asked.pop("chat_template_kwargs", None) or {})

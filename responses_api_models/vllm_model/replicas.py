@@ -1,8 +1,8 @@
-"""Several endpoints of one model: a session stays with its endpoint until that is gone.
+"""Several endpoints of one model: a session stays with its endpoint until that fails.
 
-Staying matters, because an inference server remembers the prompts it has seen. An endpoint that cannot be reached, or
-says that it cannot serve, is left alone for a while, and its health is checked before it gets work again; its sessions
-move to the next one. Every call is tried a bounded number of times.
+Staying matters because an inference server caches the prompts it has seen. An endpoint that cannot be reached, or
+reports that it cannot serve, gets no requests for a while, and its health is checked before it gets work again; its
+sessions move to the next one. Every call is tried a bounded number of times.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Replica:
     """One endpoint."""
 
     endpoint: Endpoint
-    # The same endpoint for questions that must not take long.
+    # The same endpoint with a short timeout, for its health, metrics and properties.
     probe: Endpoint
     address: ModelAddress
     max_queue_depth: int | None = None
@@ -86,7 +86,7 @@ class Replica:
 
     @asynccontextmanager
     async def admitted(self, seconds: float) -> AsyncIterator[None]:
-        """Be one of those that the endpoint serves, as soon as its queue allows."""
+        """Wait until the endpoint's queue allows another request, and count as one until the block ends."""
         self.in_flight += 1
         try:
             if not self.gauge.may_go(self.in_flight) and not await self.gauge.wait(seconds=seconds):
@@ -134,7 +134,7 @@ class Replicas:
                 self.all[index].down_until = None
                 return result
             if _is_gone(result) and self._leave(index) and index not in left:
-                left.add(index)  # another one works: there is nothing to wait for
+                left.add(index)  # another one works, so there is no need to wait
                 continue
             asked_for = retry_after_seconds(result.headers) if isinstance(result, Answered) else None
             delay = self._policy.delay(attempt, retry_after_s=asked_for)
@@ -151,7 +151,7 @@ class Replicas:
             if isinstance(error, RequestTimeoutError) and not isinstance(
                 error.__cause__, aiohttp.ConnectionTimeoutError
             ):
-                raise replica.address.no_answer(error) from error  # it would take as long again
+                raise replica.address.no_answer(error) from error  # another attempt would take as long again
             return error
 
     def index_of(self, session: str) -> int:

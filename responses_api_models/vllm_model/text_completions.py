@@ -1,8 +1,8 @@
-"""A chat that is asked as a plain completion, because only that takes its prompt as tokens. Pure.
+"""Sends a chat as a plain completion, because only completions accept a prompt of tokens. Pure.
 
-What the chat route of an endpoint does around a generation has to be done here then: the limit, the grammar of a forced
-call, and reading reasoning and calls back from the text. Calls are read in the form that Hermes and Qwen models write,
-``<tool_call>{"name": …, "arguments": …}</tool_call>``; whether a template asks for that form can be seen in its prompt.
+What the chat route of an endpoint does around a generation then has to be done here: the token limit, the grammar of a
+forced call, and extracting reasoning and calls from the text. Calls are read in the form that Hermes and Qwen models
+write, ``<tool_call>{"name": …, "arguments": …}</tool_call>``; the prompt shows whether a template asks for that form.
 """
 
 import json
@@ -17,7 +17,7 @@ from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, is_con
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 CALL: Final = re.compile(re.escape(OPEN) + r"(.*?)" + re.escape(CLOSE), re.DOTALL)
-# Options of chats that completions don't have, or that are said differently.
+# Chat options that completions don't have, or that have another form there.
 CHAT_ONLY: Final = frozenset(
     {
         *("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "documents", "metadata"),
@@ -39,7 +39,7 @@ def writes_known_calls(prompt: str) -> bool:
 def completion_request(
     chat: Mapping[str, Any], prompt: Sequence[int], dialect: Dialect, *, context: int | None
 ) -> dict[str, Any] | None:
-    """The completion that a chat amounts to; None if its limit is not known, which a completion needs."""
+    """The completion request that is equivalent to a chat; None if the token limit, which it needs, is unknown."""
     limit = chat.get("max_completion_tokens") or chat.get("max_tokens")
     if limit is None and dialect is Dialect.VLLM:
         if context is None:
@@ -58,7 +58,7 @@ def completion_request(
 
 
 def forced_schema(chat: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON that a forced call has to be: its arguments if the tool is named, else a list of calls."""
+    """The schema of a forced call: of its arguments if the tool is named, else of a list of calls."""
     tools = [tool["function"] for tool in chat.get("tools") or ()]
     choice = chat.get("tool_choice")
     if not tools or choice in (None, "auto", "none"):
@@ -107,7 +107,7 @@ def _choice(choice: Mapping[str, Any], chat: Mapping[str, Any], *, parses_reason
     finish = choice.get("finish_reason") or "stop"
     thoughts: list[str] = []
     if parses_reasoning:
-        # A template may have begun the thinking itself.
+        # The template may have opened the thinking block itself, in the prompt.
         begun = END in text and not text.lstrip().startswith(BEGIN)
         thoughts, text = extract_reasoning(BEGIN + text if begun else text)
     calls, said = read_calls(text, chat)
@@ -128,7 +128,7 @@ def _choice(choice: Mapping[str, Any], chat: Mapping[str, Any], *, parses_reason
 
 
 def read_calls(text: str, chat: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """The calls in a text and what remains of it. What can't be read as a call stays text."""
+    """The calls in a text, and the remaining text. What can't be parsed as a call stays text."""
     if not chat.get("tools") or chat.get("tool_choice") == "none":
         return [], text
     if is_constrained({"tools": chat["tools"], "tool_choice": chat.get("tool_choice")}):

@@ -1,8 +1,8 @@
-"""Chats whose answers carry their tokens: asked in the engine's way, checked, with a record of how they were sampled.
+"""Completes chats with the tokens of their answers, checked, and with a record of how they were sampled.
 
-The first answer tells which engine it is. If that engine should have been asked otherwise (llama.cpp returns no tokens
-without ``top_logprobs``, earlier turns have to be corrected its own way), it is asked once more, and right from then
-on.
+The first answer shows which engine it is. If that engine needs another form of request (llama.cpp returns no tokens
+without ``top_logprobs``, and each engine has its own way of correcting earlier turns), the request is repeated in that
+form, which is then used from the start.
 """
 
 import logging
@@ -35,7 +35,7 @@ from responses_api_models.vllm_model.tokens import (
 
 logger = logging.getLogger(__name__)
 
-# Engines that have a way of their own to be given tokens.
+# Engines that accept given tokens, each in its own way.
 CORRECTABLE: Final = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMA_CPP})
 MISSING: Final = frozenset({403, 404, 405, 501})  # routes that an endpoint does not have
 
@@ -111,7 +111,7 @@ class TokenCalls:
         return not isinstance(told, list) or told[: len(before)] != before
 
     async def _learn_end(self, replica: Replica, post: Post) -> None:
-        """llama.cpp leaves the token that ends an answer out, but names it."""
+        """Learn the token that ends an answer from llama.cpp, which omits it from answers but reports it separately."""
         reply = await replica.probe.send("GET", f"{replica.root}/props", None)
         if not reply.ok:
             return
@@ -158,6 +158,6 @@ def _with_tokens(
     choice: NeMoGymChoice, tokens: CallTokens, prompt: list[int], sampling: Mapping[str, Any]
 ) -> NeMoGymChatCompletionMessageForTraining:
     message = choice.message.model_dump()
-    told = message.get(SAMPLING_FIELD)  # a server of a trainer knows better
+    told = message.get(SAMPLING_FIELD)  # a trainer's own server knows how it sampled
     fields = tokens.fields(prompt, told if isinstance(told, dict) else sampling)
     return NeMoGymChatCompletionMessageForTraining.model_validate(message | fields)

@@ -1,8 +1,8 @@
-"""The true tokens of a call: asked for, read from the endpoint's answer, and what their log-probabilities are.
+"""The true tokens of a call: requests them, reads them from the endpoint's answer, and classifies log-probabilities.
 
 Endpoints return them in several ways: on the message (servers of trainers), beside it (vLLM's ``token_ids``, SGLang's
 ``response_token_ids``), or with the log-probabilities (written ``token_id:7``, or llama.cpp's ``id``). Tokens that do
-not fit together are refused, because a trainer could not tell that they are wrong.
+not fit together are refused, because a trainer could not detect that they are wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,8 +68,8 @@ class CallTokens:
 def carry_prefix(chat: dict[str, Any]) -> None:
     """Set what the prompt has to begin with: the tokens of the last answer and of everything before it.
 
-    These contain the tokens of earlier answers, so those are not sent again: else a long conversation would be sent as
-    often as it has turns.
+    These include the tokens of earlier answers, which are therefore not sent again. Otherwise a long conversation would
+    be sent as many times as it has turns.
     """
     messages: list[dict[str, Any]] = chat["messages"]
     trained = trained_answers(messages)
@@ -82,17 +82,17 @@ def carry_prefix(chat: dict[str, Any]) -> None:
 
 
 def trained_answers(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Where the answers are that carry their tokens."""
+    """The indices of the answers that carry their tokens."""
     return [number for number, message in enumerate(messages) if message.get("generation_token_ids") is not None]
 
 
 def without_tokens(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as an endpoint knows it."""
+    """A message without the token fields, which endpoints do not know."""
     return {name: value for name, value in message.items() if name not in TOKEN_FIELDS}
 
 
 def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
-    """Tell by an answer with token ids which engine gave it."""
+    """Recognise the engine from an answer with token ids."""
     choice = completion.choices[0]
     beside = choice.model_extra or {}
     scores = (choice.logprobs or {}).get("content") or [{}]
@@ -111,14 +111,14 @@ def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
 def sampling_of(body: Mapping[str, Any], dialect: Dialect, *, mode: LogProbs | None) -> dict[str, Any]:
     """What the log-probabilities of an answer are, and how it was sampled; see ``docs/tokens.md``."""
     kind = mode or (LogProbs.PROCESSED if dialect is Dialect.SGLANG else LogProbs.RAW)
-    # llama.cpp reports what the model said before its grammar had a say.
+    # llama.cpp reports the model's own distribution, before its grammar is applied.
     if kind is LogProbs.RAW and dialect is not Dialect.LLAMA_CPP and is_constrained(body):
         kind = LogProbs.GRAMMAR_MASKED
     return sampling_record(kind, body)
 
 
 def is_constrained(body: Mapping[str, Any]) -> bool:
-    """Whether a grammar decides which tokens the model may write."""
+    """Whether a grammar restricts the tokens that the model may write."""
     if any(body.get(name) for name in GRAMMAR_FIELDS):
         return True
     if (body.get("response_format") or {}).get("type", "text") != "text":
@@ -160,7 +160,7 @@ def _extension(completion: NeMoGymChatCompletion) -> Mapping[str, Any]:
 
 
 def check_prompt(prompt: Sequence[int], completion: NeMoGymChatCompletion) -> None:
-    """Refuse prompt tokens of another number than the endpoint counted."""
+    """Refuse prompt tokens whose number differs from the endpoint's own count."""
     counted = completion.usage.prompt_tokens if completion.usage else None
     if counted is not None and counted != len(prompt):
         raise TokenError(f"{counted} prompt tokens, but {len(prompt)} ids were found for them")

@@ -1,8 +1,8 @@
-"""Weight updates on their way to the inference servers: the same calls, to every endpoint, while nothing is answered.
+"""Forwards weight updates to the inference servers: the same calls to every endpoint, while no request is answered.
 
-The trainer says which of the servers' own routes to call, with which bodies; weights travel there as the server wants
-them (from disk, over NCCL, as an adapter). If an endpoint fails, some endpoints may have the new weights and some not,
-so the model stays paused until an update succeeds or somebody resumes it.
+The trainer says which of the servers' own routes to call, with which bodies; the weights get there in whatever way the
+server supports (from disk, over NCCL, as an adapter). If an endpoint fails, some endpoints may have the new weights and
+others not, so the model stays paused until an update succeeds or it is resumed explicitly.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class WeightUpdate(BaseModel):
 
 
 async def pass_on(update: WeightUpdate, policy: Policy, replicas: Replicas) -> PolicyState:
-    """Make the calls, and count the version up once all endpoints have accepted all of them."""
+    """Make the calls, and increase the version once all endpoints have accepted all of them."""
     async with policy.change(update.version):
         if update.drain:
             async with policy.quiet():
@@ -76,7 +76,7 @@ async def _make_calls(update: WeightUpdate, replicas: Replicas) -> None:
 
 
 async def _send(replica: Replica, call: EndpointCall) -> str:
-    """What went wrong at this endpoint, or nothing."""
+    """Make one call; returns what went wrong at this endpoint, or an empty string."""
     try:
         reply = await replica.endpoint.send("POST", replica.root + call.path, encode_json(call.body))
     except RequestFailedError as error:

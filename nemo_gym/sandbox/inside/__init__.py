@@ -1,4 +1,5 @@
-"""What runs on the far side of the wall: the fork server, the supervisors of the boxes, and the kernel's locks.
+"""The code that runs inside the isolation: the fork server, the supervisors of boxes, and the kernel's restrictions.
 
-Standard library only, and as little of it as possible: every process of a box starts as a copy of this interpreter.
+It uses only the standard library, and as little of it as possible, because every process of a box starts as a copy of
+this interpreter.
 """

@@ -1,6 +1,6 @@
 """Messages between the host and a box: a JSON head and the bytes that belong to it.
 
-Both sides use it. The host reads with a limit, because what comes out of a box is not to be trusted.
+Both sides use it. The host limits the size of what it reads, because the output of a box can't be trusted.
 """
 
 import json
@@ -13,7 +13,7 @@ _MAX_HEAD: Final = 64 << 20
 
 
 class BrokenMessageError(Exception):
-    """The other side broke off, or what it sent is not a message."""
+    """The peer closed the connection in the middle of a message, or sent something that is not a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Message:
 
 
 class Decoder:
-    """Puts a message together from the pieces that arrive. ``wanted`` bytes are needed next."""
+    """Assembles a message from the pieces that arrive. ``wanted`` is the number of bytes that are needed next."""
 
     def __init__(self, limit: int = _MAX_HEAD) -> None:
         self._limit = limit
@@ -41,7 +41,7 @@ class Decoder:
         self.wanted = _LENGTH
 
     def feed(self, data: bytes) -> Message | None:
-        """Take up to ``wanted`` bytes; the message, once it is whole."""
+        """Take up to ``wanted`` bytes; returns the message once it is complete."""
         if not data:
             raise BrokenMessageError("the connection ended in the middle of a message")
         self._pieces.append(data)

@@ -1,8 +1,8 @@
-"""Boxes without namespaces: Landlock guards the files, seccomp the rest, one process group holds all descendants.
+"""Boxes without namespaces: Landlock protects the files, seccomp the rest, one process group holds all descendants.
 
-For machines that do not allow user namespaces, most containers among them. As root, every box has a user of its own,
-so that neither signals nor limits are shared with anybody. The level ``none`` uses the same boxes without any lock;
-somebody has to ask for it by name.
+These boxes are for machines that do not allow user namespaces, which includes most containers. Under root, every box
+has its own user, so that it shares neither signals nor limits with other processes. The level ``none`` uses the same
+boxes without any restriction and has to be asked for by name.
 """
 
 import itertools
@@ -44,7 +44,7 @@ class GuardedLevel:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def fork(self) -> int:
-        """Start the supervisor of a new box; 0 in it."""
+        """Fork the supervisor of a new box; returns 0 in it."""
         if self._user is not None:
             self.user = next(self._user)
         return os.fork()
@@ -73,7 +73,7 @@ class GuardedBox:
         self._make_folder()
 
     def confine(self, limits: SandboxLimits) -> None:
-        """Lock the calling process in, before it runs anything that is not ours."""
+        """Restrict the calling process, before it runs any untrusted code."""
         os.setsid()
         if not self._level.locked:
             return
@@ -88,7 +88,7 @@ class GuardedBox:
         seccomp.install(self._level.filter)
 
     def processes(self) -> Sequence[str]:
-        """The ids of all descendants: they are in the session of a child of ours."""
+        """The ids of all descendants, which are those in the session of one of our children."""
         own = os.getpid()
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -102,7 +102,7 @@ class GuardedBox:
         return found
 
     def end_processes(self, leader: int) -> None:
-        """End the group, and processes that left it where that could not be prevented."""
+        """End the process group, and processes that left it, which only the level ``none`` allows."""
         for kill, target in ((os.killpg, leader), *((os.kill, child) for child in _children())):
             try:
                 kill(target, signal.SIGKILL)
@@ -110,7 +110,7 @@ class GuardedBox:
                 continue
 
     def over_disk(self, limits: SandboxLimits) -> bool:
-        """Whether there is too much in the folder."""
+        """Whether the folder exceeds its limit."""
         used = files = 0
         for entry in _entries(self.folder):
             files += 1
@@ -124,7 +124,7 @@ class GuardedBox:
         self._make_folder()
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove the folder of the box."""
         remove_folder(self.folder)
 
     def _make_folder(self) -> None:
@@ -135,7 +135,7 @@ class GuardedBox:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder, however deep it is and whatever its modes are: folders inside are moved up before they go."""
+    """Remove a folder of any depth and with any modes; inner folders are moved up, so that no path gets too long."""
     numbers = itertools.count()
     while names := os.listdir(folder):
         for name in names:
@@ -156,7 +156,7 @@ def remove_folder(folder: str) -> None:
 
 
 def _spare_users() -> Iterator[int] | None:
-    """User ids that are not in use, one after the other; None if this process can't switch to them."""
+    """An iterator over unused user ids; None if this process can't switch to other users."""
     with open("/proc/self/status", encoding="ascii") as file:
         capabilities = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     if os.geteuid() != 0 or not capabilities >> _SET_USER & 1:
@@ -168,9 +168,10 @@ def _spare_users() -> Iterator[int] | None:
 
 
 def _become(user: int, *, blind: bool) -> None:
-    """Take on a user of no rights.
+    """Switch to an unprivileged user.
 
-    If only root can reach the interpreter or the boxes, the right to read anything stays; Landlock says what that is.
+    If only root can reach the interpreter or the boxes, the capability to read any file is kept; Landlock then limits
+    which files that means.
     """
     keep = 0 if blind else 1 << _READ_ANYTHING
     kernel.prctl(_PR_SET_KEEPCAPS, 1)
@@ -189,7 +190,7 @@ def _reachable(path: str) -> bool:
 
 
 def _tasks_of(user: int) -> int:
-    """The threads of a user. The kernel's limit on processes counts them all."""
+    """The number of threads of a user, all of which count towards the kernel's limit on processes."""
     count = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,6 +1,6 @@
-"""The calls of the Linux kernel that the standard library does not offer, by way of the C library.
+"""Linux system calls that the standard library does not offer, made through the C library.
 
-Every call that fails raises ``OSError``: a lock that does not close must never go unnoticed.
+Every call that fails raises ``OSError``, because a restriction that was not applied must never go unnoticed.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "aarch64": {"clone": 220, "capset": 91, "pivot_root": 41, "mount_setattr": 442, "landlock": 444},
 }
 
-# Keeps the interpreter's lock during a call: the child of a clone must not have to wait for it.
+# PyDLL keeps the interpreter's lock during a call. The child of a clone could otherwise wait for it forever.
 _LIBC: Final = ctypes.PyDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 
@@ -94,7 +94,7 @@ def mount(source: str, target: str, kind: str = "", *, flags: int = 0, options: 
 
 
 def unmount(target: str) -> None:
-    """Take a mount away at once; who still uses it keeps it."""
+    """Detach a mount at once; processes that still use it keep their access."""
     _check(_LIBC.umount2(target.encode(), MNT_DETACH), target)
 
 
@@ -106,7 +106,7 @@ def seal(target: str) -> None:
 
 
 def enter_root(folder: str) -> None:
-    """Make a mounted folder the root, and let go of everything else."""
+    """Make a mounted folder the root, and detach everything else."""
     os.chdir(folder)
     syscall("pivot_root", b".\0", b".\0")
     unmount(".")
@@ -114,7 +114,7 @@ def enter_root(folder: str) -> None:
 
 
 def set_hostname(name: str) -> None:
-    """Name the machine; only this namespace sees it."""
+    """Set the host name, which only this namespace sees."""
     _check(_LIBC.sethostname(name.encode(), len(name)), name)
 
 
@@ -128,7 +128,7 @@ def drop_capabilities(keep: int = 0) -> None:
     """Give up all capabilities but those of the mask ``keep``, also for programs that this one starts."""
     for capability in range(64):
         if not keep >> capability & 1 and _LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) != 0:
-            break  # the last one, or none may be dropped here: the empty sets below are what counts
+            break  # past the last capability, or not permitted; in either case the empty sets below are what counts
     header = CAPABILITY_VERSION.to_bytes(4, "little") + bytes(4)
     low, high = keep & 0xFFFFFFFF, keep >> 32
     words = (low, low, low, high, high, high)
@@ -136,7 +136,7 @@ def drop_capabilities(keep: int = 0) -> None:
 
 
 def set_limit(kind: int, value: int) -> None:
-    """Set soft and hard limit, or less where the hard limit is lower already."""
+    """Set the soft and hard limits, or a lower value if the hard limit is already lower."""
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))

@@ -1,7 +1,7 @@
-"""Landlock: which files a process may read, write and run, without privileges and without namespaces.
+"""Landlock: restricts which files a process may read, write and run, without privileges or namespaces.
 
-Rights are layered: what is allowed must be allowed by every layer. The fork server takes on a layer with all that any
-box may read; each program takes on another with its own folder only.
+Rules are layered, and every layer must allow an access. The fork server applies a layer with everything that any box
+may read; each program adds one that allows writing only to its own folder.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _VERSION_FLAG: Final = 1
 
 
 def version() -> int:
-    """The version of the kernel's interface; 0 where there is none."""
+    """The version of the kernel's Landlock interface; 0 if it has none."""
     try:
         return kernel.syscall("landlock", None, 0, _VERSION_FLAG)
     except OSError:
@@ -36,7 +36,7 @@ def version() -> int:
 
 
 def restrict(readable: Iterable[str], writable: Iterable[str], *, listed: Iterable[str] = ()) -> None:
-    """Take away all access to files but this. Signals to the outside go, too, where the kernel can do that."""
+    """Forbid access to all other files, and signals to outside processes where the kernel supports that."""
     known = version()
     handled = _handled(known)
     attributes = handled.to_bytes(8, "little") + bytes(8)
@@ -67,7 +67,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # nothing there, nothing to allow
+        return  # the path does not exist, so there is nothing to allow
     try:
         rights &= -1 if os.path.isdir(path) else _OF_FILES
         rule = ctypes.create_string_buffer(rights.to_bytes(8, "little") + folder.to_bytes(4, "little", signed=True), 12)

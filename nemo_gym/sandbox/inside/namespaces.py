@@ -1,8 +1,8 @@
-"""Boxes in namespaces of their own: their own users, processes and mounts; no network; a system that can't be written.
+"""Boxes in namespaces: each has its own users, processes and mounts, no network, and a read-only system.
 
-The fork server enters user, mount, process, network, IPC and UTS namespaces once and builds a root folder in which
-there is nothing but what boxes may see. Each box is a further user, mount and process namespace inside, with a
-writable folder in memory. When the first process of a box ends, the kernel ends all others, and its mounts go with it.
+The fork server enters user, mount, process, network, IPC and UTS namespaces once and builds a root folder that contains
+only what boxes may see. Each box is a further user, mount and process namespace inside, with a writable folder in
+memory. When the first process of a box ends, the kernel ends all others, and the mounts of the box disappear.
 """
 
 import os
@@ -26,7 +26,7 @@ _SERVER: Final = (
 _BOX: Final = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
 _TWO_USERS: Final = "0 0 1\n1 65534 1"
 _USER: Final = 1000
-_FIRST_KERNEL: Final = (5, 14)  # before, the limit on processes counted all of a user's, not those of a namespace
+_FIRST_KERNEL: Final = (5, 14)  # older ones count all processes of a user, not only those in the namespace
 
 
 class NamespaceLevel:
@@ -36,28 +36,28 @@ class NamespaceLevel:
         _build_root(settings["folder"], settings["readable"], settings["hidden"])
         kernel.set_hostname("sandbox")
         if settings["users"] == _TWO_USERS:
-            # Root drops to a user of no rights: limits on processes do not hold for root.
+            # Root switches to an unprivileged user, because limits on processes do not apply to root.
             os.setresgid(1, 1, 1)
             os.setresuid(1, 1, 1)
         self._user, self._group = os.geteuid(), os.getegid()
         self._filter = seccomp.assemble(kernel.architecture(), one_group=False)
         kernel.drop_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or a box could not write its own map of users
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # otherwise a box could not write its own user map
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def fork(self) -> int:
-        """Start the first process of a new box; 0 in it."""
+        """Fork the first process of a new box; returns 0 in it."""
         return kernel.clone(_BOX)
 
     def box(self, limits: SandboxLimits) -> "NamespaceBox":
-        """Make the box that the calling process is the first of."""
+        """Make the box of which the calling process is the first process."""
         _map_users("self", f"{_USER} {self._user} 1", f"{_USER} {self._group} 1")
         return NamespaceBox(limits, self._filter)
 
 
 def fork_server() -> int:
-    """Start the process that will be the fork server; 0 in it, which must then ask for its ``users``."""
+    """Fork the process that becomes the fork server; returns 0 in it, which must then ask for its ``users``."""
     release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
     if release < _FIRST_KERNEL:
         raise OSError(f"Linux {'.'.join(map(str, release))} is older than 5.14")
@@ -65,7 +65,7 @@ def fork_server() -> int:
 
 
 def map_server_users(pid: int) -> str:
-    """Give the fork server its users, from outside: one as a rule, two if this is root."""
+    """Write the user map of the fork server from outside: normally one user, two if this process is root."""
     user, group = os.geteuid(), os.getegid()
     if user == 0:
         try:
@@ -74,7 +74,7 @@ def map_server_users(pid: int) -> str:
             pass
         else:
             return _TWO_USERS
-    # Not as 0: namespaces inside could not map that any further.
+    # Not mapped to 0, because inner namespaces could not map that any further.
     _map_users(str(pid), f"1 {user} 1", f"1 {group} 1")
     return ""
 
@@ -91,9 +91,9 @@ class NamespaceBox:
         self._filter = filter_program
 
     def confine(self, limits: SandboxLimits) -> None:
-        """Lock the calling process in, before it runs anything that is not ours."""
+        """Restrict the calling process, before it runs any untrusted code."""
         os.setsid()
-        # The first process of the box counts, too.
+        # One more, because the first process of the box counts too.
         kernel.set_limit(resource.RLIMIT_NPROC, limits.processes + 1)
         kernel.drop_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -113,17 +113,17 @@ class NamespaceBox:
             return
 
     def over_disk(self, limits: SandboxLimits) -> bool:
-        """Never: the folder has the size of its limit."""
+        """Always false: the file system of the folder is exactly as large as the limit."""
         del limits
         return False
 
     def reset(self, limits: SandboxLimits) -> None:
-        """Mount a new folder. No process is left that could use the old one."""
+        """Mount an empty folder in its place. No process is left that could use the old one."""
         kernel.unmount(FOLDER)
         _mount_folder(limits)
 
     def remove(self) -> None:
-        """Nothing to do: the kernel forgets the folder with its namespace."""
+        """Nothing to do: the kernel removes the folder together with its namespace."""
 
 
 def _mount_folder(limits: SandboxLimits) -> None:

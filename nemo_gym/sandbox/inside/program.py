@@ -1,4 +1,4 @@
-"""Runs a Python program in the interpreter that is already there, as if it had just been started with it."""
+"""Runs a Python program in the current interpreter as if the interpreter had been started with it."""
 
 import atexit
 import builtins
@@ -25,7 +25,7 @@ def write_files(folder: str, files: Mapping[str, bytes]) -> None:
 
 
 def start_command(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become another program."""
+    """Replace this process with another program."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvpe(arguments[0], arguments, dict(environment))  # noqa: S606
@@ -35,7 +35,7 @@ def start_command(arguments: list[str], environment: Mapping[str, str]) -> NoRet
 
 
 def start_python(source: str, folder: str, environment: Mapping[str, str]) -> NoReturn:
-    """Run the source as ``__main__``, with what an interpreter does at its start and end."""
+    """Run the source as ``__main__``, and do what an interpreter does at its start and end."""
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [os.path.join(folder, NAME)]
@@ -61,14 +61,14 @@ def _exit_code(error: BaseException) -> int:
             return (error.code or 0) & 0xFF
         sys.stderr.write(f"{error.code}\n")
         return 1
-    # The first frame is ours.
+    # The first frame is ours, and would not be in the traceback of a program that was started normally.
     error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
     sys.excepthook(type(error), error, error.__traceback__)
     return 1
 
 
 def _leave(code: int) -> int:
-    """Wait for threads, call what was registered, write what was printed."""
+    """End as an interpreter does: wait for threads, run exit handlers, flush the output."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001

@@ -1,8 +1,8 @@
 """The filter of system calls, assembled by hand for the kernel's packet-filter machine.
 
-Refused is what would widen the kernel's attack surface or reach beyond the box: namespaces, mounts, tracing, sockets,
-keys, shared memory that no limit counts, other processes' limits. Numbers above the table, that is, calls that did not
-exist when it was written, do not exist in the box either. Everything else is allowed, so ordinary programs run.
+It refuses calls that would widen the kernel's attack surface or reach beyond the box: namespaces, mounts, tracing,
+sockets, keys, shared memory that no limit counts, other processes' limits. Calls newer than the table behave as if the
+kernel did not have them. Everything else is allowed, so that ordinary programs run.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ _REFUSED: Final = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448),
     "ioprio_set": (251, 30), "move_pages": (279, 239), "migrate_pages": (256, 238),
-    # machinery with a history of holes
+    # subsystems with a history of vulnerabilities
     "perf_event_open": (298, 241), "bpf": (321, 280), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "fanotify_init": (300, 262),
     "fanotify_mark": (301, 263), "seccomp": (317, 277), "lookup_dcookie": (212, 18), "mbind": (237, 235),
@@ -47,10 +47,10 @@ _REFUSED: Final = {
     "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181), "mq_timedsend": (242, 182),
     "mq_timedreceive": (243, 183), "memfd_create": (319, 279), "memfd_secret": (447, 447),
 }  # fmt: skip
-# Without a process namespace, one process group is what all descendants can be ended by, so none may leave it.
+# Without a process namespace, all descendants are ended through their process group, so none may leave it.
 _LEAVING_THE_GROUP: Final = {"setsid": (112, 157), "setpgid": (109, 154)}
-# Landlock does not guard owners, modes and times. They are left alone, and the program is told that all went well:
-# too many ordinary programs (cp, tar, shutil) can't do without.
+# Landlock does not control owners, modes and times. These calls do nothing and report success, because too many
+# ordinary programs (cp, tar, shutil) fail without them.
 _PRETENDED: Final = {
     "chown": (92, -1), "lchown": (94, -1), "fchown": (93, 55), "fchownat": (260, 54), "chmod": (90, -1),
     "fchmod": (91, 52), "fchmodat": (268, 53), "utime": (132, -1), "utimes": (235, -1), "utimensat": (280, 88),
@@ -101,7 +101,7 @@ _MODE_FILTER: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One step of the filter; the jumps are relative to the next one."""
+    """One instruction of the filter; jumps are relative to the next one."""
 
     code: int
     operand: int
@@ -125,7 +125,7 @@ def assemble(architecture: str, *, one_group: bool) -> bytes:
         Instruction(_LOAD, _NUMBER_AT),
         Instruction(_GREATER, _HIGHEST, if_false=1),
         _refuse(errno.ENOSYS),
-        *_answering(_CLONE3[column], errno.ENOSYS),  # the C library then uses clone, whose flags can be looked at
+        *_answering(_CLONE3[column], errno.ENOSYS),  # the C library then uses clone, whose flags can be checked
         *_each(refused.values(), column, errno.EPERM),
         *(_each(_PRETENDED.values(), column, 0) if one_group else ()),
         *_judging(_CLONE[column], _FIRST_ARGUMENT_AT, Instruction(_ANY_BIT, _NEW_NAMESPACES, if_false=1)),
@@ -141,7 +141,7 @@ def assemble(architecture: str, *, one_group: bool) -> bytes:
 
 
 def install(program: bytes) -> None:
-    """Apply a filter to this thread and everything that it starts, for good."""
+    """Apply a filter permanently to this thread and everything that it starts."""
     buffer = ctypes.create_string_buffer(program, len(program))
     length = len(program) // 8
     description = length.to_bytes(8, "little") + ctypes.addressof(buffer).to_bytes(8, "little")
@@ -162,7 +162,7 @@ def _each(calls: Iterable[tuple[int, int]], column: int, number: int) -> list[In
 
 
 def _judging(call: int, argument: int, test: Instruction) -> list[Instruction]:
-    """Refuse a call unless the test jumps over the refusal; then look at the number again for the rules that follow."""
+    """Refuse a call unless the test jumps over the refusal; then reload the call's number for the rules that follow."""
     return [
         Instruction(_EQUAL, call, if_false=4),
         Instruction(_LOAD, argument),

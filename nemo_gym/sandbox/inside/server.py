@@ -1,8 +1,8 @@
-"""The fork server: enters the isolation it was told to, warms up, and forks a supervisor for every box.
+"""The fork server: enters the requested isolation, warms up, and forks a supervisor for every box.
 
-It is started afresh by the host, with an empty environment, so there is nothing in its memory that a program may not
-see. It ends when the host's end of its connection is closed, and with it every box. A caretaker stays outside the
-isolation, waits for that, and removes the folder that the host made.
+The host starts it as a new process with an empty environment, so its memory holds nothing that a program must not see.
+When the host closes its end of the connection, the fork server ends, and every box with it. A caretaker process outside
+the isolation waits for that and removes the folder that the host made.
 """
 
 import gc
@@ -19,7 +19,7 @@ from nemo_gym.sandbox.inside import guarded, namespaces, supervisor
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
 from nemo_gym.sandbox.limits import SandboxLimits
 
-# What programs are likely to import; a copy of the server has it already.
+# Modules that programs are likely to import. Every box is a copy of the server, so it has them loaded already.
 _WARM: Final = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
     "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "struct", "traceback",
@@ -28,10 +28,10 @@ _WARM: Final = (
 
 
 class Level(Protocol):
-    """A way to isolate boxes, entered."""
+    """A level of isolation that the fork server has entered."""
 
     def fork(self) -> int:
-        """Start the supervisor of a new box; 0 in it."""
+        """Fork the supervisor of a new box; returns 0 in it."""
 
     def box(self, limits: SandboxLimits) -> supervisor.Box:
         """Make the box of the calling supervisor."""
@@ -40,7 +40,7 @@ class Level(Protocol):
 def main() -> None:
     """Serve on the connection whose descriptor is the first argument."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    sys.path.remove(sys.argv[2])  # the project is of no concern to programs
+    sys.path.remove(sys.argv[2])  # programs must not import this project
     settings = receive(control).head
     try:
         level = _enter(settings)
@@ -50,7 +50,7 @@ def main() -> None:
         os._exit(1)
     control.sendall(Message({"ready": True}).encode())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel reaps the supervisors
     gc.collect()
     gc.freeze()
     while True:
@@ -111,7 +111,7 @@ def _serve(connection: socket.socket, level: Level) -> None:
 
 
 def _wait_for_supervisors() -> NoReturn:
-    """They see that the host is gone, too, and put their boxes away."""
+    """Wait until all supervisors, which also notice that the host is gone, have removed their boxes."""
     try:
         while True:
             os.wait()
@@ -122,7 +122,7 @@ def _wait_for_supervisors() -> NoReturn:
 def _warm_up(modules: dict[str, str]) -> None:
     for name in _WARM:
         importlib.import_module(name)
-    site.setquit()  # exit() and quit(), which an interpreter with packages has
+    site.setquit()  # exit() and quit(), which programs expect; they come with ``site``, which was not loaded
     for name, source in modules.items():
         for end in (index for index, character in enumerate(name) if character == "."):
             package = types.ModuleType(name[:end])

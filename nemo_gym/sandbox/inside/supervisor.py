@@ -1,7 +1,7 @@
-"""The first process of a box: runs programs on behalf of the host, watches what they use, and ends them.
+"""The first process of a box: runs programs for the host, watches their use of resources, and ends them.
 
-It answers one message after the other until the host hangs up; then the box and everything in it is gone. A program
-that could not be locked in is never run: the answer is a failure, and the host raises.
+It answers one message after the other until the host closes the connection; then the box and everything in it is
+removed. A program that could not be confined is never run: the answer is a failure, and the host raises an error.
 """
 
 import gc
@@ -25,31 +25,31 @@ _PIECE: Final = 1 << 16
 
 
 class Box(Protocol):
-    """A place to lock programs in."""
+    """A place in which programs are confined."""
 
     folder: str
 
     def confine(self, limits: SandboxLimits) -> None:
-        """Lock the calling process in."""
+        """Restrict the calling process to the box."""
 
     def processes(self) -> Sequence[str]:
-        """The process ids of everything that runs in it."""
+        """The ids of all processes in the box."""
 
     def end_processes(self, leader: int) -> None:
-        """End the program that ``leader`` began, with all its descendants."""
+        """End the program whose first process is ``leader``, with all its descendants."""
 
     def over_disk(self, limits: SandboxLimits) -> bool:
-        """Whether there is too much in its folder, if nothing else prevents that."""
+        """Whether the folder exceeds its limit, if nothing else prevents that."""
 
     def reset(self, limits: SandboxLimits) -> None:
-        """Throw the folder away and make a new one."""
+        """Replace the folder with an empty one."""
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove everything that belongs to the box."""
 
 
 def serve(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
-    """Run what the host asks for until it hangs up."""
+    """Run what the host asks for until it closes the connection."""
     try:
         while True:
             request = receive(connection)
@@ -84,7 +84,7 @@ class Execution:
         self.peak_memory = 0
 
     def run(self) -> Message:
-        """Run the program to its end and describe it."""
+        """Run the program to its end and describe how it ended."""
         pipes = [os.pipe() for _ in range(4)]
         pid = os.fork()
         if pid == 0:
@@ -141,7 +141,7 @@ class Execution:
         self.box.confine(self.limits)
 
     def _watch(self, pid: int, put: int, outputs: dict[int, int]) -> int:
-        """Move bytes and look after the limits until the program's first process ends."""
+        """Copy input and output and enforce the limits until the program's first process ends."""
         process = os.pidfd_open(pid)
         poller = select.poll()
         for descriptor in (process, self.connection.fileno(), *outputs):
@@ -173,7 +173,7 @@ class Execution:
         return max(0.0, min(_LOOK_EVERY_S, self.started + self.limits.wall_s - time.monotonic()))
 
     def _feed(self, put: int) -> bool:
-        """Give the program more of its input; whether that was all."""
+        """Send the program more of its input; returns whether all of it has been sent."""
         try:
             self.stdin = self.stdin[os.write(put, self.stdin[:_PIECE]) :] if self.stdin else self.stdin
         except BrokenPipeError:
@@ -190,7 +190,7 @@ class Execution:
             self.ending = ProgramEnding.OUTPUT
 
     def _look(self) -> None:
-        """End what uses too much."""
+        """End the program if it exceeds a limit."""
         if time.monotonic() - self.started >= self.limits.wall_s:
             self.ending = ProgramEnding.WALL_TIME
             return
@@ -198,14 +198,14 @@ class Execution:
         if sum(cpu for cpu, _ in usage) + _cpu_of_children() - self.used_before > self.limits.cpu_s:
             self.ending = ProgramEnding.CPU_TIME
         elif sum(memory for _, memory in usage) > self.limits.memory_mib * MIB:
-            # Processes share memory with the ones they were forked from; the exact sum takes longer to find out.
+            # Forked processes share memory, which the quick sum counts several times. The exact sum costs more.
             if sum(map(_own_memory, self.box.processes())) > self.limits.memory_mib * MIB:
                 self.ending = ProgramEnding.MEMORY
         elif self.box.over_disk(self.limits):
             self.ending = ProgramEnding.DISK
 
     def _finish(self, pid: int, outputs: Mapping[int, int]) -> int:
-        """End the program if it has not ended, and take what is left in its pipes."""
+        """End the program if it is still running, and read what is left in its pipes."""
         self.box.end_processes(pid)
         _, status, usage = os.wait4(pid, 0)
         self.peak_memory = usage.ru_maxrss * KIB
@@ -237,13 +237,13 @@ class Execution:
 
 
 def prepare() -> None:
-    """What a fresh copy of the fork server does before it serves a box."""
+    """Prepare a new copy of the fork server for serving a box."""
     gc.disable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _usage_of(pid: str) -> tuple[float, int]:
-    """Seconds of CPU, its dead children's included, and bytes of memory."""
+    """CPU seconds, including those of children that have ended, and bytes of memory."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -281,7 +281,7 @@ def _read_ready(descriptor: int, most: int) -> bytes:
 
 
 def _reap_all(box: Box, pid: int) -> None:
-    """Wait until every process that was ended is gone."""
+    """Wait for all ended processes to disappear."""
     while True:
         try:
             os.waitpid(-1, 0)

@@ -1,7 +1,7 @@
 """Which parts of the system a box can see: programs, libraries and the interpreter; not homes, not data, not packages.
 
-Installed packages are hidden unless they are asked for. They are not secret, but an environment that is installed as a
-package lies among them with the answers to its tasks.
+Installed packages are hidden unless they are asked for. Most are not secret, but an environment that is installed as a
+package contains the answers to its tasks.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs expect to find below /etc and what tells nothing about the machine's users.
+# What programs expect below /etc and what reveals nothing about the machine's users.
 _SETTINGS: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 ACCOUNTS: Final = {
@@ -25,7 +25,7 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 
 
 def readable(extra: Iterable[str] = ()) -> list[str]:
-    """The folders and files that a box can read, outermost only."""
+    """The outermost folders and files that a box can read."""
     wanted = (*_PROGRAMS, *_SETTINGS, sys.base_prefix, sys.base_exec_prefix, *extra)
     found = sorted({path for path in map(os.path.abspath, wanted) if os.path.exists(path)})
     return [path for path in found if not any(path.startswith(f"{other}/") for other in found if other != path)]
@@ -44,16 +44,16 @@ def hidden(extra: Iterable[str] = ()) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What can be read without what is hidden: whole paths, and folders of which only the list of names is open."""
+    """What can be read once hidden parts are excluded: whole paths, and folders that can only be listed."""
 
     whole: list[str]
     listed: list[str]
 
 
 def unhidden(paths: Iterable[str], secret: Iterable[str]) -> Visible:
-    """Divide what has something secret inside. Landlock can only allow, and always for everything below.
+    """Split folders that contain hidden ones, because a Landlock rule can only allow, and covers everything below.
 
-    Links are left out: what counts is where they lead.
+    Links are left out, because rules apply to their targets.
     """
     visible = Visible([], [])
     for path in (path for path in paths if not os.path.islink(path)):
@@ -68,14 +68,14 @@ def unhidden(paths: Iterable[str], secret: Iterable[str]) -> Visible:
 
 
 def environment(folder: str) -> dict[str, str]:
-    """The variables of a program; nothing is taken from the host but where the interpreter is."""
+    """The environment variables of a program; only the location of the interpreter is taken from the host."""
     return {
         "HOME": folder,
         "TMPDIR": os.path.join(folder, "tmp"),
         "PATH": f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "USER": "sandbox",
-        # Libraries that start a thread for each core would meet the limits on memory and processes.
+        # Libraries that start a thread for each core would hit the limits on memory and processes.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

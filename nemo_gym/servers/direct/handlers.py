@@ -133,7 +133,7 @@ class LocalServer:
         headers: Mapping[str, str] | None = None,
         query: bytes = b"",
     ) -> Any:
-        """Call a route from inside the process and return its answer; a step, if the caller belongs to a rollout."""
+        """Call a route from inside the process and return its answer; recorded as a step if a rollout is calling."""
         caller = current_span.get()
         if caller is None:
             return await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
@@ -174,7 +174,7 @@ class LocalServer:
         query: bytes,
         redirects: int = 0,
     ) -> Any:
-        """Call a route; ``redirects`` counts those that led here."""
+        """Call a route; ``redirects`` is the number of redirects followed so far."""
         path = path if path.startswith("/") else f"/{path}"
         if path.startswith(PATH_PREFIX):
             rollout_id, path = split_path_prefix(path)
@@ -336,7 +336,7 @@ def request_headers(
 
 
 class DirectRequest(Request):
-    """An ordinary request whose body and cookies are at hand; its scope is made when somebody looks at it."""
+    """An ordinary request whose body and cookies are already known; its scope is built only when it is needed."""
 
     def __init__(self, server: LocalServer, call: Call) -> None:  # not Starlette's, which looks at the scope
         self._http = partial(server.http_of, call)

@@ -1,9 +1,9 @@
-"""Bodies that a handler passes on: checked, but not made into objects before somebody asks for their fields.
+"""Bodies that a handler passes on: checked, but not turned into objects until their fields are needed.
 
-Declared as ``body: ForwardedParams = Body()``; without ``Body()`` FastAPI takes it for a query parameter. Called
-directly, a handler gets the JSON as it came, after a look at its outline, which costs a fifth of validating it. Where
-the outline leaves a doubt, and in every call that takes the long way through FastAPI, the pydantic ``model`` decides;
-it also writes the schema of the route.
+A handler declares such a body as ``body: ForwardedParams = Body()``; without ``Body()``, FastAPI would take it for a
+query parameter. In a direct call, the handler gets the JSON unchanged after a check of its outline, which costs a fifth
+of validating it. If the outline leaves any doubt, and in every call that goes through FastAPI, the pydantic ``model``
+decides; it also provides the schema of the route.
 """
 
 import json
@@ -22,7 +22,7 @@ class UnreadBody:
     __slots__ = ("_fields", "_text", "outline")
 
     model: ClassVar[type[BaseModel]]
-    # Reads what is looked at of a text. It must refuse whatever the model might refuse.
+    # Reads the outline of the text. It must refuse whatever the model might refuse.
     decoder: ClassVar[msgspec.json.Decoder[Any]]
 
     def __init__(self, text: bytes | None = None, outline: Any = None, fields: dict[str, Any] | None = None) -> None:
@@ -32,9 +32,9 @@ class UnreadBody:
 
     @classmethod
     def read(cls, text: bytes) -> Self:
-        """The body of a direct call; a ValueError means that the model has to look."""
+        """The body of a direct call; a ValueError means that the model has to decide."""
         try:
-            str(text, "utf-8")  # the decoder does not look into strings that it skips
+            str(text, "utf-8")  # the decoder does not check strings that it skips
             return cls(text, cls.decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from None

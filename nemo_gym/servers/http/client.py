@@ -283,7 +283,7 @@ async def read_to_end(response: "aiohttp.ClientResponse") -> None:
 
 
 def take_tail(response: Any, header: str) -> bytes:
-    """Take off what an answer carries behind its body; the header says how many bytes that is."""
+    """Remove and return the bytes that follow the body of an answer; the header gives their number."""
     announced = response.headers.get(header) or ""
     size = int(announced) if announced.isascii() and announced.isdigit() else 0
     body: bytes = response._body or b""  # noqa: SLF001 - which _read has put there
@@ -306,7 +306,7 @@ def as_aiohttp(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> "ai
 def _limits(
     timeout: "float | Timeout | aiohttp.ClientTimeout | None",
 ) -> "tuple[aiohttp.ClientTimeout, aiohttp.ClientTimeout]":
-    """What a caller gave, and what is left of it for aiohttp if the time for the whole request is our business."""
+    """The caller's limits, and the part of them for aiohttp if we enforce the limit on the whole request ourselves."""
     asked = as_aiohttp(timeout)
     parts = {name: getattr(asked, name) for name in ("connect", "sock_connect", "sock_read", "ceil_threshold")}
     return asked, aiohttp.ClientTimeout(total=None, **parts)

@@ -1,7 +1,7 @@
 """The aiohttp session of each event loop: its connection limits, when it opens and when it closes.
 
-A session opens with the first request, which also imports aiohttp, and is closed by whoever runs the loop. Its settings
-come from the configuration and can be changed until it opens. It stores no cookies; callers pass them on.
+A session opens with the first request, which also imports aiohttp, and is closed by the code that runs the loop. Its
+settings come from the configuration and can be changed until it opens. It stores no cookies; callers pass them on.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
     headers = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
 
     class Request(aiohttp.ClientRequest):
-        # Of the class and not of the session: what a session adds or leaves out is worked out anew for every request.
+        # Set on the class, because headers that a session adds or leaves out are computed again for every request.
         # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
         DEFAULT_HEADERS = headers
 

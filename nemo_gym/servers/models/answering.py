@@ -36,7 +36,7 @@ from nemo_gym.servers.models.failures import STREAM_HINT, ModelAddress, ModelErr
 logger = logging.getLogger(__name__)
 
 
-# How a request is served, which no answer depends on; the interface's type of a request does not have them.
+# Keys that affect only how a request is served and not its answer. The interface's request type lacks them.
 SERVICE_KEYS: Final = frozenset({"prompt_cache_key", "safety_identifier"})
 REQUEST_KEYS: Final = (
     frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
@@ -62,7 +62,7 @@ class _RequestKeys(BaseModel):
         unknown = extra.keys() - REQUEST_KEYS
         if unknown:
             raise ValueError(f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
-        if extra.get("stream"):  # routes that stream have taken it out
+        if extra.get("stream"):  # routes that can stream have already removed it
             raise ValueError("stream: Input should be true or false")
         return self
 
@@ -75,7 +75,7 @@ class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
 
     @property
     def is_sent_as_is(self) -> bool:
-        """Whether ``ForwardedParams.to_send`` leaves it alone."""
+        """Whether ``ForwardedParams.to_send`` would leave the request unchanged."""
         if self.type is UNSET:
             return self.role != "assistant" and self.wrapped is UNSET
         return (self.type != "reasoning" or self.status is UNSET) and self.wrapped is UNSET
@@ -85,7 +85,7 @@ _Outline = msgspec.defstruct(
     "_Outline",
     [
         ("input", str | list[_ItemOutline]),
-        # A request that mentions ``stream`` takes the long way, on which its value is looked at.
+        # A request that mentions ``stream`` is validated in full, because the value matters.
         *((key, msgspec.Raw | UnsetType, UNSET) for key in sorted(REQUEST_KEYS - {"input", "stream"})),
     ],
     forbid_unknown_fields=True,
@@ -120,7 +120,7 @@ class ForwardedParams(UnreadBody):
         return default if given is UNSET else msgspec.json.decode(given)
 
     def to_send(self) -> dict[str, Any]:
-        """The request for an endpoint of the same protocol: without what it would refuse, with its items restored."""
+        """The request for an endpoint of the same protocol: items restored, and without what it would refuse."""
         asked = self.asked()
         if isinstance(asked["input"], list):
             asked["input"] = release_items(asked["input"])
@@ -130,10 +130,10 @@ class ForwardedParams(UnreadBody):
         return asked
 
     def sent_to(self, model: str, defaults: Mapping[str, Any]) -> bytes:
-        """The JSON of that request to a model; what it leaves open is taken from the defaults."""
+        """The JSON of that request for a model; options that are not set are taken from the defaults."""
         if defaults or not _goes_as_it_came(self.outline):
             return encode_json({**defaults, **self.to_send(), "model": model})
-        # It is an object with a key at least, before which ours has its place.
+        # The text is an object with at least one key, so ours can be inserted before the first.
         return b'{"model":%b,%b' % (encode_json(model), self.text.lstrip()[1:])
 
 
@@ -144,12 +144,12 @@ class ForwardedChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
 
 
 def takes_forwarded(handler: Callable[..., Any]) -> bool:
-    """Whether a handler takes requests that nobody has read, with options that only its endpoint knows."""
+    """Whether a handler accepts unparsed requests, with options that only its endpoint knows."""
     return any(parameter.annotation is ForwardedParams for parameter in inspect.signature(handler).parameters.values())
 
 
 def valid_request(model: type[Params], asked: Mapping[str, Any]) -> Params:
-    """The request as what its route takes; raises what the route would."""
+    """The request as an object of the type that its route takes; raises the route's validation error."""
     try:
         return TypeAdapter(model).validate_python(asked)
     except ValidationError as error:

@@ -286,7 +286,7 @@ class CachedCalls:
 
 
 def _unpaid(content: bytes) -> bytes:
-    """An answer whose usage says that nobody was paid for it, so that budgets do not count it."""
+    """The answer with a usage that marks it as free of charge, so that budgets do not count it."""
     answer = orjson.loads(content)
     if not isinstance(answer, dict) or not isinstance(answer.get("usage"), dict):
         return content
@@ -295,7 +295,7 @@ def _unpaid(content: bytes) -> bytes:
 
 
 def _said(value: Any) -> dict[str, Any] | None:
-    """What a request says, if this is one."""
+    """The content of a request, if the value is one."""
     if isinstance(value, UnreadBody):
         return value.fields
     return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else None

@@ -73,7 +73,7 @@ class Endpoint:
     def open(
         self, method: str, url: str, body: bytes | None
     ) -> contextlib.AbstractAsyncContextManager["aiohttp.ClientResponse"]:
-        """Send the same; the body of the answer is still to come, and only what fails before it is repeated."""
+        """Like ``send``, but without reading the body; only failures before the body are retried."""
         return stream(method, url, data=body, **self._options())
 
     def _options(self) -> dict[str, Any]:
@@ -125,9 +125,10 @@ class Upstream:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: bytes) -> AsyncIterator["aiohttp.ClientResponse"]:
-        """An answer of a good status; a stream of events is still to come, and keeps its place until the block is left.
+        """An answer with a good status.
 
-        Any other answer is whole.
+        A stream of events has not been read yet, and counts as a running request until the block is left. Any other
+        answer has been read to the end.
         """
         url = self.endpoint.base_url + path
         try:

@@ -221,7 +221,7 @@ class Gate:
         """Give up the place, and admit others."""
         self.turns.leave()
         if self.turns.has_waiting:
-            # Not immediately, because the answer has not been looked at yet and may ask for a pause.
+            # Not immediately, because the answer has not been examined yet and may ask for a pause.
             asyncio.get_running_loop().call_soon(self._admit)
 
     def note_answer(self, answer: EndpointAnswer) -> None:

@@ -1,6 +1,6 @@
-"""What every model server offers around its own handlers: the Messages API, counts of tokens, models, errors.
+"""What every model server offers besides its own routes: the Messages API, token counts, the list of models, errors.
 
-Errors have the shape of the protocol that was asked in: OpenAI's ``error`` object, or Anthropic's ``type: error``.
+Errors have the shape of the protocol of the request: OpenAI's ``error`` object, or Anthropic's ``type: error``.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 MESSAGES: Final = "/v1/messages"
 INVALID: Final = "invalid_request_error"
 SHOWN_ERRORS: Final = 3
-# What Anthropic's clients know.
+# The error types that Anthropic's clients know.
 ANTHROPIC_TYPES: Final[Mapping[str, str]] = {
     ModelErrorKind.RATE_LIMITED: "rate_limit_error",
     ModelErrorKind.TIMEOUT: "timeout_error",
@@ -38,7 +38,7 @@ CountMessageTokens = Callable[[AnthropicMessagesRequest], Awaitable[int | None]]
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer what goes wrong in the shape of the protocol."""
+    """Answer errors in the shape of the protocol of the request."""
     app.add_exception_handler(ModelCallError, answer_model_error)
     app.add_exception_handler(RequestValidationError, answer_invalid_request)
     app.add_exception_handler(UnsupportedContentError, answer_unsupported)
@@ -55,7 +55,7 @@ def answer_model_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that its route does not take; ``detail`` lists all that is wrong with it."""
+    """The answer to a request that failed validation; ``detail`` lists everything that is wrong with it."""
     assert isinstance(error, RequestValidationError)
     errors = jsonable_encoder(error.errors())
     places = [".".join(map(str, entry["loc"][1:])) for entry in errors]
@@ -71,7 +71,7 @@ def answer_unsupported(request: Request, error: Exception) -> JSONResponse:
 
 
 def error_body(request: Request, message: str, *, kind: str = INVALID, param: str | None = None) -> dict[str, Any]:
-    """An error in the shape of the protocol that was asked in."""
+    """An error in the shape of the protocol of the request."""
     if is_anthropic(request):
         return {"type": "error", "error": {"type": kind, "message": message}}
     return {"error": {"message": message, "type": kind, "param": param, "code": None}}
@@ -90,9 +90,9 @@ async def answer_messages(
     losses: LossPolicy,
     extras: Collection[str] = (),
 ) -> Response:
-    """The answer to a request of the Messages API, by a handler of ``/v1/responses``.
+    """Answer a request of the Messages API with a handler of ``/v1/responses``.
 
-    ``extras`` names options that the server can send, although the Responses API does not have them.
+    ``extras`` names options that the server can send although the Responses API does not have them.
     """
     asked = request_of_messages(body, losses, extras)
     kind = ForwardedParams if takes_forwarded(responses) else NeMoGymResponseCreateParamsNonStreaming
@@ -113,7 +113,7 @@ def request_of_messages(
 
 
 def messages_answer(message: dict[str, Any], *, stream: bool = False) -> Response:
-    """A message as the client asked for it: whole, or as a stream of events, sent once the message is complete."""
+    """A message in the form the client asked for: whole, or as a stream of events, sent once it is complete."""
     if stream:
         return Response(event_bytes(message_events(message)), media_type=EVENT_STREAM)
     return Response(orjson.dumps(message), media_type="application/json")
@@ -128,7 +128,7 @@ def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
 
 
 def add_counting_routes(app: FastAPI, count: CountTokens, count_messages: CountMessageTokens) -> None:
-    """Offer ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; who can't count gives None."""
+    """Add ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; a server that can't count returns None."""
 
     async def input_tokens(request: Request, body: ForwardedParams = Body()) -> JSONResponse:
         number = await count(body.asked())
@@ -150,7 +150,7 @@ def _uncountable(request: Request) -> JSONResponse:
 
 
 def add_models_route(app: FastAPI, names: Sequence[str]) -> None:
-    """Offer ``/v1/models``, in a shape that the clients of both protocols read."""
+    """Add ``/v1/models``, in a shape that clients of both protocols understand."""
     listed = [
         {
             "id": name,

@@ -1,8 +1,8 @@
 """Answers of model servers as streams of events, for callers that send ``stream: true``.
 
 A route asks its handler for the whole answer and makes the events from it, so every model server can stream, and what
-is cached or recorded is the same either way. A server whose endpoint streams passes the events on as they come. What
-goes wrong before the first event is an ordinary error answer; later it is the last event.
+is cached or recorded is the same either way. A server whose endpoint streams passes the events on as they arrive. An
+error before the first event becomes an ordinary error answer; a later one becomes the last event.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -37,7 +37,7 @@ HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _STREAM: Final = b'"stream"'
 _SERVICE: Final = tuple(f'"{key}"'.encode() for key in sorted(SERVICE_KEYS))
 
-# What answers a request that wants a stream: the request without saying so, and its options of the stream.
+# Answers a streaming request, given the request without its streaming fields, and its stream options.
 Relay = Callable[[dict[str, Any], Mapping[str, Any]], Awaitable[Response]]
 Make = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
 
@@ -57,12 +57,12 @@ MADE_FROM_WHOLE: Final[Mapping[str, Make]] = {
 
 
 def add_streaming_route(app: FastAPI, path: str, handler: Callable[..., Any], relay: Relay | None = None) -> None:
-    """Offer a handler of whole answers, which also streams; ``relay`` is for a server whose endpoint streams."""
+    """Add a route that returns a handler's whole answers or streams them; ``relay`` passes on an endpoint's streams."""
     make = MADE_FROM_WHOLE[path]
     unread = frozenset() if path == CHAT_COMPLETIONS or takes_forwarded(handler) else SERVICE_KEYS
 
     class StreamingRoute(APIRoute):
-        """A route whose requests may want a stream. Those that don't are not looked at."""
+        """A route whose requests may ask for a stream. Other requests are handled without parsing them here."""
 
         def get_route_handler(self) -> Callable[[Request], Any]:
             answer_whole = super().get_route_handler()
@@ -110,7 +110,7 @@ def _as_stream(whole: Response, make: Make, options: Mapping[str, Any]) -> Respo
 
 
 class RelayedStream(StreamingResponse):
-    """A stream that is passed on, and what has to be closed after it, also if nobody reads it."""
+    """A stream that is passed on, together with resources to close afterwards, even if it is never read."""
 
     def __init__(self, content: AsyncIterator[bytes], held: AsyncExitStack) -> None:
         super().__init__(content, media_type=EVENT_STREAM, headers=HEADERS)
@@ -124,13 +124,13 @@ class RelayedStream(StreamingResponse):
 
 @dataclass(frozen=True, slots=True)
 class StreamProtocol:
-    """What distinguishes the streams of the protocols."""
+    """How the streams of one protocol end and fail."""
 
     # Whether an event ends the answer.
     is_end: Callable[[dict[str, Any]], bool]
-    # The last event of a stream that failed, as the n-th event.
+    # The last event of a failed stream, given the error and the number of the event.
     failure: Callable[[ModelCallError, int], bytes]
-    # What closes a stream after the event that ends it.
+    # What follows the last event of a stream.
     closing: bytes = b""
 
 
@@ -139,7 +139,7 @@ def _is_last_chunk(chunk: dict[str, Any]) -> bool:
 
 
 def response_failure(error: ModelCallError, number: int) -> bytes:
-    """The error event of the Responses API, in the two shapes that are in use."""
+    """The error event of the Responses API; it combines the two shapes that are in use."""
     said = error.body()["error"]
     event = {"type": "error", "code": said["type"], "message": said["message"], "param": None, "error": said}
     return encode_event({**event, "sequence_number": number})
@@ -167,11 +167,11 @@ class StreamRelay:
     ) -> None:
         self._upstream = upstream
         self._protocol = protocol
-        # A last look at the event that ends an answer; raises ``ModelCallError`` if it is not one.
+        # Adjusts the event that ends an answer; raises ``ModelCallError`` if there is no usable answer.
         self._revise = revise
 
     async def answer(self, path: str, body: bytes, make: Callable[[bytes], bytes]) -> Response:
-        """The stream that answers a request; ``make`` turns a whole answer, if that is what comes, into one."""
+        """The stream that answers a request; if the endpoint sends a whole answer, ``make`` turns it into a stream."""
         async with AsyncExitStack() as opening:
             reply = await opening.enter_async_context(self._upstream.stream(path, body))
             if EVENT_STREAM not in reply.headers.get("Content-Type", ""):
@@ -201,7 +201,7 @@ class StreamRelay:
             yield self._protocol.failure(error, number)
 
     def _checked(self, event: SentEvent) -> SentEvent:
-        """The event, unless it reports an error; the one that ends the answer as a whole answer would have it."""
+        """The event; raises if it reports an error. The last one is adjusted as a whole answer would be."""
         data = event.data
         if data.get("type") == "error" or (data.get("error") and not data.get("choices") and "response" not in data):
             raise self._upstream.address.unusable(orjson.dumps({"error": data.get("error") or data}), "an error")

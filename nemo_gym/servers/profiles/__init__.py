@@ -1,1 +1,1 @@
-"""Profiles of the code of servers."""
+"""Sampling profiles of the servers' code, and the files that show them."""

@@ -1,11 +1,11 @@
-"""Writes profiles: a table, a file for speedscope and a page with a flame graph; of each server, and of all together.
+"""Writes profiles: a table, a file for speedscope and a page with a flame graph, for each server and for all together.
 
-    <folder>/index.html                      all servers, as a flame graph; opens from disk, needs nothing else
+    <folder>/index.html                      all servers as a flame graph; a single file that needs no web server
     <folder>/profile.speedscope.json         the same for https://www.speedscope.app and tools that read its format
     <folder>/<Class>___<name>/<name>.log     one server: functions by their own time
     <folder>/<Class>___<name>/<name>.speedscope.json, <name>.html
 
-Times are estimates: the processor time of the process, divided among its samples.
+Times are estimates: the processor time of the process, divided evenly among its samples.
 """
 
 import logging
@@ -28,7 +28,7 @@ _ROWS: Final = 200
 def write_profiles(
     folder: Path, servers: Mapping[str, Samples], *, labels: Mapping[str, str], seconds: float, index: bool = True
 ) -> None:
-    """Write the profiles of all servers; ``seconds`` of processor time were sampled in all."""
+    """Write the profiles of all servers; ``seconds`` is the processor time that was sampled in total."""
     total = sum(samples.total() for samples in servers.values())
     each_s = seconds / total if total else 0.0
     together: Samples = Counter()
@@ -52,7 +52,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def table(samples: Samples, each_s: float) -> str:
-    """Functions with the time they took themselves, and with what they called; most first."""
+    """Functions with their own time and their total time including calls; largest first."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for stack, count in samples.items():
@@ -89,7 +89,7 @@ def speedscope(name: str, samples: Samples, each_s: float) -> dict[str, Any]:
 
 
 def page(name: str, samples: Samples, each_s: float) -> bytes:
-    """A page with a flame graph that needs nothing from anywhere."""
+    """A page with a flame graph that loads no other files."""
     root: dict[str, Any] = {"name": name, "value": 0.0, "children": {}}
     for stack, count in samples.items():
         node = root
@@ -97,13 +97,13 @@ def page(name: str, samples: Samples, each_s: float) -> bytes:
         for frame in stack:
             node = node["children"].setdefault(frame, {"name": frame, "value": 0.0, "children": {}})
             node["value"] += count * each_s
-    # So that no name can end the script that it stands in.
+    # Escaped, so that no name can close the script element that contains it.
     data = encode(_listed(root)).replace(b"<", b"\\u003c")
     return PAGE.read_bytes().replace(_DATA.encode(), data)
 
 
 def _listed(root: dict[str, Any]) -> list[Any]:
-    """A node as a list of its name, its time and its children: half as long as an object. Stacks may be deep."""
+    """A node as a list of its name, time and children, which is half as long as an object. Stacks may be deep."""
     done: dict[int, list[Any]] = {}
     waiting = [root]
     while waiting:

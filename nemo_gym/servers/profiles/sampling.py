@@ -1,12 +1,12 @@
-"""Samples what the servers of a process compute, and tells which server and handler each sample belongs to.
+"""Samples what the servers of a process compute, and attributes each sample to a server and a handler.
 
-The kernel counts the processor time of the process and sends a signal every few milliseconds of it; its handler looks
-at the stack of the event loop, which shows the whole chain of calls from the rollout to the innermost server. Waiting
-costs no processor time and is not sampled; what rollouts wait for is in their steps. Between two samples nothing is
-any slower, and while no profile is taken there is nothing at all.
+The kernel sends a signal every few milliseconds of the process's processor time. The signal handler looks at the stack
+of the event loop, which shows the whole chain of calls from the rollout to the innermost server. Waiting takes no
+processor time and is not sampled; what rollouts wait for is in their steps. Code runs at full speed between samples,
+and profiling costs nothing while it is off.
 
-Signals reach the main thread only, so that is where the event loop has to run. What other threads compute is counted,
-but seen from the main thread.
+Python runs signal handlers only in the main thread, so the event loop has to run there. Processor time of other threads
+is counted, but attributed to whatever the main thread is doing.
 """
 
 import signal
@@ -29,14 +29,14 @@ DEFAULT_FOLDER: Final = "results/profiling"
 
 
 class Owner(NamedTuple):
-    """Whose code it is."""
+    """The server and handler that a sample belongs to."""
 
     server: str
     handler: str
 
 
 class Marker(NamedTuple):
-    """A function whose frame says that a server is at work, and the names of the values that say which."""
+    """A function whose frame shows that a server is at work, and the local variables that identify the server."""
 
     code: CodeType
     server: str  # the local whose ``name`` is the server's
@@ -44,7 +44,7 @@ class Marker(NamedTuple):
 
 
 class Sampler:
-    """Counts stacks, each under its owner."""
+    """Counts stacks by owner."""
 
     def __init__(self, markers: tuple[Marker, ...], *, only_server: str | None = None) -> None:
         self._markers = {marker.code: marker for marker in markers}
@@ -52,7 +52,7 @@ class Sampler:
         self.counts: Counter[tuple[Owner, tuple[CodeType, ...]]] = Counter()
 
     def sample(self, _number: int, frame: FrameType | None) -> None:
-        """The handler of the signal: count where the main thread is."""
+        """The signal handler: count the current stack of the main thread."""
         stack: list[CodeType] = []
         owner = Owner(self._only_server or OUTSIDE, "")
         while frame is not None and len(stack) < MOST_FRAMES:
@@ -81,13 +81,13 @@ class Sampler:
 
 
 def describe(code: CodeType) -> str:
-    """A frame as people read it: the function, the file with the folder it is in, and the line."""
+    """A readable frame: the function, the file with its folder, and the line."""
     path = Path(code.co_filename)
     return f"{code.co_qualname} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
 
 
 def profile_folder(config: Mapping[str, Any]) -> Path:
-    """Where profiles go."""
+    """The folder for profiles."""
     return Path(str(config.get("profiling_results_dirpath") or DEFAULT_FOLDER))
 
 
@@ -95,10 +95,10 @@ def profile_folder(config: Mapping[str, Any]) -> Path:
 def profiling(
     config: Mapping[str, Any], markers: tuple[Marker, ...], *, labels: Mapping[str, str], only_server: str | None = None
 ) -> Iterator[None]:
-    """Profile this process while the context lasts, if the configuration asks for it; write the profiles at its end.
+    """Profile this process within the context, if the configuration asks for it, and write the profiles at the end.
 
-    ``labels`` are the names of the folders, by the names of the servers. A process that is ``only_server`` writes
-    nothing but its folder.
+    ``labels`` maps the names of servers to the names of their folders. A process of a single server (``only_server``)
+    writes only that server's folder.
     """
     if not config.get("profiling_enabled"):
         yield

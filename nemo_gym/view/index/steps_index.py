@@ -1,9 +1,9 @@
-"""Where the steps of each attempt are in ``<stem>_steps.jsonl``, and their totals, kept up to date as the file grows.
+"""The index of ``<stem>_steps.jsonl``: where each attempt's steps are, and their totals, updated as the file grows.
 
-Built in memory, a part of the file at a time: reading steps costs far less than indexing rollouts, so nothing of it is
-kept on disk. Each line is read once, for its place and for the totals of the run. A last line that is not whole is left
-until it is; a file that was replaced or cut is read anew; a line that holds no steps is counted. The file is a
-companion, which may be missing: everything else works without it.
+The index is built in memory, a part of the file at a time. It is not stored on disk, because reading steps costs far
+less than indexing rollouts. Each line is read once, for its position and for the totals of the run. An incomplete last
+line is left for later; a file that was replaced or truncated is read again from the start; lines without steps are
+counted. The file is optional: everything else works without it.
 """
 
 import os
@@ -21,12 +21,12 @@ from nemo_gym.steps.record import RolloutSteps, from_line
 from nemo_gym.steps.summary import StepTimes, TimeSummary, TimeTotals
 from nemo_gym.view.index.parsing import Fingerprint, fingerprint, whole_lines
 
-STEP_BYTES: Final = 4 << 20  # of the file in a step, so that readers need not wait for long
-_LARGEST: Final = 2**62  # of an index in a key
+STEP_BYTES: Final = 4 << 20  # of the file that are read at a time, so that readers do not wait long
+_LARGEST: Final = 2**62  # task or rollout index; larger ones would not fit into a column
 
 
 class StepsState(NamedTuple):
-    """How far the file was read. ``generation`` changes when it is read anew."""
+    """How far the file has been read. ``generation`` changes when reading starts again."""
 
     exists: bool
     generation: int
@@ -37,7 +37,7 @@ class StepsState(NamedTuple):
 
 
 class AttemptColumns(NamedTuple):
-    """Every attempt in the order of the file."""
+    """All attempts in the order of the file, as columns."""
 
     task: Ints
     rollout: Ints
@@ -56,14 +56,14 @@ class AttemptColumns(NamedTuple):
 
 
 class RunTotals(NamedTuple):
-    """Where the time of the attempts went, altogether and by server."""
+    """Where the time of the attempts went, in total and by server."""
 
     summary: TimeSummary
     servers: tuple[StepTimes, ...]
 
 
 class _Lines:
-    """What is kept of each line."""
+    """What is remembered about each line."""
 
     def __init__(self) -> None:
         self.offsets, self.lengths = array("q"), array("q")
@@ -104,13 +104,13 @@ class _Lines:
 
 
 class StepsIndex:
-    """The steps of one run. ``refresh`` belongs to one thread; everything else may be called from any."""
+    """The index of one run. Only one thread may call ``refresh``; everything else may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = Lock()
         self._lines = _Lines()
-        self._looked: tuple[int, int, int] | None = None  # the file as it was when there was nothing to do
+        self._looked: tuple[int, int, int] | None = None  # the state of the file when there was last nothing to read
         self._attempts: tuple[StepsState, AttemptColumns] | None = None
         self._totals: tuple[StepsState, RunTotals] | None = None
         self.state = StepsState(False, 0, 0, 0, 0, 0)
@@ -157,7 +157,7 @@ class StepsIndex:
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def attempts(self) -> AttemptColumns:
-        """A copy of what is known of every attempt."""
+        """A copy of what is known about every attempt."""
         with self._lock:
             if self._attempts is None or self._attempts[0] != self.state:
                 self._attempts = (self.state, self._lines.attempts())
@@ -180,7 +180,7 @@ class StepsIndex:
         return RunTotals(totals.summary(), totals.servers())
 
     def records(self, numbers: Ints) -> Iterator[RolloutSteps]:
-        """The steps of some attempts; an attempt that is not there any more is left out."""
+        """The steps of some attempts; attempts that are no longer in the file are left out."""
         with self._lock:
             lines = self._lines
             known = (number for number in numbers.tolist() if number < len(lines.offsets))

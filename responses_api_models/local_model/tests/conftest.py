@@ -1,4 +1,4 @@
-"""The real model, loaded once for all tests; its weights are fetched into the user's cache if they are not there."""
+"""The real model, loaded once for all tests; its weights are downloaded into the user's cache if necessary."""
 
 import asyncio
 import json

@@ -141,7 +141,7 @@ async def test_tokens_of_split_characters_and_stop_words_have_scores_too(trainin
     counted = await ask(training_model, "Count from 1 to 10.", metadata=seeded(0, stop=["3"]), max_output_tokens=40)
     item = counted.output[-1].model_dump()
     assert len(item["generation_token_ids"]) == len(item["generation_log_probs"])
-    # Greedy decoding takes the likeliest token, so each is likelier than one in the vocabulary by chance.
+    # Greedy decoding takes the most probable token, so each is more probable than a random one of the vocabulary.
     assert min(item["generation_log_probs"] + emoji["generation_log_probs"]) > -5
 
 
@@ -204,7 +204,7 @@ async def test_the_official_client_finds_both_protocols(weights: Path) -> None:
                 model="any",
                 messages=[{"role": "user", "content": "What is the capital of France?"}],
                 max_tokens=4,
-                temperature=0,  # always the same answer, in which every token is a text of its own
+                temperature=0,  # always the same answer, in which every token is a complete piece of text
                 logprobs=True,
             )
     assert response.output_text

@@ -28,7 +28,7 @@ CALCULATOR = {
     },
     "strict": True,
 }
-# It shows a call, so the server need not explain calls with examples, which take long to read.
+# It contains a call, so the server does not add examples of calls, which would take long to process.
 CONVERSATION = [
     {"role": "user", "content": "What is 1 + 1?"},
     {"type": "function_call", "call_id": "c", "name": "calculator", "arguments": '{"expression": "one and one"}'},
@@ -62,7 +62,7 @@ def gym_of(trained: LocalModel, *, corrected: bool) -> ServerClient:
 
 
 async def rollout(client: ServerClient, seed: int) -> Continuity:
-    """A rollout of a model that writes any letters its grammar allows: few words are made of the usual tokens."""
+    """A rollout of a model that writes random letters, so that few words consist of their usual tokens."""
     wild = {"seed": seed, "top_k": 200, "min_p": 0}
     params = {
         "input": CONVERSATION,

@@ -1,4 +1,4 @@
-"""Engines are planned for the machine, refuse what is no model, and end when their process does."""
+"""Engines are planned for the machine, refuse files that are not models, and end when their process does."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Earlier turns keep their tokens only as long as they are what was said then, in every kind of template."""
+"""Earlier turns keep their tokens only as long as their text is unchanged, with every kind of template."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -12,12 +12,12 @@ from nemo_gym.metrics.continuity import check_continuity
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.tests.conftest import CALCULATOR, QUESTION, ask, build_model
 
-# Turns end with a token that is not the model's own end, as Gemma's do.
+# Turns end with a token that is not the model's end-of-sequence token, as with Gemma.
 OTHER_END = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<file_sep>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# Earlier answers are shown shortened, as Qwen3 leaves earlier reasoning out.
+# Earlier answers are shortened, as with Qwen3, whose template omits earlier reasoning.
 REWRITING = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.role == 'assistant' and not loop.last %}{{ message.content[1:] }}{% else %}{{ message.content }}"

@@ -1,4 +1,4 @@
-"""Requests are read once, and mistakes in them are named."""
+"""Requests are read once, and mistakes in them are reported."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Slots go to those whom they know, in order else, and are kept for those who come back."""
+"""Slots go to conversations they have seen, otherwise in order, and are reserved for conversations that return."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ def engine(slots: int = 1) -> Engine:
 
 
 async def is_free(slots: Slots) -> bool:
-    """Whether one more gets a slot at once."""
+    """Whether another request would get a slot at once."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(slots.take([0]), timeout=0.01)
         return True
@@ -106,7 +106,7 @@ async def test_a_conversation_that_returns_at_once_goes_before_those_who_wait() 
     other = asyncio.create_task(slots.take([7]))
     await asyncio.sleep(0)
     slots.give_back(only, [*PROMPT, 1, 2], returns=True)
-    # What it wrote has become other tokens, as text that is tokenized again may.
+    # The answer has become other tokens, as can happen when text is tokenized again.
     assert await slots.take([*PROMPT, 12, 3]) is only
     assert not other.done()
     slots.give_back(only, [*PROMPT, 1, 2, 3], returns=False)

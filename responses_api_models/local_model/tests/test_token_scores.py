@@ -1,4 +1,4 @@
-"""Scores find their tokens."""
+"""Scores are matched with the tokens they belong to."""
 
 from typing import Any
 

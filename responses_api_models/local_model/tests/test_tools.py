@@ -1,4 +1,4 @@
-"""The real model calls tools and keeps to schemas."""
+"""The real model calls tools and follows schemas."""
 
 import asyncio
 import json

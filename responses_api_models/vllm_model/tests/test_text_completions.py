@@ -1,4 +1,4 @@
-"""A chat that is asked as a completion is answered as a chat."""
+"""A chat that is sent as a completion is answered as a chat."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_calls_are_read_from_the_text(text: str, more: dict[str, Any], arguments
     ("text", "thought", "said"),
     [
         ("<think>hm</think>yes", "hm", "yes"),
-        ("hm</think>yes", "hm", "yes"),  # the template began the thinking
+        ("hm</think>yes", "hm", "yes"),  # the template opened the thinking block
         ("yes", None, "yes"),
     ],
 )

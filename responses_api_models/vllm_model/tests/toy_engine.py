@@ -1,7 +1,7 @@
-"""An engine over real HTTP that has a template and a tokenizer but no model: it says what a script says.
+"""An engine over real HTTP that has a template and a tokenizer but no model: its answers come from a script.
 
-Tokens are words. Calls are generated as a JSON list and rendered by the template as Hermes does it, so a conversation
-after a call is not the same the second time, as with vLLM and a forced call.
+Tokens are words. Calls are generated as a JSON list but rendered by the template in the Hermes format, so after a call
+the conversation is rendered with other tokens than were generated, as with vLLM and a forced call.
 """
 
 import json
@@ -22,7 +22,7 @@ START, END = "<|im_start|>", "<|im_end|>"
 
 @dataclass
 class ToyEngine:
-    """Answers with the texts of its script, one after the other."""
+    """Answers with the texts of its script, in order."""
 
     kind: Kind
     script: list[str]
@@ -60,7 +60,7 @@ class ToyEngine:
         return "".join(parts) + (f"{START}assistant\n" if answer_follows else "")
 
     def _prompt(self, body: Mapping[str, Any], *, answer_follows: bool) -> list[int]:
-        """The tokens of a prompt; the patched engine puts given ones in front of what comes after the last answer."""
+        """The tokens of a prompt; a patched engine uses the given tokens up to the last answer and renders the rest."""
         text = self.render(body, answer_follows=answer_follows)
         prefix = body.get("required_prefix_token_ids")
         if self.kind != "patched vLLM" or not prefix:
@@ -82,7 +82,7 @@ class ToyEngine:
 
     def answer_tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.kind == "llama.cpp":
-            return {"tokens": self.ids(body.get("content", ""))}  # messages are not known, as in llama.cpp
+            return {"tokens": self.ids(body.get("content", ""))}  # messages are not supported, as in llama.cpp
         tokens = self._prompt(body, answer_follows=body.get("add_generation_prompt", True))
         return {"tokens": tokens, "count": len(tokens), "max_model_len": self.context}
 

@@ -107,7 +107,7 @@ def request_of_messages(
     body: AnthropicMessagesRequest, losses: LossPolicy, extras: Collection[str] = ()
 ) -> dict[str, Any]:
     """A request of the Messages API as one of the Responses API."""
-    asked, lost = messages_to_request(body.model_dump(exclude_none=True), extras=extras)
+    asked, lost = messages_to_request(body.model_dump(exclude_none=True, warnings=False), extras=extras)
     losses.check(Way.FROM_MESSAGES, lost)
     return asked
 

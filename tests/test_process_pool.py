@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ async def test_computing_without_end_is_ended_and_the_next_call_works() -> None:
         with pytest.raises(CallLimitError, match=r"took longer than 0\.2 s"):
             await pool.call(7, 10**9)
         assert await pool.call(2, 5) == 32
+
+
+async def test_a_call_is_ended_although_its_signal_is_ignored_where_the_pool_was_made() -> None:
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        async with ProcessPool("builtins:pow", size=1, time_limit_s=0.2) as pool:
+            with pytest.raises(CallLimitError):
+                await pool.call(7, 10**9)
+    finally:
+        signal.signal(signal.SIGPROF, before)
 
 
 async def test_memory_is_limited() -> None:

@@ -102,7 +102,9 @@ async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: di
         except (OSError, RefusedError) as error:
             if loop.time() > deadline:
                 address = f"{invitation.host}:{invitation.port}"
-                raise RefusedError(f"no way to the collector at {address} for {RECONNECT_S:g} s: {error}") from None
+                raise RefusedError(
+                    f"the collector at {address} could not be reached for {RECONNECT_S:g} s: {error}"
+                ) from None
             await asyncio.sleep(PAUSE_S)
         else:
             return connection

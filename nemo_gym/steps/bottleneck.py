@@ -191,7 +191,7 @@ def _wait(times: StepTimes, cause: str, share: float) -> Bottleneck:
         return Bottleneck(
             Cause.RATE_LIMIT,
             f"{figure}; it said {_refusals(times)} times that it was asked too often",
-            "ask whoever runs the endpoint for a higher rate; more rollouts at once will not help",
+            "ask the endpoint's operator for a higher rate; more rollouts at once will not help",
         )
     if cause == "slot":
         return Bottleneck(
@@ -204,7 +204,7 @@ def _wait(times: StepTimes, cause: str, share: float) -> Bottleneck:
     failed = max(times.retries.items(), key=lambda item: item[1], default=("", 0))
     return Bottleneck(
         Cause.ENDPOINT,
-        f"{figure} again: {failed[1]} attempts failed with {failed[0] or 'an error'}",
+        f"{figure} again after {failed[1]} attempts failed with {failed[0] or 'an error'}",
         f"look at the log of the endpoint behind {times.server}",
     )
 

@@ -122,7 +122,7 @@ def _seconds(value: float) -> str:
 
 
 def _without_steps(files: RunFiles, facts: RunFacts | None) -> Iterator[str]:
-    yield f"{files.steps} is not there or holds no steps, so nobody knows what the rollouts spent their time on"
+    yield f"{files.steps} does not exist or holds no steps, so it is unknown what the rollouts spent their time on"
     if facts is not None and facts.wall_s:
         yield f"{facts.completed} rollouts in {facts.wall_s:.1f} s, {facts.completed / facts.wall_s:.3g} a second"
     else:

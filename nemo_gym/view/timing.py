@@ -173,7 +173,7 @@ def _unusable(run: ViewedRun, attempts: AttemptColumns, matched: int) -> str:
         return _no_file(run)
     if not len(attempts):
         return f"{name} holds no steps" + (f" ({_lines(run)})" if run.steps.state.unreadable else "")
-    return f"{name} is of another run: none of its attempts is of a rollout that is here" if not matched else ""
+    return f"{name} belongs to another run: none of its attempts matches a rollout in this file" if not matched else ""
 
 
 def _notes(run: ViewedRun, attempts: AttemptColumns, matched: int) -> list[str]:

@@ -172,8 +172,8 @@ def test_a_file_that_is_replaced_or_removed_is_forgotten(recorded: Library, step
             '[1]\n{"_ng_task_index": 99999999999999999999, "_ng_rollout_index": 0, "steps": []}\n',
             "2 lines are not steps",
         ),
-        ('{"_ng_task_index": 7, "_ng_rollout_index": 7, "steps": []}\n', "of another run"),
-        ('{"_ng_task_index": 0, "_ng_rollout_index": 0, "agent": "other", "steps": []}\n', "of another run"),
+        ('{"_ng_task_index": 7, "_ng_rollout_index": 7, "steps": []}\n', "belongs to another run"),
+        ('{"_ng_task_index": 0, "_ng_rollout_index": 0, "agent": "other", "steps": []}\n', "belongs to another run"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(write, record, library, content: str | None, said: str) -> None:

@@ -27,6 +27,11 @@ from nemo_gym.servers.venvs import read_requirements, unmet
 
 def check_environments(overrides: Sequence[str]) -> int:
     """Play one environment, or all that can be played here."""
+    if any(override.lstrip("+").startswith("config_paths=") for override in overrides):
+        raise UsageError(
+            "config_paths has no meaning here: an environment is named by its folder",
+            hint="ng_check_environment +entrypoint=resources_servers/<name> [+config=<file>]",
+        )
     config = read_parameters(CheckEnvironmentConfig, overrides)
     if config.entrypoint is not None:
         reports = [_check(find_server(config.entrypoint), config)]

@@ -197,6 +197,12 @@ def test_a_folder_without_configuration_is_explained(run):
     assert "there is no configuration" in ran.err
 
 
+def test_configurations_of_other_commands_are_refused_with_the_way_to_type_it(run):
+    ran = run("ng_check_environment", "+config_paths=[resources_servers/calculator/configs/calculator.yaml]")
+    assert ran.code == 2
+    assert "+entrypoint=resources_servers/<name>" in ran.err
+
+
 def test_equal_rows_are_a_warning():
     [finding] = ambiguous_rows([row("a", "1"), row("b", "2"), {**row("a", "1"), "id": 7}])
     assert (finding.kind, finding.message) == ("warning", "rows 1, 3 are the same")

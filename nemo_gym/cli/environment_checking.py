@@ -20,8 +20,8 @@ from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.rollouts.tasks import read_tasks
-from nemo_gym.servers.environment_check import check_environment
-from nemo_gym.servers.environment_report import EnvironmentReport
+from nemo_gym.servers.checking.environment_check import check_environment
+from nemo_gym.servers.checking.environment_report import EnvironmentReport
 from nemo_gym.servers.venvs import read_requirements, unmet
 
 

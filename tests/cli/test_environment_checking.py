@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from nemo_gym.cli.parameters import ServerTemplate
-from nemo_gym.servers.environment_check import ambiguous_rows
-from nemo_gym.servers.players import RandomPlayer, repeating, solutions
+from nemo_gym.servers.checking.environment_check import ambiguous_rows
+from nemo_gym.servers.checking.players import RandomPlayer, repeating, solutions
 from nemo_gym.servers.venvs import read_requirements, unmet
 
 ROOT = Path(__file__).parents[2]

@@ -25,10 +25,10 @@ from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPON
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY
+from nemo_gym.servers.checking.players import Item, Player, Row, message
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.loader import build_app, build_server
-from nemo_gym.servers.players import Item, Player, Row, message
 from nemo_gym.servers.server_client import GymClient
 
 HEARTBEAT_S: Final = 0.001

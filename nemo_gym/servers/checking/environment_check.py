@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from omegaconf import DictConfig
 
-from nemo_gym.servers.environment_probes import PlayedAlone, check_retention, check_sessions, check_speed
-from nemo_gym.servers.environment_report import EnvironmentReport, PlayerSummary, is_number, listed
-from nemo_gym.servers.faults import first_cause
-from nemo_gym.servers.inspection import Finding
-from nemo_gym.servers.players import (
+from nemo_gym.servers.checking.environment_probes import PlayedAlone, check_retention, check_sessions, check_speed
+from nemo_gym.servers.checking.environment_report import EnvironmentReport, PlayerSummary, is_number, listed
+from nemo_gym.servers.checking.players import (
     Item,
     RandomPlayer,
     Row,
@@ -27,7 +25,9 @@ from nemo_gym.servers.players import (
     solutions,
     wordings,
 )
-from nemo_gym.servers.stage import Played, Stage, open_stage
+from nemo_gym.servers.checking.stage import Played, Stage, open_stage
+from nemo_gym.servers.faults import first_cause
+from nemo_gym.servers.inspection import Finding
 
 # Fields that may differ between rows that ask the same.
 NEXT_TURN: Final = "/next_turn"

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from omegaconf import DictConfig
 
-from nemo_gym.servers.environment_report import EnvironmentReport
-from nemo_gym.servers.players import Item, Player, Row, SilentPlayer, message
-from nemo_gym.servers.stage import Played, Stage, open_stage
+from nemo_gym.servers.checking.environment_report import EnvironmentReport
+from nemo_gym.servers.checking.players import Item, Player, Row, SilentPlayer, message
+from nemo_gym.servers.checking.stage import Played, Stage, open_stage
 
 MAX_BLOCKED_S: Final = 0.02
 MUCH_TOO_LONG_S: Final = 0.5

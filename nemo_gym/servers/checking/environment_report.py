@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from nemo_gym.servers.checking.stage import Played
 from nemo_gym.servers.inspection import Finding
-from nemo_gym.servers.stage import Played
 
 SHOWN: Final = 3
 

@@ -23,7 +23,7 @@ from nemo_gym.global_config import reset_global_config
 from nemo_gym.rollouts.outcome import OUTSIDE
 
 if TYPE_CHECKING:
-    from conftest import MockModel
+    from conftest import MockModel, MockProcess
 
 KEY = "sk-never-show-this-0123456789"
 EXAMPLE = "resources_servers/example_single_tool_call"
@@ -85,11 +85,11 @@ def model(mock_model: "MockModel") -> Iterator["MockModel"]:
 
 
 @pytest.fixture(scope="module")
-def first_rollout(_mock_process: "MockModel", tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first_rollout(_mock_process: "MockProcess", tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one rollout, collected once for all tests."""
     folder = tmp_path_factory.mktemp("collected")
-    _mock_process.reset()
-    write_env(folder, _mock_process.base_url)
+    _mock_process.model.reset()
+    write_env(folder, _mock_process.model.base_url)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main([*COLLECT, "+limit=1"]) == 0

@@ -51,6 +51,7 @@ def collect(output: Path, tasks: Path, parallel: int, *extra: str) -> list[str]:
         f"+input_jsonl_fpath={tasks}",
         f"+output_jsonl_fpath={output}",
         f"+num_samples_in_parallel={parallel}",
+        "+overwrite=true",  # each round writes the same files
         *extra,
     ]
 

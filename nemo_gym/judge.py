@@ -34,6 +34,7 @@ __all__ = [
     "SwapCheck",
     "Verdict",
     "call_judge",
+    "every_verdict",
     "judge_failsafe",
     "reraise_judge_errors",
 ]
@@ -218,7 +219,7 @@ class Judge:
         swap = self.config.swap
         if swap is None:
             return await self._decide(values)
-        first, second = await asyncio.gather(self._decide(values), self._decide(swap.swapped(values)))
+        first, second = await every_verdict(self._decide(values), self._decide(swap.swapped(values)))
         verdict = settle(self.config, first, second)
         if verdict is None:
             raise self._error(
@@ -264,8 +265,21 @@ class Judge:
         return JudgeError(f"judge {self.config.model_server.name}: {reason}", retry_after=retry_after)
 
 
+Decision = TypeVar("Decision")
 Parsed = TypeVar("Parsed", bound=BaseModel)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+
+
+async def every_verdict(*asked: Awaitable[Decision]) -> list[Decision]:
+    """Await several questions at once. If some have no verdict, the first of their errors is raised after all ended.
+
+    Questions that were already sent cost money whether or not another one failed, so their usage has to be counted.
+    """
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return cast("list[Decision]", found)
 
 
 async def call_judge(

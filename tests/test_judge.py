@@ -77,6 +77,7 @@ class Scripted(SimpleResponsesAPIModel):
     running: int = 0
     most: int = 0
     cut_off: bool = False
+    seconds: dict[str, float] = {}  # noqa: RUF012 - pydantic copies it
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
@@ -86,9 +87,9 @@ class Scripted(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         self.running += 1
         self.most = max(self.most, self.running)
-        await asyncio.sleep(0.001)
-        self.running -= 1
         asked = body.model_dump(exclude_unset=True)
+        await asyncio.sleep(next((s for part, s in self.seconds.items() if part in str(asked)), 0.001))
+        self.running -= 1
         self.asked.append(asked)
         details = (
             {"incomplete_details": {"reason": "max_output_tokens"}, "status": "incomplete"} if self.cut_off else {}
@@ -167,6 +168,16 @@ async def test_an_answer_without_a_label_is_asked_for_again_and_then_a_failure()
         await judge.ask(expected=1, answer=2)
     assert len(model.asked) == 2
     assert caught.value.headers == {"X-NG-Failure-Class": "judge_failed"}
+
+
+async def test_a_question_that_fails_does_not_hide_what_the_others_cost() -> None:
+    swap = {"fields": ["expected", "answer"]}
+    judge, model = judge_with(lambda asked: "hm" if "Expected 1" in asked else "[[SAME]]", **SAME, swap=swap)
+    model.seconds = {"Expected 1": 0.0, "Expected 2": 0.05}
+    with pytest.raises(JudgeError, match="none of the labels"):
+        await judge.ask(expected=1, answer=2)
+    assert len(model.asked) == 4  # three attempts in one order, one answer in the other
+    assert model.running == 0
 
 
 async def test_an_answer_that_was_cut_off_is_no_verdict() -> None:

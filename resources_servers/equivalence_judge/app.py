@@ -4,7 +4,6 @@ A judge that can't be reached, or that says nothing which can be read, fails the
 0.
 """
 
-import asyncio
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -18,7 +17,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.config_types import ModelServerRef
-from nemo_gym.judge import Judge
+from nemo_gym.judge import Judge, every_verdict
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
 from resources_servers.equivalence_judge.prompts import (
     Tally,
@@ -148,7 +147,7 @@ class EquivalenceJudgeServer(SimpleResourcesServer):
     async def _by_rubric(
         self, body: EquivalenceJudgeVerifyRequest, question: str, answer: str
     ) -> EquivalenceJudgeVerifyResponse:
-        found = await asyncio.gather(
+        found = await every_verdict(
             *(
                 self._votes(
                     self._rubric, question=question, generated_answer=shown(answer), criterion=shown(line.criterion)
@@ -161,7 +160,7 @@ class EquivalenceJudgeServer(SimpleResourcesServer):
         return _result(body, reward, found, [line.criterion for line in met])
 
     async def _votes(self, judge: Judge, **values: str) -> Tally:
-        verdicts = await asyncio.gather(*(judge.ask(**values) for _ in range(self.config.votes)))
+        verdicts = await every_verdict(*(judge.ask(**values) for _ in range(self.config.votes)))
         return tally(verdicts, on_disagreement=self.config.reward_if_swap_fails)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,27 +140,33 @@ async def test_workers_are_spread_by_what_they_take_and_a_gym_that_cannot_start_
             pytest.fail("there is no Gym")
 
 
-def test_the_command_collects_on_the_cluster_and_keeps_stdout_for_data(
+def test_a_command_that_was_killed_resumes_on_the_cluster_and_keeps_stdout_for_data(
     cluster: Any, mock_model: Any, tmp_path: Path
 ) -> None:
     model = "responses_api_models/openai_model/configs/openai_model.yaml"
-    overrides = (
+    command = (
+        *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts"),
         f"+config_paths=[{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}]",
         f"+input_jsonl_fpath={ENVIRONMENT}/data/example.jsonl",
         *("+output_jsonl_fpath=out.jsonl", "+num_repeats=3", "+executor=ray", "+workers=1"),
         *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
+        *("+num_samples_in_parallel=2", "+resume_from_cache=true"),
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", *overrides],
-        cwd=tmp_path,
-        env={**os.environ, "RAY_ADDRESS": cluster.address},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "RAY_ADDRESS": cluster.address}, "text": True}
+    output = tmp_path / "out.jsonl"
+    mock_model.set(latency="200")
+    with subprocess.Popen(command, **run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as collector:
+        while not (output.exists() and output.read_bytes().count(b"\n") >= 2) and collector.poll() is None:
+            time.sleep(0.05)
+        collector.kill()
+    saved = output.read_bytes().count(b"\n")
+    assert 2 <= saved < 3 * len(TASKS)
+    mock_model.set(latency="0")
+    done = subprocess.run(command, **run, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3 * len(TASKS)
     assert done.stdout.startswith(f"Key metrics for {AGENT}:\n")
+    keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in map(json.loads, output.open())]
+    assert sorted(keys) == [(task, repeat) for task in range(len(TASKS)) for repeat in range(3)]
     assert not (tmp_path / "out_status.json").exists()
 
 

@@ -1,5 +1,6 @@
 """The jobs in examples/cluster: shells read them, schedulers would take them, and what they run is a valid command."""
 
+import importlib.util
 import json
 import os
 import shlex
@@ -142,6 +143,7 @@ def test_kubernetes_gives_every_pod_its_shard(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("POLICY_API_KEY", "k")
     job = yaml.safe_load((JOBS / "kubernetes_shards.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    check_by_schema(job)
     spec = job["spec"]
     assert (spec["completionMode"], spec["template"]["spec"]["restartPolicy"]) == ("Indexed", "Never")
     check_pod(spec["template"]["spec"])
@@ -153,10 +155,16 @@ def test_kubernetes_gives_every_pod_its_shard(monkeypatch: pytest.MonkeyPatch) -
 
 
 def check_pod(pod: dict[str, Any]) -> None:
-    """What Kubernetes demands of a pod: containers with names and images, mounts of volumes that are there."""
+    """A pod of which Kubernetes knows every field, with limits, and with mounts of volumes that are there."""
+    check_by_schema({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod})
     volumes = {volume["name"] for volume in pod.get("volumes", ())}
     for container in pod["containers"]:
-        assert container["name"]
-        assert container["image"]
         assert {mount["name"] for mount in container.get("volumeMounts", ())} <= volumes
         assert set(container["resources"]) == {"requests", "limits"}
+
+
+def check_by_schema(manifest: dict[str, Any]) -> None:
+    """Check against the schemas that Kubernetes publishes; without the package that has them, nothing is checked."""
+    if importlib.util.find_spec("kubernetes_validate"):  # too large for the lowest versions' environment
+        schemas = importlib.import_module("kubernetes_validate")
+        schemas.validate(manifest, schemas.latest_version(), strict=True)

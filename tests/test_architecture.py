@@ -1,6 +1,7 @@
 """The layout is the data flow: imports only ever point up the list of layers, and files stay readable."""
 
 import ast
+import re
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,11 @@ def layer_of(module: str) -> str | None:
     """The layer of a ``nemo_gym.…`` module; None for front doors and the package itself."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in LAYERS else None
+
+
+def test_the_page_lists_the_layers_in_this_order() -> None:
+    section = (ROOT / "docs/architecture.md").read_text("utf-8").partition("## Layers")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)/?` \|", section, re.MULTILINE) == LAYERS
 
 
 def imports_of(path: Path) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The layout is the data flow: imports only ever point up the list of layers, and files stay readable."""
 
 import ast
-import re
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 

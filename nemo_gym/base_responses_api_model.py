@@ -17,7 +17,7 @@ from nemo_gym.openai_utils import (
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
-from nemo_gym.servers.models.answering import takes_forwarded
+from nemo_gym.servers.models.answering import forwarded_kind
 from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
 from nemo_gym.servers.models.protocols import (
     MESSAGES,
@@ -121,7 +121,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
         """Answer one request of Anthropic's Messages API, by way of ``/v1/responses``."""
         cheap, cached = self.responses_handler(), self._cached_calls
-        handler = cheap if takes_forwarded(cheap) else self.responses
+        handler = cheap if forwarded_kind(cheap) else self.responses
         return await answer_messages(
             handler if cached is None else cached.wrap(handler),
             request,

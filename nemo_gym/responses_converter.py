@@ -4,15 +4,17 @@ The work is done in ``nemo_gym.conversion``, on dictionaries; this module assign
 offers typed versions for authors.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, PrivateAttr, TypeAdapter
 
 from nemo_gym.conversion.chat_answers import (
+    ChatAnswer,
     Item,
+    answer_of,
+    answer_to_response,
     assistant_to_items,
-    completion_to_response,
     message_as_received,
     messages_to_items,
     uuid4,
@@ -20,8 +22,10 @@ from nemo_gym.conversion.chat_answers import (
     with_version,
 )
 from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
+from nemo_gym.conversion.conversation_cache import ConversationCache, Raw, encode_list, joined
 from nemo_gym.conversion.losses import LossPolicy, OnLoss, Way
 from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
+from nemo_gym.io.json import EncodedJson
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -61,6 +65,7 @@ class ResponsesConverter(BaseModel):
     on_loss: OnLoss = "warn"
 
     _losses: LossPolicy = PrivateAttr()
+    _conversations: ConversationCache = PrivateAttr(default_factory=ConversationCache)
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare what is remembered between requests."""
@@ -124,6 +129,17 @@ class ResponsesConverter(BaseModel):
             self._losses.check(Way.TO_CHAT, [*lost, *state.lost, *sorted(state.remarks)])
         return {"messages": messages, **options}
 
+    def unread_to_chat(self, asked: Mapping[str, Any], items: Sequence[Raw]) -> dict[str, Any]:
+        """The same for a conversation that has not been parsed; ``messages`` is JSON already.
+
+        Only what was added since the last call of the conversation is converted.
+        """
+        options = self.request_to_chat({**asked, "input": ()})
+        # Checked with every part, because a beginning is remembered only if it may be sent.
+        messages = self._conversations.convert(items, lambda new: self.request_to_chat({"input": new})["messages"])
+        options["messages"] = EncodedJson(b"[%b]" % joined(encode_list(options["messages"]), messages))
+        return options
+
     def message_to_items(self, message: Mapping[str, Any]) -> list[Item]:
         """The items of one assistant message; the last one holds the tokens, if they are wanted and available."""
         if not self.uses_reasoning_parser and separate_reasoning(message):
@@ -140,8 +156,12 @@ class ResponsesConverter(BaseModel):
         self, completion: NeMoGymChatCompletion, asked: Mapping[str, Any], *, model: str
     ) -> dict[str, Any]:
         """The response to a request that was sent as a chat."""
-        output = self.message_to_items(message_as_received(completion.choices[0].message))
-        return completion_to_response(completion, output, asked, id=f"resp_{_new_id()}", model=model)
+        return self.answer_to_response(answer_of(completion), asked, model=model)
+
+    def answer_to_response(self, answer: ChatAnswer, asked: Mapping[str, Any], *, model: str) -> dict[str, Any]:
+        """The same, from the parts of a completion that a response is made from."""
+        output = self.message_to_items(answer.message)
+        return answer_to_response(answer, output, asked, id=f"resp_{_new_id()}", model=model)
 
     def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
         return extract_reasoning(content)

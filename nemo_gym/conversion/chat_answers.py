@@ -6,7 +6,7 @@ keys with values.
 
 from collections.abc import Callable, Iterable, Mapping
 from os import urandom
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nemo_gym.conversion.parts import (
     POLICY_VERSION,
@@ -16,7 +16,7 @@ from nemo_gym.conversion.parts import (
     parts_to_responses,
     separate_reasoning,
 )
-from nemo_gym.schemas.chat import CompletionUsage, NeMoGymChatCompletion, NeMoGymChatCompletionMessage
+from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessage
 from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 
@@ -153,26 +153,44 @@ _ECHOED: Final = frozenset(
 )
 
 
-def completion_to_response(
-    completion: NeMoGymChatCompletion,
+class ChatAnswer(NamedTuple):
+    """What a response is made from: the first choice of a completion, and what the completion says about it."""
+
+    message: Mapping[str, Any]
+    finish_reason: str
+    created: int
+    logprobs: Mapping[str, Any] | None = None
+    usage: Mapping[str, Any] | None = None
+
+
+def answer_of(completion: NeMoGymChatCompletion) -> ChatAnswer:
+    """The answer in a validated completion."""
+    choice, usage = completion.choices[0], completion.usage
+    message = message_as_received(choice.message)
+    return ChatAnswer(
+        message, choice.finish_reason, completion.created, choice.logprobs, usage.__dict__ if usage else None
+    )
+
+
+def answer_to_response(
+    answer: ChatAnswer,
     output: list[dict[str, Any]],
     asked: Mapping[str, Any],
     *,
     id: str,  # noqa: A002 - the name of the field
     model: str,
 ) -> dict[str, Any]:
-    """The response for a completion; ``output`` is its first choice, already converted."""
-    choice = completion.choices[0]
-    if choice.logprobs and wants_logprobs(asked):
-        _add_logprobs(output, choice.logprobs.get("content"))
+    """The response for an answer; ``output`` is its message, already converted."""
+    if answer.logprobs and wants_logprobs(asked):
+        _add_logprobs(output, answer.logprobs.get("content"))
     return response_to(
         asked,
         output,
         id=id,
-        created_at=float(completion.created),
+        created_at=float(answer.created),
         model=model,
-        reason=INCOMPLETE.get(choice.finish_reason),
-        usage=usage_to_responses(completion.usage) if completion.usage else None,
+        reason=INCOMPLETE.get(answer.finish_reason),
+        usage=usage_to_responses(answer.usage) if answer.usage else None,
     )
 
 
@@ -214,13 +232,13 @@ def response_to(
     }
 
 
-def usage_to_responses(usage: CompletionUsage) -> dict[str, Any]:
+def usage_to_responses(usage: Mapping[str, Any]) -> dict[str, Any]:
     """The same numbers under the names of the Responses API; missing details are 0."""
-    prompt, completion = usage.prompt_tokens_details or {}, usage.completion_tokens_details or {}
+    prompt, completion = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
     return response_usage(
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        total=usage.total_tokens,
+        usage["prompt_tokens"],
+        usage["completion_tokens"],
+        total=usage["total_tokens"],
         cached=prompt.get("cached_tokens") or 0,
         reasoning=completion.get("reasoning_tokens") or 0,
     )

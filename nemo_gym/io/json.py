@@ -1,11 +1,12 @@
 """Reads and writes JSON: one reader, and one writer for each purpose.
 
 - ``decode`` reads a line or a body. It accepts everything that Python's own parser accepts (``NaN``, lone surrogates),
-  and raises a ``ValueError`` for anything else.
+  and raises a ``ValueError`` for anything else. ``decode_exactly`` is slower, and keeps integers beyond 64 bits.
 - ``encode`` writes a line of a JSONL file: compact, UTF-8, without line feeds. Its input must have come from JSON.
 - ``to_json`` writes reports, which must not fail because of an unusual value: NaN and infinities become ``null``, and
   values without an equivalent in JSON become text.
-- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged.
+- ``encode_json`` writes the body of a call: of models only the set fields, and bytes unchanged. Parts that are JSON
+  already are ``EncodedJson``.
 
 All of them use orjson, and fall back on Python's own module for what orjson refuses: integers beyond 64 bits, lone
 surrogates, deep nesting.
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
+from pydantic_core import from_json
 
 JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
@@ -32,6 +34,23 @@ def decode(text: bytes | str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def decode_exactly(text: bytes) -> Any:
+    """The value of JSON text as pydantic would read it, with integers of any length."""
+    try:
+        return from_json(text)
+    except ValueError:  # nested more deeply than that reader goes
+        return json.loads(text)
+
+
+class EncodedJson:
+    """A part of a body that is JSON already."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
 
 
 def encode(value: Any) -> bytes:
@@ -51,10 +70,13 @@ def encode_json(content: Any) -> bytes:
     # Asking whether something is a model takes pydantic longer than writing a short text.
     if not isinstance(content, dict | list | str) and isinstance(content, BaseModel):
         return content.__pydantic_serializer__.to_json(content, exclude_unset=True)
-    try:
-        return orjson.dumps(content, default=_nested_model, option=JSON_OPTIONS)
-    except TypeError:
-        return _slowly(content, default=_nested_model)
+    # Most keys are text. Without the option for others, a long conversation is written a quarter faster.
+    for option in (orjson.OPT_SERIALIZE_NUMPY, JSON_OPTIONS):
+        try:
+            return orjson.dumps(content, default=_nested, option=option)
+        except TypeError:
+            continue
+    return _slowly(content, default=_nested_slowly)
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
@@ -71,6 +93,14 @@ def _slowly(value: Any, *, default: Callable[[Any], Any] | None = None, indent: 
         return json.dumps(value, default=default, indent=indent, separators=separators).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _nested(value: Any) -> Any:
+    return orjson.Fragment(value.text) if isinstance(value, EncodedJson) else _nested_model(value)
+
+
+def _nested_slowly(value: Any) -> Any:
+    return json.loads(value.text) if isinstance(value, EncodedJson) else _nested_model(value)
 
 
 def _nested_model(value: Any) -> Any:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.answer_events import completion_stream, response_stream
 from nemo_gym.conversion.chat_requests import PastReasoning
-from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.conversion.plain_response import is_plain_response
 from nemo_gym.conversion.unknown_items import release_encoded
 from nemo_gym.io.json import encode_json
@@ -29,15 +29,15 @@ from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
-    MALFORMED,
     AnswerReader,
+    ConvertedParams,
     ForwardedChatParams,
     ForwardedParams,
-    refuse_malformed,
+    chat_of,
     valid_request,
 )
 from nemo_gym.servers.models.endpoint import Endpoint, Upstream
-from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
+from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.streaming import (
     CHAT_CHUNKS,
@@ -68,6 +68,34 @@ class OpenAIModelConfig(BaseResponsesAPIModelConfig):
     past_reasoning: PastReasoning = "think"
 
 
+class ChatCalls:
+    """Answers requests of the Responses API with an endpoint that has only Chat Completions."""
+
+    def __init__(self, config: OpenAIModelConfig, upstream: Upstream, reader: AnswerReader) -> None:
+        self._upstream = upstream
+        self._reader = reader
+        self._model = config.openai_model
+        self._defaults = config.extra_body
+        self._converter = ResponsesConverter(
+            return_token_id_information=False,
+            past_reasoning=config.past_reasoning,
+            keep_strict=True,
+            custom_tools=True,
+            on_loss=config.on_loss,
+        )
+
+    async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
+        """Answer a request that was only outlined."""
+        return JsonResponse(encode_json(await self.respond(body)))
+
+    async def respond(self, body: ConvertedParams) -> dict[str, Any]:
+        """Answer a request."""
+        chat = chat_of(body, self._converter, self._upstream.address)
+        sent = encode_json({**self._defaults, **chat, "model": self._model})
+        answer = self._reader.chat_answer(await self._upstream.post("/chat/completions", sent))
+        return self._converter.answer_to_response(answer, body.options, model=self._model)
+
+
 class OpenAIModel(SimpleResponsesAPIModel):
     """A model server that forwards to an endpoint."""
 
@@ -75,7 +103,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
     _upstream: Upstream = PrivateAttr()
     _reader: AnswerReader = PrivateAttr()
-    _converter: ResponsesConverter = PrivateAttr()
+    _chats: ChatCalls = PrivateAttr()
     _model_key: bytes = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -100,13 +128,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
         self._model_key = b'{"model":' + orjson.dumps(config.openai_model) + b","
         self._upstream = Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
         self._reader = AnswerReader(address)
-        self._converter = ResponsesConverter(
-            return_token_id_information=False,
-            past_reasoning=config.past_reasoning,
-            keep_strict=True,
-            custom_tools=True,
-            on_loss=config.on_loss,
-        )
+        self._chats = ChatCalls(config, self._upstream, self._reader)
 
     # Every model call needs it, and pydantic takes as long to find a private attribute as to read a short request.
     @cached_property
@@ -116,7 +138,9 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
-        return self.relay_responses if type(self).responses is OpenAIModel.responses else self.responses
+        if type(self).responses is not OpenAIModel.responses:
+            return self.responses
+        return self._chats.relay_responses if self.config.endpoint == "chat_completions" else self.relay_responses
 
     def stream_relays(self) -> Mapping[str, Relay]:
         """Pass on what the endpoint streams, unless a subclass answers otherwise, or the answer has to be converted."""
@@ -172,22 +196,20 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
     async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
         """Forward the endpoint's answer if it is a valid response, else one made from it."""
-        if self.config.endpoint == "chat_completions":
-            content = encode_json(await self._respond_by_chat(body.asked()))
-        else:
-            sent = body.sent_to(self.config.openai_model, self.config.extra_body)
-            content = await self.upstream.post("/responses", sent)
-            limit = body.option("max_output_tokens", self.config.extra_body.get("max_output_tokens"))
-            if not is_plain_response(content, limit=limit):
-                reading = self._reader.response(content, orjson.loads(sent))
-                if reading.is_repaired:
-                    content = reading.response.model_dump_json().encode()
+        sent = body.sent_to(self.config.openai_model, self.config.extra_body)
+        content = await self.upstream.post("/responses", sent)
+        limit = body.option("max_output_tokens", self.config.extra_body.get("max_output_tokens"))
+        if not is_plain_response(content, limit=limit):
+            reading = self._reader.response(content, orjson.loads(sent))
+            if reading.is_repaired:
+                content = reading.response.model_dump_json().encode()
         return JsonResponse(content)
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses API request."""
         if self.config.endpoint == "chat_completions":
-            return NeMoGymResponse.model_validate(await self._respond_by_chat(request_as_sent(body)))
+            asked = ConvertedParams(fields=request_as_sent(body))
+            return NeMoGymResponse.model_validate(await self._chats.respond(asked))
         content = await self._upstream.post("/responses", release_encoded(self._encode(body)))
         return self._reader.response(content, body.model_dump(exclude_unset=True)).response
 
@@ -196,18 +218,6 @@ class OpenAIModel(SimpleResponsesAPIModel):
     ) -> NeMoGymChatCompletion:
         """Answer a Chat Completions request."""
         return self._reader.completion(await self._upstream.post("/chat/completions", self._encode(body)))
-
-    async def _respond_by_chat(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            chat = self._converter.request_to_chat(asked)
-        except UnsupportedContentError as error:
-            raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
-        except MALFORMED:
-            refuse_malformed(asked)
-            raise
-        sent = encode_json(self.config.extra_body | chat | {"model": self.config.openai_model})
-        completion = self._reader.completion(await self._upstream.post("/chat/completions", sent))
-        return self._converter.completion_to_response(completion, asked, model=self.config.openai_model)
 
     def _encode(self, body: BaseModel) -> bytes:
         """Encode what the request sets, over the configured defaults, with the configured model's name."""

@@ -25,7 +25,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_responses_input_output_items
-from nemo_gym.servers.models.answering import ForwardedChatParams
+from nemo_gym.servers.models.answering import ConvertedParams, ForwardedChatParams
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.policy import PolicyState
 from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, Relay
@@ -118,7 +118,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Answer a Responses API request."""
         asked = request_as_sent(body)
         session = self._calls.session(request, asked)
-        return NeMoGymResponse.model_validate(await self._calls.respond(session, asked, request=request))
+        answer = await self._calls.respond(session, ConvertedParams(fields=asked), request=request)
+        return NeMoGymResponse.model_validate(answer)
 
     async def chat_completions(  # type: ignore[override]  # FastAPI passes what a handler names
         self, request: Request, body: ForwardedChatParams = Body()

@@ -12,15 +12,16 @@ from typing import Any, Literal
 from fastapi import Body, Request
 from fastapi.responses import Response
 
-from nemo_gym.conversion.chat_answers import uuid4
-from nemo_gym.conversion.parts import POLICY_VERSION, UnsupportedContentError
+from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
+from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.responses_converter import ReasoningParserError, ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
-from nemo_gym.servers.models.answering import MALFORMED, ForwardedParams, refuse_malformed
+from nemo_gym.servers.direct.replies import JsonResponse
+from nemo_gym.servers.models.answering import ConvertedParams, chat_of
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.models.policy import Policy
@@ -53,6 +54,14 @@ class ModelCalls:
         self._converter = converter
         self.preprocess = preprocess
         self._tokens = TokenCalls(config, self.post) if config.return_token_id_information else None
+        # Whether anything looks at the messages of a chat before it is sent.
+        self._reads_messages = (
+            self._tokens is not None
+            or preprocess is not None
+            or config.replace_developer_role_with_system
+            or not config.sequential_reasoning_allowed
+            or type(converter).request_to_chat is not ResponsesConverter.request_to_chat
+        )
         limit = config.max_concurrent_requests
         self.slots: contextlib.AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
@@ -70,26 +79,19 @@ class ModelCalls:
         beginning = encode_json([asked.get("instructions"), said[:2] if isinstance(said, list) else said])
         return f"{request.session[SESSION_ID_KEY]}.{blake2b(beginning, digest_size=8).hexdigest()}"
 
-    async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
+    async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request; for a model of one endpoint."""
-        return Response(encode_json(await self.respond("", body.asked())), media_type="application/json")
+        return JsonResponse(encode_json(await self.respond("", body)))
 
-    async def respond(
-        self, session: str, asked: Mapping[str, Any], *, request: Request | None = None
-    ) -> dict[str, Any]:
+    async def respond(self, session: str, body: ConvertedParams, *, request: Request | None = None) -> dict[str, Any]:
         """Answer a request of the Responses API."""
         if self.config.is_responses_native:
-            return await self._respond_in_turn(session, asked)
+            return await self._respond_in_turn(session, body.asked())
+        reads = self._reads_messages or bool(body.options.get("metadata"))
+        chat = chat_of(body, self._converter, self.replicas.all[0].address, reads_messages=reads)
+        answer = await self._answer(session, chat, request)
         try:
-            chat = self._converter.request_to_chat(asked)
-        except UnsupportedContentError as error:
-            raise self._rejected(str(error)) from error
-        except MALFORMED:
-            refuse_malformed(asked)
-            raise
-        completion = await self.complete(session, chat, request=request)
-        try:
-            return self._converter.completion_to_response(completion, asked, model=self.config.model)
+            return self._converter.answer_to_response(answer, body.options, model=self.config.model)
         except ReasoningParserError as error:
             address = self.replicas.all[self.replicas.index_of(session)].address
             hint = "set uses_reasoning_parser: true"
@@ -114,19 +116,30 @@ class ModelCalls:
             return self._converter.completion_to_response(completion, asked, model=self.config.model)
         return answer.replica.reader.response(good_content(answer), asked).response.model_dump()
 
+    async def _answer(self, session: str, chat: dict[str, Any], request: Request | None) -> ChatAnswer:
+        if self.policy is not None:
+            return answer_of(await self.complete(session, chat, request=request))
+        completed = await self._complete(session, chat, request)
+        if isinstance(completed, Answered):
+            return completed.replica.reader.chat_answer(good_content(completed))
+        return answer_of(completed)
+
     async def complete(
         self, session: str, chat: dict[str, Any], *, request: Request | None = None
     ) -> NeMoGymChatCompletion:
         """Complete a chat, with its tokens and the version of the weights if they are requested."""
         if self.policy is None:
-            return await self._complete(session, chat, request)
+            return _read(await self._complete(session, chat, request))
         async with self.policy.turn() as version:
-            completion = await self._complete(session, chat, request)
+            completion = _read(await self._complete(session, chat, request))
         for choice in completion.choices:
             setattr(choice.message, POLICY_VERSION, version)
         return completion
 
-    async def _complete(self, session: str, chat: dict[str, Any], request: Request | None) -> NeMoGymChatCompletion:
+    async def _complete(
+        self, session: str, chat: dict[str, Any], request: Request | None
+    ) -> Answered | NeMoGymChatCompletion:
+        """What the endpoint answers, unread if it is to be read as it came."""
         body = await self.prepare(chat, request)
         now = int(time.time())
         if not self.config.sequential_reasoning_allowed and is_idle_turn(body["messages"]):
@@ -137,7 +150,7 @@ class ModelCalls:
         answer = await self.post(session, "/chat/completions", body)
         if is_overflow(answer.status, answer.content):
             return empty_completion("length", model=self.config.model, created=now)
-        return answer.replica.reader.completion(good_content(answer))
+        return answer
 
     async def prepare(self, chat: dict[str, Any], request: Request | None) -> dict[str, Any]:
         """Return the chat as it is sent, apart from the model's name."""
@@ -195,11 +208,14 @@ class SessionCalls:
     def __init__(self, calls: ModelCalls) -> None:
         self._calls = calls
 
-    async def relay_responses(self, request: Request, body: ForwardedParams = Body()) -> Response:
+    async def relay_responses(self, request: Request, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request."""
-        asked = body.asked()
-        answer = await self._calls.respond(self._calls.session(request, asked), asked, request=request)
-        return Response(encode_json(answer), media_type="application/json")
+        answer = await self._calls.respond(self._calls.session(request, body.asked()), body, request=request)
+        return JsonResponse(encode_json(answer))
+
+
+def _read(answer: Answered | NeMoGymChatCompletion) -> NeMoGymChatCompletion:
+    return answer.replica.reader.completion(good_content(answer)) if isinstance(answer, Answered) else answer
 
 
 def is_idle_turn(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from nemo_gym.io.json import decode, encode
+from nemo_gym.io.json import EncodedJson, decode, encode, encode_json
 
 
 @pytest.mark.parametrize("value", [{"a": "ü\n"}, [1, 2.5, None, True], "x", {"n": 2**80}, {"s": "\ud800"}])
@@ -25,3 +25,13 @@ def test_garbage_is_a_value_error() -> None:
     for garbage in (b"", b"{", b'{"a":1}{"a":1}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             decode(garbage)
+
+
+@pytest.mark.parametrize("number", [1, 2**80])
+def test_parts_of_a_body_may_be_json_already(number: int) -> None:
+    body = {"messages": EncodedJson(b'[{"a": "\xc3\xbc"}]'), "seed": number}
+    assert json.loads(encode_json(body)) == {"messages": [{"a": "ü"}], "seed": number}
+
+
+def test_keys_of_a_body_may_be_numbers() -> None:
+    assert json.loads(encode_json({"logit_bias": {7: 1.5}})) == {"logit_bias": {"7": 1.5}}

@@ -6,14 +6,13 @@ of validating it. If the outline leaves any doubt, and in every call that goes t
 decides; it also provides the schema of the route.
 """
 
-import json
 from typing import Any, ClassVar, Self
 
 import msgspec
 from pydantic import BaseModel, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema, from_json
+from pydantic_core import CoreSchema, core_schema
 
-from nemo_gym.io.json import encode_json
+from nemo_gym.io.json import decode_exactly, encode_json
 
 
 class UnreadBody:
@@ -50,7 +49,7 @@ class UnreadBody:
     def fields(self) -> dict[str, Any]:
         """The object; the same one every time."""
         if self._fields is None:
-            self._fields = _parsed(self.text)
+            self._fields = decode_exactly(self.text)
         return self._fields
 
     @classmethod
@@ -59,11 +58,3 @@ class UnreadBody:
             return cls(fields={**model.__dict__, **(model.__pydantic_extra__ or {})})
 
         return core_schema.no_info_after_validator_function(of_model, handler.generate_schema(cls.model))
-
-
-def _parsed(text: bytes) -> Any:
-    """The object as validation would have read it, with integers of any length."""
-    try:
-        return from_json(text)
-    except ValueError:  # nested more deeply than that reader goes
-        return json.loads(text)

@@ -4,10 +4,11 @@ A reader belongs to one model at one endpoint. What it can't use becomes a ``Mod
 what to do; what it could use after a repair is logged, each kind once.
 """
 
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import msgspec
 import orjson
@@ -15,8 +16,10 @@ from fastapi.exceptions import RequestValidationError
 from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
+from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of
 from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
-from nemo_gym.conversion.parts import SAMPLING_EXTRAS
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
+from nemo_gym.conversion.plain_completion import read_plain_completion
 from nemo_gym.conversion.reading import (
     ReadResponse,
     error_body,
@@ -27,7 +30,7 @@ from nemo_gym.conversion.reading import (
 )
 from nemo_gym.conversion.streams import BrokenStreamError
 from nemo_gym.conversion.unknown_items import UNKNOWN_ITEM, release_items
-from nemo_gym.io.json import encode_json
+from nemo_gym.io.json import decode_exactly, encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.servers.direct.unread import UnreadBody
@@ -42,6 +45,8 @@ REQUEST_KEYS: Final = (
     frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
 )
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
+# From this number of bytes on, it is cheaper to look for what is new in a conversation than to read all of it.
+LONG: Final = 4096
 # What a conversion raises for a request that was passed on without validation.
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
@@ -81,16 +86,14 @@ class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
         return (self.type != "reasoning" or self.status is UNSET) and self.wrapped is UNSET
 
 
-_Outline = msgspec.defstruct(
-    "_Outline",
-    [
-        ("input", str | list[_ItemOutline]),
-        # A request that mentions ``stream`` is validated in full, because the value matters.
-        *((key, msgspec.Raw | UnsetType, UNSET) for key in sorted(REQUEST_KEYS - {"input", "stream"})),
-    ],
-    forbid_unknown_fields=True,
-    gc=False,
-)
+# A request that mentions ``stream`` is validated in full, because the value matters.
+_OPTIONS: Final = tuple(sorted(REQUEST_KEYS - {"input", "stream"}))
+
+
+def _outline(conversation: Any) -> Any:
+    """A request whose options are not read."""
+    fields: list[Any] = [("input", conversation), *((key, msgspec.Raw | UnsetType, UNSET) for key in _OPTIONS)]
+    return msgspec.defstruct("_Outline", fields, forbid_unknown_fields=True, gc=False)
 
 
 def _goes_as_it_came(outline: Any) -> bool:
@@ -106,7 +109,7 @@ class ForwardedParams(UnreadBody):
     __slots__ = ()
 
     model = _RequestKeys
-    decoder = msgspec.json.Decoder(_Outline)
+    decoder = msgspec.json.Decoder(_outline(str | list[_ItemOutline]))
 
     def asked(self) -> dict[str, Any]:
         """The request as plain data."""
@@ -137,15 +140,76 @@ class ForwardedParams(UnreadBody):
         return b'{"model":%b,%b' % (encode_json(model), self.text.lstrip()[1:])
 
 
+class ConvertedParams(ForwardedParams):
+    """A request for an endpoint of another protocol: a long conversation is left to the conversion, item by item."""
+
+    __slots__ = ("_options",)
+
+    decoder = msgspec.json.Decoder(_outline(str | list[msgspec.Raw]))
+
+    def __init__(self, text: bytes | None = None, outline: Any = None, fields: dict[str, Any] | None = None) -> None:
+        super().__init__(text, outline, fields)
+        self._options: Mapping[str, Any] | None = fields
+
+    @property
+    def items(self) -> list[msgspec.Raw] | None:
+        """The items of a long conversation, unread; None if ``options`` contains them."""
+        if self.outline is None or isinstance(self.outline.input, str) or len(self.text) < LONG:
+            return None
+        given: list[msgspec.Raw] = self.outline.input
+        return given
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Everything else in the request."""
+        if self._options is None and self.items is None:
+            self._options = self.fields
+        elif self._options is None:
+            given = {name: getattr(self.outline, name) for name in _OPTIONS}
+            self._options = {name: decode_exactly(bytes(value)) for name, value in given.items() if value is not UNSET}
+        return self._options
+
+
+class ChatConverter(Protocol):
+    """Converts requests to Chat Completions."""
+
+    def request_to_chat(self, asked: Mapping[str, Any], /) -> dict[str, Any]:
+        """The same request; raises ``UnsupportedContentError`` for what a chat can't express."""
+
+    def unread_to_chat(self, asked: Mapping[str, Any], items: Sequence[msgspec.Raw], /) -> dict[str, Any]:
+        """The same for a conversation that has not been parsed; ``messages`` is JSON already."""
+
+
+def chat_of(
+    body: ConvertedParams, converter: ChatConverter, address: ModelAddress, *, reads_messages: bool = False
+) -> dict[str, Any]:
+    """A request for a model, as a chat; ``reads_messages`` if the messages are needed as objects."""
+    if body.items is not None and not reads_messages:
+        # What can't be converted is converted again as a whole, because validation needs that to say what is wrong.
+        with contextlib.suppress(UnsupportedContentError, *MALFORMED):
+            return converter.unread_to_chat(body.options, body.items)
+    asked = body.asked()
+    try:
+        return converter.request_to_chat(asked)
+    except UnsupportedContentError as error:
+        raise address.error(ModelErrorKind.REJECTED, str(error)) from error
+    except MALFORMED:
+        refuse_malformed(asked)
+        raise
+
+
 class ForwardedChatParams(NeMoGymChatCompletionCreateParamsNonStreaming):
     """A chat request that keeps options outside the protocol (``top_k``, ``chat_template_kwargs``)."""
 
     model_config = ConfigDict(extra="allow")
 
 
-def takes_forwarded(handler: Callable[..., Any]) -> bool:
-    """Whether a handler accepts unparsed requests, with options that only its endpoint knows."""
-    return any(parameter.annotation is ForwardedParams for parameter in inspect.signature(handler).parameters.values())
+def forwarded_kind(handler: Callable[..., Any]) -> type[ForwardedParams] | None:
+    """The type of unparsed requests that a handler takes, with options that only its endpoint knows, if it does."""
+    for parameter in inspect.signature(handler).parameters.values():
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, ForwardedParams):
+            return parameter.annotation
+    return None
 
 
 def valid_request(model: type[Params], asked: Mapping[str, Any]) -> Params:
@@ -206,6 +270,10 @@ class AnswerReader:
             raise self.address.unusable(content, f"a chat completion that ended for the unknown reason {reason!r}")
         self.note(*notes)
         return completion
+
+    def chat_answer(self, content: bytes) -> ChatAnswer:
+        """The first answer of the chat completion in a body."""
+        return read_plain_completion(content) or answer_of(self.completion(content))
 
     def count(self, content: bytes) -> int:
         """The number of input tokens in a body."""

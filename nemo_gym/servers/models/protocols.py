@@ -18,7 +18,7 @@ from nemo_gym.conversion.losses import LossPolicy, Way
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.servers.models.answering import ForwardedParams, takes_forwarded, valid_request
+from nemo_gym.servers.models.answering import ForwardedParams, forwarded_kind, valid_request
 from nemo_gym.servers.models.endpoint import EVENT_STREAM
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 
@@ -95,7 +95,7 @@ async def answer_messages(
     ``extras`` names options that the server can send although the Responses API does not have them.
     """
     asked = request_of_messages(body, losses, extras)
-    kind = ForwardedParams if takes_forwarded(responses) else NeMoGymResponseCreateParamsNonStreaming
+    kind = forwarded_kind(responses) or NeMoGymResponseCreateParamsNonStreaming
     result = await responses(**_values(responses, request, valid_request(kind, asked)))
     if isinstance(result, Response) and result.status_code != 200:
         return result

@@ -27,7 +27,7 @@ from nemo_gym.conversion.answer_events import (
 from nemo_gym.conversion.streams import BrokenStreamError, EventSplitter, SentEvent
 from nemo_gym.servers.http.lazy import aiohttp
 from nemo_gym.servers.http.session import loop_client
-from nemo_gym.servers.models.answering import SERVICE_KEYS, takes_forwarded
+from nemo_gym.servers.models.answering import SERVICE_KEYS, forwarded_kind
 from nemo_gym.servers.models.endpoint import EVENT_STREAM, Upstream
 from nemo_gym.servers.models.failures import STREAM_HINT, ModelCallError, ModelErrorKind
 
@@ -59,7 +59,7 @@ MADE_FROM_WHOLE: Final[Mapping[str, Make]] = {
 def add_streaming_route(app: FastAPI, path: str, handler: Callable[..., Any], relay: Relay | None = None) -> None:
     """Add a route that returns a handler's whole answers or streams them; ``relay`` passes on an endpoint's streams."""
     make = MADE_FROM_WHOLE[path]
-    unread = frozenset() if path == CHAT_COMPLETIONS or takes_forwarded(handler) else SERVICE_KEYS
+    unread = frozenset() if path == CHAT_COMPLETIONS or forwarded_kind(handler) else SERVICE_KEYS
 
     class StreamingRoute(APIRoute):
         """A route whose requests may ask for a stream. Other requests are handled without parsing them here."""

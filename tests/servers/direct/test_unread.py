@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from nemo_gym.servers.models.answering import ForwardedParams
+from nemo_gym.servers.models.answering import LONG, ConvertedParams, ForwardedParams
 from responses_api_agents.simple_agent.app import ForwardedRow
 
 CALL = {"type": "function_call", "id": "fc", "call_id": "c", "name": "look", "arguments": "{}", "status": "completed"}
@@ -56,6 +56,17 @@ def test_an_unread_request_has_the_fields_of_a_validated_one(text: str, as_it_ca
 @pytest.mark.parametrize("name", ["max_output_tokens", "temperature", "tools", "top_p"])
 def test_an_option_is_the_same_read_alone_or_with_the_rest(text: str, as_it_came: bool, name: str) -> None:
     assert ForwardedParams.read(text.encode()).option(name, "default") == slowly(text).option(name, "default")
+
+
+@pytest.mark.parametrize(("text", "as_it_came"), REQUESTS)
+@pytest.mark.parametrize("padding", ["", " " * LONG])
+def test_a_request_that_is_converted_is_read_whole_or_in_parts(text: str, as_it_came: bool, padding: str) -> None:
+    request = ConvertedParams.read(f"{padding}{text}".encode())
+    asked = dict(request.options)
+    assert (request.items is None) == ("input" in asked)
+    if request.items is not None:
+        asked["input"] = [json.loads(bytes(item)) for item in request.items]
+    assert asked == request.asked() == slowly(text).asked()
 
 
 @pytest.mark.parametrize(

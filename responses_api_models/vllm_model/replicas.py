@@ -79,22 +79,31 @@ class Replica:
 
     async def post(self, path: str, body: bytes, *, seconds: float) -> Answered:
         """Send one request, as soon as the endpoint's queue allows."""
-        async with self.admitted(seconds):
-            base = self.endpoint.base_url if path.startswith(("/chat", "/responses", "/completions")) else self.root
+        base = self.endpoint.base_url if path.startswith(("/chat", "/responses", "/completions")) else self.root
+        self.in_flight += 1
+        try:  # not ``admitted``, which would cost as much as converting a short answer
+            if not self.gauge.may_go(self.in_flight):
+                await self._wait(seconds)
             reply = await self.endpoint.send("POST", base + path, body)
             return Answered(self, reply, reply.status, await reply.read())
+        finally:
+            self.in_flight -= 1
 
     @asynccontextmanager
     async def admitted(self, seconds: float) -> AsyncIterator[None]:
         """Wait until the endpoint's queue allows another request, and count as one until the block ends."""
         self.in_flight += 1
         try:
-            if not self.gauge.may_go(self.in_flight) and not await self.gauge.wait(seconds=seconds):
-                reason = f"{self.gauge.depth} requests waited there all the time"
-                raise self.address.error(ModelErrorKind.RATE_LIMITED, reason, hint=QUEUE_HINT)
+            if not self.gauge.may_go(self.in_flight):
+                await self._wait(seconds)
             yield
         finally:
             self.in_flight -= 1
+
+    async def _wait(self, seconds: float) -> None:
+        if not await self.gauge.wait(seconds=seconds):
+            reason = f"{self.gauge.depth} requests waited there all the time"
+            raise self.address.error(ModelErrorKind.RATE_LIMITED, reason, hint=QUEUE_HINT)
 
     async def is_healthy(self) -> bool:
         """Ask the endpoint whether it works; one without a health route works if it answers at all."""

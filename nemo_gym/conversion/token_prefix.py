@@ -100,6 +100,24 @@ def true_prompt(turns: Sequence[PastTurn], whole: Sequence[int], eos_id: int) ->
     return Prompt(ids, 0 if reason else len(turns), reason)
 
 
+def turns_within(
+    prompt: Sequence[int], rendered: Sequence[tuple[Sequence[int], Sequence[int]]], eos_id: int
+) -> list[PastTurn]:
+    """The turns that the true prompt of a later one contains, as far as they can be found in it.
+
+    A client may send the tokens of the last answer alone, because they include all earlier ones. ``rendered`` is what
+    the template makes of the conversation before and through each earlier answer.
+    """
+    turns: list[PastTurn] = []
+    for before, through in rendered:
+        begun = _continued(turns[-1] if turns else None, before, eos_id).ids
+        rest = list(prompt[len(begun) :])
+        if list(prompt[: len(begun)]) != begun or eos_id not in rest:
+            break
+        turns.append(PastTurn(begun, rest[: rest.index(eos_id) + 1], before, through))
+    return turns
+
+
 def end_of_turn(through: Sequence[int], candidates: Iterable[int]) -> int | None:
     """Which of the tokens ends the answer that a rendering ends with; nothing but a line break may follow it."""
     known = set(candidates)

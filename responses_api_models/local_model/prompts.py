@@ -7,10 +7,11 @@ tools are described in the conversation, with examples.
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from nemo_gym.conversion.token_prefix import PastTurn, end_of_turn, says, true_prompt
+from nemo_gym.conversion.token_prefix import PastTurn, Prompt, end_of_turn, says, true_prompt, turns_within
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.prompting import plain_messages, shows_calls, text_of
 from responses_api_models.local_model.request import ChatRequest
@@ -34,26 +35,51 @@ class Prompts:
         carrying = [number for number, message in enumerate(messages) if _carries(message)]
         if not self._carries_tokens or not carrying:
             return await self._render(request, len(messages), examples=not shows_calls(messages))
+        end = await self._pool.end_of_turn()
         # A conversation that began with examples keeps them, and one that began without does not get any.
         examples = not shows_calls(messages[: carrying[0]])
-        end = await self._pool.end_of_turn()
-        whole = await self._render(request, len(messages), examples=examples)
-        turns = await asyncio.gather(*(self._turn(request, number, examples=examples) for number in carrying))
-        if end is None or end_of_turn(turns[-1].through, [end]) is None:
-            logger.warning("earlier turns are tokenized anew: %s", ENDLESS)
-            return whole
-        prompt = true_prompt(turns, whole, end)
+        prompt = await self._continued(request, carrying, end, examples=examples)
+        if prompt.reason and not examples and _answers(messages[: carrying[0]]):
+            # The calls before the first tokens may be the model's own.
+            prompt = min(prompt, await self._continued(request, carrying, end, examples=True), key=_is_anew)
         if prompt.reason:
             logger.warning("earlier turns are tokenized anew: %s", prompt.reason)
         return prompt.ids
 
+    async def _continued(
+        self, request: ChatRequest, carrying: Sequence[int], end: int | None, *, examples: bool
+    ) -> Prompt:
+        whole = await self._render(request, len(request.messages), examples=examples)
+        turns = await asyncio.gather(*(self._turn(request, number, examples=examples) for number in carrying))
+        if end is None or end_of_turn(turns[-1].through, [end]) is None:
+            return Prompt(whole, 0, ENDLESS)
+        earlier: list[PastTurn] = []
+        if list(turns[0].prompt) != turns[0].before:
+            earlier = await self._earlier(request, carrying[0], turns[0].prompt, end, examples=examples)
+        return true_prompt([*earlier, *turns], whole, end)
+
     async def _turn(self, request: ChatRequest, number: int, *, examples: bool) -> PastTurn:
         message = request.messages[number]
         generation = message["generation_token_ids"]
-        before = await self._render(request, number, examples=examples)
-        through = await self._render(request, number + 1, examples=examples, answer_follows=False)
+        before, through = await self._around(request, number, examples=examples)
         edited = not says(await self._pool.text(generation), message)
         return PastTurn(message["prompt_token_ids"], generation, before, through, edited=edited)
+
+    async def _earlier(
+        self, request: ChatRequest, count: int, prompt: Sequence[int], end: int, *, examples: bool
+    ) -> list[PastTurn]:
+        """Find the answers that carry no tokens in the prompt of the first that does."""
+        answers = _answers(request.messages[:count])
+        rendered = await asyncio.gather(*(self._around(request, number, examples=examples) for number in answers))
+        return [
+            replace(turn, edited=not says(await self._pool.text(turn.generation), request.messages[number]))
+            for number, turn in zip(answers, turns_within(prompt, rendered, end), strict=False)
+        ]
+
+    async def _around(self, request: ChatRequest, number: int, *, examples: bool) -> tuple[list[int], list[int]]:
+        """What the template makes of a conversation before and through an answer."""
+        before = await self._render(request, number, examples=examples)
+        return before, await self._render(request, number + 1, examples=examples, answer_follows=False)
 
     async def _render(
         self, request: ChatRequest, count: int, *, examples: bool, answer_follows: bool = True
@@ -67,6 +93,14 @@ class Prompts:
             return await self._pool.prompt(given, options, answer_follows=answer_follows, tools=offered)
         plain = plain_messages(messages, tools, examples=examples)
         return await self._pool.prompt(plain, options, answer_follows=answer_follows)
+
+
+def _is_anew(prompt: Prompt) -> bool:
+    return bool(prompt.reason)
+
+
+def _answers(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [number for number, message in enumerate(messages) if message["role"] == "assistant"]
 
 
 def _carries(message: Mapping[str, Any]) -> bool:

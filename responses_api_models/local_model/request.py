@@ -16,6 +16,7 @@ RESERVED: Final = frozenset(
     {
         *("prompt", "messages", "model", "n", "n_predict", "max_tokens", "stream", "tools", "tool_choice", "grammar"),
         *("n_probs", "logprobs", "top_logprobs", "post_sampling_probs", "return_tokens", "response_fields", "id_slot"),
+        "required_prefix_token_ids",  # the messages carry the same tokens
     }
 )
 # Names that other servers use for the same option.

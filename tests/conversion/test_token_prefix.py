@@ -14,6 +14,7 @@ from nemo_gym.conversion.token_prefix import (
     says,
     splice_prefix,
     true_prompt,
+    turns_within,
 )
 
 EOS = 0
@@ -108,6 +109,28 @@ def test_what_was_said_before_an_answer_and_edited_since_is_not_kept() -> None:
     ids, kept, reason = true_prompt(edited, [C, EOS, 20, EOS, NEW, EOS], EOS)
     assert (ids, kept) == ([C, EOS, 20, EOS, NEW, EOS], 0)
     assert "before answer 1" in reason
+
+
+def test_earlier_turns_are_found_in_the_prompt_of_a_later_one() -> None:
+    third = [A, EOS, 21, 22, EOS, B, EOS, 30, EOS, NEW, EOS]
+    rendered = [(FIRST.before, FIRST.through), (SECOND.before, SECOND.through)]
+    assert turns_within(third, rendered, EOS) == [FIRST, SECOND]
+    last = turn(third, [40, EOS], WHOLE, [*WHOLE, 41, EOS])
+    assert true_prompt([FIRST, SECOND, last], [*WHOLE, 41, EOS, 5], EOS).ids == [*third, 40, EOS, 5]
+
+
+@pytest.mark.parametrize(
+    "rendered",
+    [
+        [([B, EOS], [B, EOS, 20, EOS])],  # the question was edited
+        [([], [A, EOS]), (SECOND.before[2:], SECOND.through[2:])],  # or removed, so what follows is another answer
+    ],
+)
+def test_nothing_is_found_of_a_conversation_that_was_edited(rendered: list[tuple[list[int], list[int]]]) -> None:
+    third = [A, EOS, 21, 22, EOS, B, EOS, 30, EOS, NEW, EOS]
+    found = turns_within(third, rendered, EOS)
+    last = turn(third, [40, EOS], rendered[-1][1], [*rendered[-1][1], 41, EOS])
+    assert true_prompt([*found, last], WHOLE, EOS).reason
 
 
 def test_turns_before_an_edit_are_kept() -> None:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from nemo_gym.metrics.continuity import check_continuity
+from nemo_gym.servers.models.answering import ForwardedChatParams
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.tests.conftest import CALCULATOR, QUESTION, ask, build_model
+from responses_api_models.vllm_model.tokens import carry_prefix
+
+FUNCTION = {name: value for name, value in CALCULATOR.items() if name != "type"}
 
 # Turns end with a token that is not the model's end-of-sequence token, as with Gemma.
 OTHER_END = (
@@ -132,3 +136,20 @@ async def test_training_samples_without_truncation_and_says_so(training_model: L
     none = {"log_probs": "raw", "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     assert free.model_dump()["generation_sampling"] == none
     assert cut.model_dump()["generation_sampling"] == none | {"temperature": 0.5, "top_k": 20}
+
+
+async def test_earlier_tokens_are_found_in_the_prompt_of_the_last_answer(
+    training_model: LocalModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As vllm_model sends a conversation: only the last answer carries tokens, which include all earlier ones."""
+    messages: list[dict[str, Any]] = [QUESTION]
+    sequence: list[int] = []
+    options = {"max_tokens": 6, "temperature": 1.5, "seed": 7, "tools": [{"type": "function", "function": FUNCTION}]}
+    for _ in range(3):
+        body = {"messages": list(messages), **options}
+        carry_prefix(body)
+        answer = (await training_model.chat_completions(ForwardedChatParams(**body))).choices[0].message.model_dump()
+        assert answer["prompt_token_ids"][: len(sequence)] == sequence
+        sequence = [*answer["prompt_token_ids"], *answer["generation_token_ids"]]
+        messages += [answer, {"role": "user", "content": "Go on."}]
+    assert "tokenized anew" not in caplog.text

@@ -13,7 +13,6 @@ from typing import Any
 from fastapi import FastAPI
 from mcp import ClientSession
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
-from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from nemo_gym.base_resources_server import (
@@ -22,7 +21,6 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.listen import bind, listening
@@ -50,9 +48,7 @@ class Adder(SimpleResourcesServer):
 
 
 def adder(port: int) -> LocalServer:
-    client = ServerClient(
-        head_server_config=BaseServerConfig(host="127.0.0.1", port=1), global_config_dict=OmegaConf.create()
-    )
+    client = ServerClient.detached()
     config = BaseResourcesServerConfig(
         host="127.0.0.1", port=port, entrypoint="", name="adder", expose_tools_over_mcp=True
     )

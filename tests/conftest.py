@@ -1,4 +1,4 @@
-"""Parts that tests of several layers share: the mock model endpoint, as a real process."""
+"""Parts that tests of several layers share: the mock model endpoint and commands, as real processes."""
 
 import json
 import os
@@ -15,6 +15,8 @@ from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
+
+from tests.forked_commands import ForkedCommands, fork_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +79,13 @@ def _mock_process() -> Iterator[MockProcess]:
     process = MockProcess(port)
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[ForkedCommands]:
+    """Runs commands in real processes without the second that it takes to import the program."""
+    with fork_server() as commands:
+        yield commands
 
 
 @pytest.fixture

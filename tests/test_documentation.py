@@ -10,24 +10,21 @@ what else it is:
 Models are not the subject here: the mock endpoint stands in for all of them.
 """
 
-import contextlib
 import json
 import os
 import re
 import shlex
-import signal
 import socket
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+
+from tests.forked_commands import ForkedCommand, ForkedCommands
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -132,39 +129,6 @@ def fences(document: Path) -> list[Fence]:
 ALL_FENCES = [fence for document in DOCUMENTS for fence in fences(document)]
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Runs commands at once, in forks of a process that has imported everything; see ``warm_commands.py``."""
-
-    server: subprocess.Popen[str]
-
-    def start(self, words: list[str], folder: Path, environment: dict[str, str], output: Path) -> int:
-        request = {"start": words, "folder": str(folder), "environment": environment, "output": str(output)}
-        return self._ask(request)
-
-    def wait(self, process: int) -> int:
-        """The exit code; nothing that the process started outlives it."""
-        alarm = threading.Timer(PATIENCE_S, kill_group, [process])
-        alarm.start()
-        try:
-            return self._ask({"wait": process})
-        finally:
-            alarm.cancel()
-            kill_group(process)
-
-    def _ask(self, request: dict[str, Any]) -> int:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(request) + "\n")
-        self.server.stdin.flush()
-        return int(self.server.stdout.readline())
-
-
-def kill_group(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)
-
-
 @dataclass
 class Reader:
     """Somebody who does what a document says, in a folder of their own."""
@@ -172,8 +136,8 @@ class Reader:
     folder: Path
     model: "MockModel"
     head_port: int
-    terminal: Commands
-    gym: int | None = field(default=None, init=False)
+    commands: ForkedCommands
+    gym: ForkedCommand | None = field(default=None, init=False)
 
     def do(self, fence: Fence) -> None:
         if fence.file:
@@ -182,9 +146,9 @@ class Reader:
             self.save("snippet.py", fence.text)
             self.run("python snippet.py", fence)
         elif fence.language in {"bash", "console"}:
-            for command in commands(fence):
+            for command in typed(fence):
                 if STARTS_SERVERS.match(command):
-                    self.start_servers(command, fence)
+                    self.start_servers(command)
                 elif not command.startswith((*RUN_TESTS, *FETCH, *SEND)):
                     self.run(command, fence)
 
@@ -203,32 +167,24 @@ class Reader:
         return text.replace("local_model", "openai_model")
 
     def run(self, command: str, fence: Fence) -> None:
-        output = self.folder / "output.txt"
-        code = self.terminal.wait(self.start(command, output))
-        assert code == 0, f"{fence}: exit code {code} of {command}\n\n{output.read_text()}"
+        ran = self.start(command).wait(PATIENCE_S)
+        assert ran.code == 0, f"{fence}: exit code {ran.code} of {command}\n\n{ran.out}{ran.err}"
 
-    def start(self, command: str, output: Path) -> int:
+    def start(self, command: str) -> ForkedCommand:
         text = self.meant(command)
         words = shlex.split(text) if PLAIN.fullmatch(text) else ["bash", "-euo", "pipefail", "-c", text]
-        return self.terminal.start(words, self.folder, self.environment(), output)
+        return self.commands.start(*words, folder=self.folder, environment=self.environment())
 
-    def start_servers(self, command: str, fence: Fence) -> None:
+    def start_servers(self, command: str) -> None:
         self.stop_servers()
-        log = self.folder / "ng_run.txt"
-        log.unlink(missing_ok=True)
-        self.gym = self.start(command, log)
-        deadline = time.monotonic() + PATIENCE_S
-        while not log.exists() or READY not in log.read_text():
-            assert time.monotonic() < deadline, f"{fence}: {command} is not ready\n\n{log.read_text()}"
-            assert not log.exists() or "error:" not in log.read_text(), f"{fence}: {command}\n\n{log.read_text()}"
-            time.sleep(0.02)
+        self.gym = self.start(command)
+        self.gym.read_until(READY, PATIENCE_S)
 
     def stop_servers(self) -> None:
-        """What Ctrl-C does."""
         if self.gym is not None:
             gym, self.gym = self.gym, None
-            os.kill(gym, signal.SIGINT)
-            assert self.terminal.wait(gym) == 0, (self.folder / "ng_run.txt").read_text()
+            ended = gym.interrupt()
+            assert ended.code == 0, ended.err
 
     def environment(self) -> dict[str, str]:
         hidden = ("NEMO_GYM_", "PYTEST_", "XDG_RUNTIME_DIR")
@@ -239,7 +195,7 @@ class Reader:
         }
 
 
-def commands(fence: Fence) -> list[str]:
+def typed(fence: Fence) -> list[str]:
     """What a reader types, one command after the other; in a console only what follows the prompt."""
     text = fence.text.replace("\\\n", " ")
     if fence.language == "console":
@@ -247,18 +203,11 @@ def commands(fence: Fence) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
-@pytest.fixture(scope="module")
-def terminal() -> Iterator[Commands]:
-    script = [sys.executable, str(Path(__file__).with_name("warm_commands.py"))]
-    with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield Commands(server)
-
-
 @pytest.fixture
-def read(tmp_path: Path, mock_model: "MockModel", terminal: Commands) -> Iterator[Callable[[Path], Reader]]:
+def read(tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands) -> Iterator[Callable[[Path], Reader]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        reader = Reader(tmp_path, mock_model, int(probe.getsockname()[1]), terminal)
+        reader = Reader(tmp_path, mock_model, int(probe.getsockname()[1]), commands)
 
     def read(document: Path) -> Reader:
         policy = {"policy_base_url": mock_model.base_url, "policy_api_key": "none", "policy_model_name": "mock"}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from fastapi import Request
-from omegaconf import OmegaConf
 from pydantic import BaseModel, PrivateAttr, ValidationError
 from starlette.responses import JSONResponse
 
@@ -28,7 +27,6 @@ from nemo_gym.rollouts.classify import outcome_of_answer, outcome_of_record
 from nemo_gym.rollouts.outcome import Completed, Failed, Usage
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.tally import Spending
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.schemas.rows import Prices, RolloutKey
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
@@ -98,7 +96,7 @@ class Scripted(SimpleResponsesAPIModel):
 
 
 def new_client() -> ServerClient:
-    return ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
+    return ServerClient.detached()
 
 
 def attach(client: ServerClient, name: str, server: Any) -> None:

@@ -3,23 +3,19 @@
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.forked_commands import ForkedCommands
+
 if TYPE_CHECKING:
     from conftest import MockModel
 
 FOREIGN = Path(__file__).parent / "foreign"
-SCRIPTS = Path(sys.executable).parent
-MODEL = "responses_api_models/openai_model/configs/openai_model.yaml"
-PATIENCE_S = 120
+CONFIGS = "+config_paths=[config.yaml,responses_api_models/openai_model/configs/openai_model.yaml]"
 ISOLATED = [
     f"++{name}.{kind}.{folder}.isolation=process"
     for kind, folder, names in (
@@ -49,14 +45,12 @@ def environment(project: Path) -> dict[str, str]:
     return inherited | {"XDG_RUNTIME_DIR": str(project)}
 
 
-def collect(project: Path, *more: str) -> list[tuple[Any, ...]]:
+def collect(commands: ForkedCommands, project: Path, *more: str) -> list[tuple[Any, ...]]:
     """Collect two rollouts of every task; what each of them came to."""
-    command = [str(SCRIPTS / "ng_collect_rollouts"), "+input_jsonl_fpath=tasks.jsonl", "+num_repeats=2"]
+    command = ["ng_collect_rollouts", "+input_jsonl_fpath=tasks.jsonl", "+num_repeats=2"]
     command += ["+output_jsonl_fpath=results/rollouts.jsonl", *more]
-    ran = subprocess.run(
-        command, cwd=project, env=environment(project), capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert ran.returncode == 3, ran.stderr  # the task whose judge fails is a failure, and the rest is complete
+    ran = commands.run(*command, folder=project, environment=environment(project))
+    assert ran.code == 3, ran.err  # the task whose judge fails is a failure, and the rest is complete
     rows = [json.loads(line) for line in (project / "results" / "rollouts.jsonl").read_text("utf-8").splitlines()]
     failures = (project / "results" / "rollouts_failures.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["_ng_failure_class"] for line in failures} == {"judge_failed"}
@@ -84,38 +78,26 @@ def expected() -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.fixture
-def running_gym(project: Path) -> Iterator[None]:
-    command = [SCRIPTS / "ng_run", f"+config_paths=[config.yaml,{MODEL}]"]
-    with subprocess.Popen(
-        command, cwd=project, env=environment(project), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as gym:
-        assert gym.stdout is not None
-        try:
-            assert any("servers ready!" in line for line in gym.stdout)
-            yield
-        finally:
-            gym.send_signal(signal.SIGINT)
-            gym.communicate(timeout=PATIENCE_S)
-
-
 @pytest.mark.parametrize("more", [[], ["+workers=2"], ISOLATED], ids=["one process", "workers", "isolated"])
-def test_foreign_folders_earn_the_same_rewards_everywhere(project: Path, more: list[str]) -> None:
-    assert collect(project, f"+config_paths=[config.yaml,{MODEL}]", *more) == expected()
+def test_foreign_folders_earn_the_same_rewards_everywhere(
+    commands: ForkedCommands, project: Path, more: list[str]
+) -> None:
+    assert collect(commands, project, CONFIGS, *more) == expected()
+    if not more:
+        check_that_scoring_again_has_to_be_forced(commands, project)
 
 
-@pytest.mark.usefixtures("running_gym")
-def test_foreign_folders_earn_the_same_rewards_through_ng_run(project: Path) -> None:
-    assert collect(project) == expected()
+def test_foreign_folders_earn_the_same_rewards_through_ng_run(commands: ForkedCommands, project: Path) -> None:
+    with commands.start("ng_run", CONFIGS, folder=project, environment=environment(project)) as gym:
+        gym.read_until("servers ready!")
+        assert collect(commands, project) == expected()
+        assert gym.interrupt().code == 0
 
 
-def test_rollouts_that_cannot_be_scored_again_are_refused_unless_forced(project: Path) -> None:
-    configs = f"+config_paths=[config.yaml,{MODEL}]"
-    collect(project, configs)
-    command = [str(SCRIPTS / "ng_reverify"), configs, "+input=results/rollouts.jsonl", "+output=results/again.jsonl"]
-    options = {"cwd": project, "env": environment(project), "capture_output": True, "text": True}
-    refused = subprocess.run(command, timeout=PATIENCE_S, check=False, **options)
-    assert "does not support scoring saved rollouts" in refused.stderr
-    forced = subprocess.run([*command, "+force=true"], timeout=PATIENCE_S, check=False, **options)
-    assert "does not support scoring saved rollouts" not in forced.stderr
+def check_that_scoring_again_has_to_be_forced(commands: ForkedCommands, project: Path) -> None:
+    command = ["ng_reverify", CONFIGS, "+input=results/rollouts.jsonl", "+output=results/again.jsonl"]
+    refused = commands.run(*command, folder=project, environment=environment(project))
+    assert "does not support scoring saved rollouts" in refused.err
+    forced = commands.run(*command, "+force=true", folder=project, environment=environment(project))
+    assert "does not support scoring saved rollouts" not in forced.err
     assert (project / "results" / "again.jsonl").exists()

@@ -1,20 +1,20 @@
-"""The tutorial, typed as it is written: real commands in real processes, in a folder outside of the repository."""
+"""The tutorial, typed as it is written: real commands in real processes, in a folder outside the repository."""
 
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.forked_commands import ForkedCommand, ForkedCommands, Ran
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -38,51 +38,43 @@ COLLECT = (
 
 
 @dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
 class Terminal:
     """A folder to type commands in."""
 
     folder: Path
+    commands: ForkedCommands
 
-    def type(self, *command: str) -> Ran:
+    def start(self, *words: str) -> ForkedCommand:
+        return self.commands.start(*words, folder=self.folder, environment=self.environment())
+
+    def type(self, *words: str) -> Ran:
         """Run a command to its end."""
-        with self._start(*command) as process:
-            out, err = process.communicate(timeout=PATIENCE_S)
-        return Ran(process.returncode, out, err)
+        with self.start(*words) as command:
+            return command.wait()
 
-    @contextmanager
-    def running(self, *command: str) -> Iterator[subprocess.Popen[str]]:
-        """A command that runs until it is told to stop."""
-        with self._start(*command) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+    def type_script(self, script: str, *arguments: str) -> Ran:
+        """Run an installed script to its end, as a shell does."""
+        done = subprocess.run(
+            [SCRIPTS / script, *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NEMO_GYM_", "PYTEST_"))}
+        return inherited | {"XDG_RUNTIME_DIR": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     def rows(self, name: str = ROLLOUTS) -> list[dict]:
         return [json.loads(line) for line in (self.folder / name).read_text("utf-8").splitlines()]
 
-    def _start(self, *command: str) -> subprocess.Popen[str]:
-        script, *arguments = command
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NEMO_GYM_", "PYTEST_"))}
-        return subprocess.Popen(
-            [SCRIPTS / script, *arguments],
-            cwd=self.folder,
-            env=inherited | {"XDG_RUNTIME_DIR": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
 
 @pytest.fixture
-def terminal(tmp_path: Path, mock_model: "MockModel") -> Iterator[Terminal]:
+def terminal(tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands) -> Iterator[Terminal]:
     """Its env.yaml names the model, and a port for the head server: others may be using the usual one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -90,26 +82,9 @@ def terminal(tmp_path: Path, mock_model: "MockModel") -> Iterator[Terminal]:
         f"policy_base_url: {mock_model.base_url}\npolicy_api_key: {KEY}\npolicy_model_name: mock-model\n"
         f"head_server: {{host: 127.0.0.1, port: {port}}}\n"
     )
-    yield Terminal(tmp_path)
+    yield Terminal(tmp_path, commands)
     for path in tmp_path.rglob("*"):
         assert path.name == "env.yaml" or not path.is_file() or KEY.encode() not in path.read_bytes(), path
-
-
-def read_until(stream: Iterator[str] | None, text: str) -> str:
-    assert stream is not None
-    seen = ""
-    for line in stream:
-        seen += line
-        if text in line:
-            return seen
-    raise AssertionError(f"no {text!r} in {seen!r}")
-
-
-def interrupt(gym: subprocess.Popen[str]) -> Ran:
-    """What Ctrl-C does."""
-    gym.send_signal(signal.SIGINT)
-    out, err = gym.communicate(timeout=PATIENCE_S)
-    return Ran(gym.returncode, out, err)
 
 
 def check_tutorial_rollouts(terminal: Terminal, ran: Ran) -> None:
@@ -143,8 +118,8 @@ def check_is_free(port: int) -> None:
 
 
 def test_the_tutorial_in_two_terminals(terminal: Terminal) -> None:
-    with terminal.running("ng_run", CONFIG_PATHS) as gym:
-        announced = read_until(gym.stdout, "Ctrl-C stops everything")
+    with terminal.start("ng_run", CONFIG_PATHS) as gym:
+        announced = gym.read_until("Ctrl-C stops everything")
         assert announced.startswith("All 3 / 3 servers ready!\n")
 
         status = terminal.type("ng_status")
@@ -159,8 +134,8 @@ def test_the_tutorial_in_two_terminals(terminal: Terminal) -> None:
 
         check_tutorial_rollouts(terminal, terminal.type("ng_collect_rollouts", *COLLECT))
 
-        ended = interrupt(gym)
-    assert (ended.code, ended.out) == (0, ""), ended.err
+        ended = gym.interrupt()
+    assert (ended.code, ended.out) == (0, announced), ended.err
     assert ended.err.endswith("Sending interrupt signals to servers...\nNeMo Gym finished!\n")
     ports = {int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)", announced)}
     assert len(ports) == 4  # three servers and the head server
@@ -170,25 +145,24 @@ def test_the_tutorial_in_two_terminals(terminal: Terminal) -> None:
 
 def test_servers_in_processes_of_their_own_give_the_same_and_leave_nothing_behind(terminal: Terminal) -> None:
     apart = "++example_single_tool_call.resources_servers.example_single_tool_call.isolation=process"
-    with terminal.running("ng_run", CONFIG_PATHS, apart) as gym:
-        read_until(gym.stdout, "Ctrl-C stops everything")
+    with terminal.start("ng_run", CONFIG_PATHS, apart) as gym:
+        announced = gym.read_until("Ctrl-C stops everything")
         servers = {each["process_name"]: each for each in json.loads(terminal.type("ng_status", "--json").out)}
         child = servers["example_single_tool_call"]["pid"]
         assert child != gym.pid == servers[AGENT]["pid"] == servers["policy_model"]["pid"]
 
         check_tutorial_rollouts(terminal, terminal.type("ng_collect_rollouts", *COLLECT))
 
-        ended = interrupt(gym)
-    assert (ended.code, ended.out) == (0, ""), ended.err
+        ended = gym.interrupt()
+    assert (ended.code, ended.out) == (0, announced), ended.err
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     for server in servers.values():
         check_is_free(server["port"])
 
 
-@pytest.mark.parametrize("command", [("nemo_gym_collect_rollouts",), ("ng", "collect_rollouts")], ids=" ".join)
-def test_the_tutorial_in_one_command(terminal: Terminal, command: tuple[str, ...]) -> None:
-    ran = terminal.type(*command, CONFIG_PATHS, *COLLECT)
+def test_the_tutorial_in_one_command_by_its_installed_script(terminal: Terminal) -> None:
+    ran = terminal.type_script("nemo_gym_collect_rollouts", CONFIG_PATHS, *COLLECT)
     check_tutorial_rollouts(terminal, ran)
     files = {path.name for path in (terminal.folder / "results").iterdir()}
     stem = Path(ROLLOUTS).stem

@@ -77,6 +77,12 @@ class GymClient(BaseModel):
         assert isinstance(config, DictConfig)
         return cls(head_server_config=head, global_config_dict=config)
 
+    @classmethod
+    def detached(cls) -> Self:
+        """A client without a Gym, for tests of one server: it reaches nothing but servers attached to it."""
+        head = BaseServerConfig(host="127.0.0.1", port=0)
+        return cls(head_server_config=head, global_config_dict=OmegaConf.create({}))
+
     def attach(self, name: str, server: DirectServer) -> None:
         """Call this server directly from now on."""
         self.local_servers[name] = server

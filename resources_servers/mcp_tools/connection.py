@@ -11,7 +11,7 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import IO, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -109,9 +109,15 @@ class RolloutSession:
 
     async def call(self, name: str, arguments: dict[str, Any], *, timeout_s: float) -> ToolResult:
         """Call a tool. What the server refuses is an answer; a server that is gone is a ``SessionBrokenError``."""
+        with self._in_use():
+            return await self._call(await self._opened(), name, arguments, timeout_s)
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """While something waits for the server, the session is not idle, however long that takes."""
         self._calls += 1
         try:
-            return await self._call(await self._opened(), name, arguments, timeout_s)
+            yield
         finally:
             self._calls -= 1
             self._used.set()
@@ -131,7 +137,11 @@ class RolloutSession:
 
     async def tools(self) -> list[dict[str, Any]]:
         """The tools of the server, as the Responses API describes them."""
-        session, page_type = await self._opened(), load_mcp("mcp.types").PaginatedRequestParams
+        with self._in_use():
+            return await self._list_tools(await self._opened())
+
+    async def _list_tools(self, session: Any) -> list[dict[str, Any]]:
+        page_type = load_mcp("mcp.types").PaginatedRequestParams
         tools: list[dict[str, Any]] = []
         cursor = None
         while True:

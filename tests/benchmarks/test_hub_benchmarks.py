@@ -15,7 +15,6 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.data.hub import HubFile, write_rows
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -131,7 +130,7 @@ def dataset_of(name: str) -> Row:
 
 
 async def reward(server: str, row: Row, text: str) -> float:
-    client = ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create())
+    client = ServerClient.detached()
     client.attach("s", LocalServer(build_app(SERVERS[server](client)), label="s", base_url="http://127.0.0.1:1"))
     reply = await client.post(server_name="s", url_path="/verify", json={**row, "response": response(text)})
     assert reply.status == 200, await reply.text()

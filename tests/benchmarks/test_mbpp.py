@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -36,7 +35,7 @@ WITH_CLASS = {
 @pytest.fixture
 async def server() -> AsyncIterator[PythonCodeServer]:
     config = PythonCodeConfig(host="127.0.0.1", port=8080, entrypoint="", name="mbpp")
-    server = PythonCodeServer(config=config, server_client=MagicMock(spec=ServerClient))
+    server = PythonCodeServer(config=config, server_client=ServerClient.detached())
     yield server
     await server._runner.aclose()
 

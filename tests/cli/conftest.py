@@ -1,24 +1,14 @@
 """Runs commands the way a user does: in this process for speed, in a process of their own where that matters."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.cli.main import main
 from nemo_gym.global_config import reset_global_config
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
+from tests.forked_commands import ForkedCommands, Ran
 
 Run = Callable[..., Ran]
 
@@ -45,16 +35,8 @@ def run(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def spawn(workspace: Path) -> Run:
+def spawn(workspace: Path, commands: ForkedCommands) -> Run:
     def spawn_command(*argv: str, **environment: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "nemo_gym.cli", *argv],
-            cwd=workspace,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return commands.run(*argv, folder=workspace, environment={**os.environ, **environment})
 
     return spawn_command

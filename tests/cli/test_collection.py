@@ -1,9 +1,7 @@
 """Collections from the command line, with a Gym whose only server is an agent that answers by itself."""
 
 import json
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -97,27 +95,25 @@ def test_rollouts_that_fail_have_their_own_exit_code(run):
     assert "Traceback (most recent call last)" not in ran.err.partition("rollouts completed")[2]
 
 
-def test_an_interrupted_collection_saves_what_it_has(workspace):
+def test_an_interrupted_collection_saves_what_it_has(workspace, commands):
     write_tasks("", "wait")
-    command = [sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", *HOSTED, "+drain_timeout_s=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with commands.start("ng_collect_rollouts", *HOSTED, "+drain_timeout_s=0") as process:
         output = workspace / "results" / "out.jsonl"
         while not (output.exists() and output.read_text().endswith("\n")):
-            assert process.poll() is None
+            assert process.is_running
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert (process.returncode, out) == (130, "")
+        ran = process.interrupt()
+    assert (ran.code, ran.out) == (130, "")
     assert len(results()) == 1
-    assert "SIGINT: starting no more rollouts" in err
-    assert "+resume_from_cache=true" in err
+    assert "SIGINT: starting no more rollouts" in ran.err
+    assert "+resume_from_cache=true" in ran.err
 
 
 def test_a_server_process_that_dies_ends_the_collection(spawn):
     write_tasks("die")
     isolated = {"my_agent": {"responses_api_agents": {"scripted": {"entrypoint": "app.py", "isolation": "process"}}}}
     Path("gym.yaml").write_text(json.dumps(isolated))
-    ran = spawn("collect_rollouts", *HOSTED, PYTHONPATH=str(Path.cwd()))
+    ran = spawn("ng_collect_rollouts", *HOSTED, PYTHONPATH=str(Path.cwd()))
     assert ran.code == 1
     assert "error: Process `my_agent` finished unexpectedly with exit code 7" in ran.err
     assert "hint: all servers were stopped; what was saved before is intact" in ran.err

@@ -1,13 +1,10 @@
 """``ng_run`` as a real process, with real servers in it."""
 
-import contextlib
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -19,6 +16,7 @@ from nemo_gym.cli.gyms import run_async
 from nemo_gym.global_config import GlobalConfigDictParserConfig
 from nemo_gym.server_utils import get_server_url
 from nemo_gym.servers.isolation import ServerCrashedError
+from tests.forked_commands import ForkedCommand
 
 SERVER = """\
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer
@@ -80,79 +78,62 @@ def add_server(name: str, code: str, **settings: object) -> str:
     return f"{name}.yaml"
 
 
-@contextlib.contextmanager
-def running(*argv: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "nemo_gym.cli", "run", *argv]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+@pytest.fixture
+def running(workspace, commands):
+    def start(*argv: str) -> ForkedCommand:
+        # Servers in processes of their own import their folder as others do.
+        return commands.start("ng_run", *argv, environment={**os.environ, "PYTHONPATH": str(workspace)})
+
+    return start
 
 
-def read_until(stream: Iterator[str] | None, text: str) -> str:
-    assert stream is not None
-    seen = []
-    for line in stream:
-        seen.append(line)
-        if text in line:
-            return "".join(seen)
-    raise AssertionError(f"no {text!r} in {''.join(seen)}")
-
-
-def test_servers_are_announced_found_and_stopped(workspace, head, run):
+def test_servers_are_announced_found_and_stopped(running, head, run):
     config = add_server("echo", SERVER)
-    with running(f"+config_paths=[{config}]", head) as process:
-        announced = read_until(process.stdout, "Ctrl-C stops everything")
+    with running(f"+config_paths=[{config}]", head) as gym:
+        announced = gym.read_until("Ctrl-C stops everything")
         assert announced.startswith("All 1 / 1 servers ready!\n\nServer Instances\n")
         assert "[1]  echo  resources_servers/echo  http://127.0.0.1:" in announced
         status = run("ng_status", head)
         assert "[1] ✓ echo (resources_servers/echo)" in status.out
-        assert f"pid          {process.pid}" in status.out
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert (process.returncode, out) == (0, "")
-    assert err.endswith("\nSending interrupt signals to servers...\nNeMo Gym finished!\n")
+        assert f"pid          {gym.pid}" in status.out
+        ended = gym.interrupt()
+    assert (ended.code, ended.out) == (0, announced)
+    assert ended.err.endswith("\nSending interrupt signals to servers...\nNeMo Gym finished!\n")
 
 
-def test_termination_is_as_clean_as_ctrl_c(workspace, head):
-    with running(f"+config_paths=[{add_server('echo', SERVER)}]", head) as process:
-        read_until(process.stdout, "ready!")
-        process.terminate()
-        process.communicate()
-    assert process.returncode == 0
+def test_termination_is_as_clean_as_ctrl_c(running, head):
+    with running(f"+config_paths=[{add_server('echo', SERVER)}]", head) as gym:
+        gym.read_until("ready!")
+        gym.signal(signal.SIGTERM)
+        assert gym.wait().code == 0
 
 
-def test_a_second_ctrl_c_is_immediate(workspace, head):
+def test_a_second_ctrl_c_is_immediate(running, head):
     config = add_server("stubborn", STUBBORN, isolation="process")
-    with running(f"+config_paths=[{config}]", head) as process:
-        read_until(process.stdout, "ready!")
-        process.send_signal(signal.SIGINT)
-        read_until(process.stderr, "Sending interrupt signals")
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-    assert process.returncode == 130
+    with running(f"+config_paths=[{config}]", head) as gym:
+        gym.read_until("ready!")
+        gym.signal(signal.SIGINT)
+        gym.read_until("Sending interrupt signals")
+        assert gym.interrupt().code == 130
 
 
-def test_a_server_that_crashes_ends_the_run_with_its_last_lines(workspace, head):
+def test_a_server_that_crashes_ends_the_run_with_its_last_lines(running, head):
     config = add_server("unlucky", CRASHING, isolation="process")
-    with running(f"+config_paths=[{config}]", head) as process:
-        out, err = process.communicate()
-    assert (process.returncode, out) == (1, "")
-    assert "error: Process `unlucky` finished unexpectedly with exit code 1" in err
-    assert "    about to fail\n    no luck today\n" in err
-    assert err.endswith("hint: all servers were stopped; correct the cause and start again\n")
-    assert "Traceback" not in err
+    with running(f"+config_paths=[{config}]", head) as gym:
+        ended = gym.wait()
+    assert (ended.code, ended.out) == (1, "")
+    assert "error: Process `unlucky` finished unexpectedly with exit code 1" in ended.err
+    assert "    about to fail\n    no luck today\n" in ended.err
+    assert ended.err.endswith("hint: all servers were stopped; correct the cause and start again\n")
+    assert "Traceback" not in ended.err
 
 
-def test_a_dry_run_starts_everything_and_ends(workspace, head):
+def test_a_dry_run_starts_everything_and_ends(running, head):
     config = add_server("echo", SERVER, isolation="process")
-    with running(f"+config_paths=[{config}]", head, "+dry_run=true") as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert "All 1 / 1 servers ready!" in out
+    with running(f"+config_paths=[{config}]", head, "+dry_run=true") as gym:
+        ended = gym.wait()
+    assert ended.code == 0, ended.err
+    assert "All 1 / 1 servers ready!" in ended.out
 
 
 @pytest.mark.parametrize("verbose", [False, True])

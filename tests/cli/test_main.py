@@ -87,7 +87,7 @@ def test_commands_exist_where_the_table_says():
 
 
 def test_an_unknown_command_is_a_usage_error(spawn):
-    ran = spawn("colect_rollouts")
+    ran = spawn("ng", "colect_rollouts")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: unknown command colect_rollouts\n\nhint: Did you mean: 'collect_rollouts'")
 

@@ -53,7 +53,7 @@ def test_an_unusable_name_is_explained(run, entrypoint):
 
 
 def test_the_generated_tests_pass(spawn, workspace):
-    spawn("init_resources_server", "+entrypoint=resources_servers/my_thing")
-    ran = spawn("test", "+entrypoint=resources_servers/my_thing")
+    spawn("ng_init_resources_server", "+entrypoint=resources_servers/my_thing")
+    ran = spawn("ng_test", "+entrypoint=resources_servers/my_thing")
     assert ran.code == 0, ran.out + ran.err
     assert "1 passed" in ran.out

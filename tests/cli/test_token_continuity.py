@@ -86,6 +86,6 @@ def test_breaks_can_be_ignored_and_other_words_are_refused(run):
 
 
 def test_a_worker_process_is_no_hiding_place(spawn):
-    ran = spawn("collect_rollouts", *COMMAND[1:], "+token_continuity=fail", "+workers=2")
+    ran = spawn("ng_collect_rollouts", *COMMAND[1:], "+token_continuity=fail", "+workers=2")
     assert ran.code == 3, ran.err
     assert FOUND in ran.err

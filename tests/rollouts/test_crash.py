@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from aiohttp import web
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.store.repair import read_lines
+from tests.forked_commands import ForkedCommands
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -104,35 +104,27 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def kill_after(enough: int, command: list[str], output: Path) -> set[int]:
-    """Kill a collector once its output has so many bytes; return the processes that it had started."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as collector:
-        try:
-            wait_until(lambda: output.exists() and output.stat().st_size >= enough, "enough is saved")
-            return children_of(collector.pid)
-        finally:
-            collector.kill()
-
-
 def test_a_command_that_is_killed_takes_its_workers_with_it_and_is_resumed(
-    mock_model: "MockModel", tmp_path: Path
+    commands: ForkedCommands, mock_model: "MockModel", tmp_path: Path
 ) -> None:
     output, repeats = tmp_path / "out.jsonl", 20
     command = [
-        *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", f"+config_paths=[{CONFIGS}]", "+workers=2"),
+        *("ng_collect_rollouts", f"+config_paths=[{CONFIGS}]", "+resume_from_cache=true"),
         *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
         *("+agent_name=example_single_tool_call_simple_agent", f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl"),
         *(f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", "+num_samples_in_parallel=4"),
-        "+resume_from_cache=true",
     ]
     mock_model.set(latency="20")
-    workers = kill_after(50_000, command, output)
-    assert len(workers) == 2
-    wait_until(lambda: not any(map(is_running, workers)), "workers are gone")
+    with commands.start(*command, "+workers=2") as collector:
+        wait_until(lambda: output.exists() and output.stat().st_size >= 50_000, "enough is saved")
+        workers = children_of(collector.pid)
+        collector.kill()
+        assert len(workers) == 2
+        wait_until(lambda: not any(map(is_running, workers)), "workers are gone")
     whole = [key_of(line.text) for line in read_lines(output) if line.text.endswith(b"\n")]
     assert len(whole) == len(set(whole)) < 5 * repeats
     mock_model.reset()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+    resumed = commands.run(*command)
+    assert resumed.code == 0, resumed.err
     keys = sorted(key_of(line.text) or (-1, -1) for line in read_lines(output))
     assert keys == [(task, rollout) for task in range(5) for rollout in range(repeats)]

@@ -3,10 +3,7 @@
 import os
 import re
 import shlex
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -21,6 +18,7 @@ from nemo_gym.rollouts.outage import MOST_TRIES, STREAK, OutageWatch
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.tally import Ending
+from tests.forked_commands import ForkedCommands
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -147,24 +145,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nemo_gym.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
-
-
-def test_the_advice_that_is_printed_works_when_it_is_typed(mock_model: "MockModel", tmp_path: Path) -> None:
+def test_the_advice_that_is_printed_works_when_it_is_typed(
+    commands: ForkedCommands, mock_model: "MockModel", tmp_path: Path
+) -> None:
     output, model = tmp_path / "out.jsonl", "policy_model.responses_api_models.openai_model"
     common = [
-        *("collect_rollouts", f"+config_paths=[{CONFIGS}]", "+policy_api_key=none", "+policy_model_name=mock"),
-        *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", f"+output_jsonl_fpath={output}", "+patience_s=1"),
+        *("ng_collect_rollouts", f"+config_paths=[{CONFIGS}]", "+policy_api_key=none", "+policy_model_name=mock"),
+        *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", f"+output_jsonl_fpath={output}", "+patience_s=0"),
         *("+agent_name=example_single_tool_call_simple_agent", f"++{model}.max_retries=0"),
     ]
-    down = run(*common, f"+policy_base_url=http://127.0.0.1:{free_port()}/v1")
-    assert down.returncode == 3, down.stderr
-    advice = re.search(r"^To run the 5 that are left, add: (.*)$", down.stderr, re.MULTILINE)
-    assert advice is not None, down.stderr
-    resumed = run(*common, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]))
-    assert resumed.returncode == 0, resumed.stderr
+    down = commands.run(*common, f"+policy_base_url=http://127.0.0.1:{free_port()}/v1")
+    assert down.code == 3, down.err
+    advice = re.search(r"^To run the 5 that are left, add: (.*)$", down.err, re.MULTILINE)
+    assert advice is not None, down.err
+    resumed = commands.run(*common, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]))
+    assert resumed.code == 0, resumed.err
     assert len(output.read_text().splitlines()) == 5
 
     # An error of the rollouts themselves does use up their attempts, and then the advice is another.
@@ -172,22 +167,20 @@ def test_the_advice_that_is_printed_works_when_it_is_typed(mock_model: "MockMode
     mock_model.set(faults="malformed:1")
     try:
         once = {**os.environ, "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS": "1"}
-        broken = run(*second, f"+policy_base_url={mock_model.base_url}", env=once)
+        broken = commands.run(*second, f"+policy_base_url={mock_model.base_url}", environment=once)
     finally:
         mock_model.set(faults="none:0")
-    advice = re.search(r"^To try the 5 again whose attempts are used up, add: (.*)$", broken.stderr, re.MULTILINE)
-    assert advice is not None, broken.stderr
-    mended = run(*second, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]), env=once)
-    assert mended.returncode == 0, mended.stderr
+    advice = re.search(r"^To try the 5 again whose attempts are used up, add: (.*)$", broken.err, re.MULTILINE)
+    assert advice is not None, broken.err
+    mended = commands.run(*second, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]), environment=once)
+    assert mended.code == 0, mended.err
 
 
-def start_gym(mock_model: "MockModel", head: int) -> "subprocess.Popen[bytes]":
-    command = [
-        *(sys.executable, "-m", "nemo_gym.cli", "run", f"+config_paths=[{CONFIGS}]", "+policy_api_key=none"),
-        *(f"+policy_base_url={mock_model.base_url}", "+policy_model_name=mock"),
-        f"+head_server={{host: 127.0.0.1, port: {head}}}",
+def gym_command(mock_model: "MockModel", head: int) -> list[str]:
+    return [
+        *("ng_run", f"+config_paths=[{CONFIGS}]", "+policy_api_key=none", "+policy_model_name=mock"),
+        *(f"+policy_base_url={mock_model.base_url}", f"+head_server={{host: 127.0.0.1, port: {head}}}"),
     ]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -197,33 +190,25 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_a_gym_that_is_killed_and_started_again_is_waited_for(mock_model: "MockModel", tmp_path: Path) -> None:
+def test_a_gym_that_is_killed_and_started_again_is_waited_for(
+    commands: ForkedCommands, mock_model: "MockModel", tmp_path: Path
+) -> None:
     output, head = tmp_path / "out.jsonl", free_port()
-    mock_model.set(latency="20")
-    gym = start_gym(mock_model, head)
-    arguments = [
-        *("collect_rollouts", "+agent_name=example_single_tool_call_simple_agent", "+num_repeats=60"),
+    mock_model.set(latency="100")  # so that the collector is not done before the Gym is killed
+    collect = [
+        *("ng_collect_rollouts", "+agent_name=example_single_tool_call_simple_agent", "+num_repeats=20"),
         *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", f"+output_jsonl_fpath={output}"),
-        *(f"+head_server={{host: 127.0.0.1, port: {head}}}", "+num_samples_in_parallel=8", "+patience_s=100"),
+        *(f"+head_server={{host: 127.0.0.1, port: {head}}}", "+num_samples_in_parallel=4", "+patience_s=100"),
     ]
-    try:
-        wait_until(lambda: answers(head), "the Gym is there")
-        with subprocess.Popen(
-            [sys.executable, "-m", "nemo_gym.cli", *arguments], stderr=subprocess.PIPE, text=True
-        ) as collector:
-            wait_until(lambda: output.exists() and output.stat().st_size > 20_000, "something is saved")
-            os.killpg(gym.pid, signal.SIGKILL)
-            gym.wait()
-            gym = start_gym(mock_model, head)
-            _, told = collector.communicate(timeout=120)
-        assert collector.returncode == 0, told
-        assert told.count("Nothing gets through") == 1, told
-        assert len(output.read_text().splitlines()) == 300
-    finally:
-        os.killpg(gym.pid, signal.SIGKILL)
+    with commands.start(*gym_command(mock_model, head)) as gym:
+        gym.read_until("servers ready!")
+        collector = commands.start(*collect)
+        wait_until(lambda: output.exists() and output.stat().st_size > 20_000, "something is saved")
+        gym.kill()
         gym.wait()
+    mock_model.set(latency="0")
+    with collector, commands.start(*gym_command(mock_model, head)):
+        ran = collector.wait()
+    assert ran.code == 0, ran.err
+    assert ran.err.count("Nothing gets through") == 1, ran.err
+    assert len(output.read_text().splitlines()) == 100

@@ -81,7 +81,7 @@ class Counter(SimpleResourcesServer):
 
 @pytest.fixture
 def server() -> Counter:
-    client = ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
+    client = ServerClient.detached()
     config = BaseResourcesServerConfig(host="", port=0, entrypoint="", name="counter")
     counter = Counter(config=config, server_client=client)
     client.attach("counter", LocalServer(build_app(counter), label="counter", base_url="http://127.0.0.1:1"))

@@ -2,11 +2,11 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.forked_commands import ForkedCommands
 
 HOST = Path(__file__).parent / "stuck_host.py"
 WAYS = ("blocks the loop", "spins", "matches for ever", "swallows cancellation", "hangs in a thread")
@@ -20,26 +20,25 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def test_two_signals_always_end_the_process_and_what_was_saved_is_intact(tmp_path: Path) -> None:
+def test_two_signals_always_end_the_process_and_what_was_saved_is_intact(
+    commands: ForkedCommands, tmp_path: Path
+) -> None:
     outputs = {way: tmp_path / f"{way.replace(' ', '_')}.jsonl" for way in WAYS}
-    hosts = {
-        way: subprocess.Popen([sys.executable, str(HOST), way, str(outputs[way])], stderr=subprocess.PIPE, text=True)
-        for way in WAYS
-    }
+    hosts = {way: commands.start("python", str(HOST), way, str(outputs[way])) for way in WAYS}
     try:
         for way, output in outputs.items():
             wait_until(lambda output=output: output.exists() and output.read_bytes().count(b"\n") == GOOD, way)  # type: ignore[misc]
         time.sleep(0.5)  # by now all of them are stuck
         for _ in range(2):
             for host in hosts.values():
-                host.send_signal(signal.SIGINT)
+                host.signal(signal.SIGINT)
             time.sleep(0.3)
-        told = {way: host.communicate(timeout=60)[1] for way, host in hosts.items()}
+        ended = {way: host.wait() for way, host in hosts.items()}
     finally:
         for host in hosts.values():
             host.kill()
-    for way, host in hosts.items():
+    for way, ran in ended.items():
         # Code that never gives up the interpreter's lock leaves only the clock that needs none, which exits with 1.
-        assert host.returncode in ((1, 130) if way == "matches for ever" else (130,)), (way, told[way])
-        assert told[way].index("waiting for those that run") < told[way].index("stopping now")
+        assert ran.code in ((1, 130) if way == "matches for ever" else (130,)), (way, ran.err)
+        assert ran.err.index("waiting for those that run") < ran.err.index("stopping now")
         assert [json.loads(line)["_ng_task_index"] for line in outputs[way].read_text().splitlines()] == [0, 1, 2]

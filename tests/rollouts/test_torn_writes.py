@@ -4,15 +4,12 @@ import errno
 import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -29,11 +26,11 @@ from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.rollout_store import open_plan, open_store
 from nemo_gym.schemas.rows import FailureClass
+from tests.forked_commands import ForkedCommands
 
 if TYPE_CHECKING:
     from conftest import MockModel
 
-HOST = Path(__file__).parent / "disk_host.py"
 EXAMPLE = "resources_servers/example_single_tool_call"
 TASKS, REPEATS = 5, 3
 PLAN = [(task, rollout) for task in range(TASKS) for rollout in range(REPEATS)]
@@ -137,27 +134,9 @@ async def test_whatever_a_disk_does_a_run_on_a_better_one_completes_the_plan(
 
 
 # ---- a real command under a limit that the kernel keeps --------------------------------------------------------------
-@contextmanager
-def limited(command: list[str], folder: Path) -> Iterator[Any]:
-    """Runs the command with so many bytes of room in every file, as often as it is called."""
-    with subprocess.Popen(
-        [sys.executable, HOST, *command], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as host:
-        rooms, answers = host.stdin, host.stdout
-        assert rooms is not None
-        assert answers is not None
-
-        def run(room: int) -> tuple[int, str]:
-            rooms.write(f"{room}\n")
-            rooms.flush()
-            answer = json.loads(answers.readline())
-            return answer["code"], answer["said"]
-
-        yield run
-        rooms.close()
-
-
-def test_a_disk_that_runs_full_stops_the_command_and_loses_nothing(mock_model: "MockModel", tmp_path: Path) -> None:
+def test_a_disk_that_runs_full_stops_the_command_and_loses_nothing(
+    commands: ForkedCommands, mock_model: "MockModel", tmp_path: Path
+) -> None:
     files, chance = RunFiles.of(tmp_path / "results" / "out.jsonl"), random.Random(11)
     configs = (
         f"{EXAMPLE}/configs/example_single_tool_call.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
@@ -168,24 +147,23 @@ def test_a_disk_that_runs_full_stops_the_command_and_loses_nothing(mock_model: "
         *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", "+output_jsonl_fpath=results/out.jsonl"),
         *(f"+num_repeats={REPEATS}", "+resume_from_cache=true"),
     ]
-    with limited(command, tmp_path) as run:
-        largest = 0
-        for number in count():
-            # From no room at all over every size that some file of the run reaches, each time at another byte.
-            room = chance.randrange(largest, largest + 7000) if number else 0
-            before = bytes_of(files.rollouts, files.failures)
-            code, said = run(room)
-            assert "Traceback" not in said, said
-            check_files(files)
-            for earlier, now in zip(before, bytes_of(files.rollouts, files.failures), strict=True):
-                assert now.startswith(earlier)
-            if code == 0:
-                break
-            assert code == 1, said
-            assert "error: can't " in said
-            assert "File too large" in said
-            assert "with +resume_from_cache=true" in said
-            largest = room
-        assert number >= 5
+    largest = 0
+    for number in count():
+        # From no room at all over every size that some file of the run reaches, each time at another byte.
+        room = chance.randrange(largest, largest + 10_000) if number else 0
+        before = bytes_of(files.rollouts, files.failures)
+        ran = commands.run(*command, folder=tmp_path, file_bytes=room)
+        check_files(files)
+        for earlier, now in zip(before, bytes_of(files.rollouts, files.failures), strict=True):
+            assert now.startswith(earlier)
+        assert "Traceback" not in ran.err, ran.err
+        if ran.code == 0:
+            break
+        assert ran.code == 1, ran.err
+        assert "error: can't " in ran.err
+        assert "File too large" in ran.err
+        assert "with +resume_from_cache=true" in ran.err
+        largest = room
+    assert number >= 5
     assert sorted(key_of(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
     assert json.loads(files.metrics.read_text())[0]["agent_metrics"]["mean/reward"] == 1.0

@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 from fastapi import FastAPI, Request, Response
-from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from nemo_gym.base_resources_server import (
@@ -33,7 +32,6 @@ from nemo_gym.base_resources_server import (
     normalize_tool_name,
 )
 from nemo_gym.errors import ConfigError
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.listen import bind, listening
@@ -42,9 +40,7 @@ from nemo_gym.servers.mcp_tools import MCPSession, SessionTokens
 
 pytest.importorskip("mcp", reason="needs the extra mcp")
 
-CLIENT = ServerClient(
-    head_server_config=BaseServerConfig(host="127.0.0.1", port=1), global_config_dict=OmegaConf.create()
-)
+CLIENT = ServerClient.detached()
 
 
 class Amount(BaseModel):

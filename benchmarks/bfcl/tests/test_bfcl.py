@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 from pydantic import PrivateAttr
 
 from benchmarks.bfcl import prepare as bfcl
@@ -17,7 +16,6 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.data.wheels import cache_folder, fetch_wheel
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -62,9 +60,7 @@ class Gym:
     """The servers that the configuration names, with the settings it gives them."""
 
     def __init__(self) -> None:
-        self.client = ServerClient(
-            head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create()
-        )
+        self.client = ServerClient.detached()
         self.model = KnowingModel(
             config=BaseResponsesAPIModelConfig(name="policy_model", **OWN), server_client=self.client
         )

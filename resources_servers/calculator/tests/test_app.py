@@ -1,5 +1,4 @@
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -45,7 +44,7 @@ def response(*output: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def server() -> CalculatorServer:
     config = CalculatorConfig(host="127.0.0.1", port=8080, entrypoint="", name="calculator")
-    return CalculatorServer(config=config, server_client=MagicMock(spec=ServerClient))
+    return CalculatorServer(config=config, server_client=ServerClient.detached())
 
 
 async def score(

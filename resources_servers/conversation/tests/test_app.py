@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -58,9 +56,7 @@ class Gym:
     """Assistant, user, environment and agent in one process, without a port."""
 
     def __init__(self, assistant: Rule, user: Rule | None = None, **settings: Any) -> None:
-        self.client = ServerClient(
-            head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create()
-        )
+        self.client = ServerClient.detached()
         self.assistant = self._model("assistant", assistant)
         if user is not None:
             self.user = self._model("user", user)

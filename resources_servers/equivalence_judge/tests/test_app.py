@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import Verdict
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
@@ -66,9 +64,7 @@ class Gym:
     def __init__(
         self, rule: Rule = compares, *, replay: Path | None = None, record: Path | None = None, **settings: Any
     ) -> None:
-        self.client = ServerClient(
-            head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create()
-        )
+        self.client = ServerClient.detached()
         self.judge = RuleJudge(config=BaseResponsesAPIModelConfig(name="rule", **OWN), server_client=self.client)
         self.judge._rule = rule
         judge_name = "rule"

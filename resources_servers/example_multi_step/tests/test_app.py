@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -47,7 +46,7 @@ def values(*numbers: int) -> str:
 @pytest.fixture
 def server() -> SynonymEnvironment:
     config = BaseResourcesServerConfig(host="127.0.0.1", port=8080, entrypoint="", name="synonyms")
-    return SynonymEnvironment(config=config, server_client=MagicMock(spec=ServerClient))
+    return SynonymEnvironment(config=config, server_client=ServerClient.detached())
 
 
 async def score(server: SynonymEnvironment, *arguments: str) -> ScoredSynonyms:

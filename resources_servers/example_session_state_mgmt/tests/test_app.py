@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -35,7 +34,7 @@ DATA = Path(__file__).parents[1] / "data"
 @pytest.fixture
 def server() -> CounterEnvironment:
     config = BaseResourcesServerConfig(host="127.0.0.1", port=8080, entrypoint="", name="counter")
-    return CounterEnvironment(config=config, server_client=MagicMock(spec=ServerClient))
+    return CounterEnvironment(config=config, server_client=ServerClient.detached())
 
 
 @pytest.fixture

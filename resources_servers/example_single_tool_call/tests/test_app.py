@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -43,7 +42,7 @@ DATA = Path(__file__).parents[1] / "data"
 @pytest.fixture
 def server() -> WeatherEnvironment:
     config = BaseResourcesServerConfig(host="127.0.0.1", port=8080, entrypoint="", name="weather")
-    return WeatherEnvironment(config=config, server_client=MagicMock(spec=ServerClient))
+    return WeatherEnvironment(config=config, server_client=ServerClient.detached())
 
 
 async def test_the_weather_is_cold(server: WeatherEnvironment) -> None:

@@ -1,5 +1,4 @@
 from typing import Any, Literal
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -36,7 +35,7 @@ def response(text: str) -> dict[str, Any]:
 
 def build(grading: Literal["all", "fraction"] = "all") -> FormatFollowingServer:
     config = FormatFollowingConfig(host="127.0.0.1", port=8080, entrypoint="", name="format", grading=grading)
-    return FormatFollowingServer(config=config, server_client=MagicMock(spec=ServerClient))
+    return FormatFollowingServer(config=config, server_client=ServerClient.detached())
 
 
 async def score(server: FormatFollowingServer, text: str) -> FormatFollowingVerifyResponse:

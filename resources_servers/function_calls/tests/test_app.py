@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -47,7 +46,7 @@ def response(*output: dict[str, Any], **extra: Any) -> dict[str, Any]:
 @pytest.fixture
 def server() -> FunctionCallsServer:
     config = FunctionCallsConfig(host="127.0.0.1", port=8080, entrypoint="", name="function_calls")
-    return FunctionCallsServer(config=config, server_client=MagicMock(spec=ServerClient))
+    return FunctionCallsServer(config=config, server_client=ServerClient.detached())
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@ import time
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from nemo_gym.base_resources_server import AggregateMetricsRequest
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
@@ -13,7 +12,6 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.process_pool import ProcessPool
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -50,7 +48,7 @@ class RuleJudge(SimpleResponsesAPIModel):
 @pytest.fixture
 async def gym(library: ProcessPool) -> ServerClient:
     """The server twice, alone and with a judge, reached as an agent reaches them."""
-    client = ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create())
+    client = ServerClient.detached()
     plain = MathAnswersConfig(name="plain", **OWN)
     judged = MathAnswersConfig(name="judged", judge=JUDGE, **OWN)
     servers = {

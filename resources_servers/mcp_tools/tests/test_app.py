@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.listen import bind
@@ -23,9 +21,7 @@ pytest.importorskip("mcp", reason="needs the extra mcp")
 
 DATA = Path(__file__).parents[1] / "data"
 EXAMPLE = ["python", "-m", "resources_servers.mcp_tools.example_server"]
-CLIENT = ServerClient(
-    head_server_config=BaseServerConfig(host="127.0.0.1", port=1), global_config_dict=OmegaConf.create()
-)
+CLIENT = ServerClient.detached()
 
 
 @asynccontextmanager
@@ -157,7 +153,7 @@ async def test_a_rollout_without_tool_calls_opens_no_session() -> None:
 
 
 async def test_a_session_that_nobody_uses_ends_and_says_so(warehouse_url: str) -> None:
-    async with environment(mcp_server={"url": warehouse_url}, session_idle_s=0.05) as server:
+    async with environment(mcp_server={"url": warehouse_url}, session_idle_s=0.5) as server:
         cookies = (await server.call("POST", "/seed_session", json={})).cookies
         assert (await call(server, "count", cookies, item="apples"))[0] == 200
         await asyncio.gather(*(task for task in asyncio.all_tasks() if "_live" in repr(task)))

@@ -1,6 +1,5 @@
 from collections.abc import AsyncIterator
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from pydantic import ValidationError
@@ -27,7 +26,7 @@ def response(text: str) -> dict[str, Any]:
 
 def new_server(**settings: Any) -> MultipleChoiceServer:
     config = MultipleChoiceConfig(host="127.0.0.1", port=1, entrypoint="", name="", **settings)
-    return MultipleChoiceServer(config=config, server_client=MagicMock(spec=ServerClient))
+    return MultipleChoiceServer(config=config, server_client=ServerClient.detached())
 
 
 @pytest.fixture

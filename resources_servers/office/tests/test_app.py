@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -26,7 +25,7 @@ def rows(difficulty: int, count: int = 36) -> list[dict[str, Any]]:
 @pytest.fixture
 def client() -> TestClient:
     config = OfficeConfig(host="127.0.0.1", port=8080, entrypoint="", name="office")
-    return TestClient(OfficeServer(config=config, server_client=MagicMock(spec=ServerClient)).setup_webserver())
+    return TestClient(OfficeServer(config=config, server_client=ServerClient.detached()).setup_webserver())
 
 
 def verify(client: TestClient, row: dict[str, Any], calls: list[dict[str, Any]], *, ran: bool = True) -> dict[str, Any]:

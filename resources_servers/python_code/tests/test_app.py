@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -27,7 +26,7 @@ ECHO = {"kind": "program", "cases": [{"stdin": "a\n", "stdout": "a\n"}, {"stdin"
 
 def build(**settings: Any) -> PythonCodeServer:
     config = PythonCodeConfig(host="127.0.0.1", port=8080, entrypoint="", name="python_code", **settings)
-    return PythonCodeServer(config=config, server_client=MagicMock(spec=ServerClient))
+    return PythonCodeServer(config=config, server_client=ServerClient.detached())
 
 
 def response(text: str) -> dict[str, Any]:

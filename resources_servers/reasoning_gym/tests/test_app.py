@@ -3,10 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from nemo_gym.process_pool import ProcessPool
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -35,7 +33,7 @@ def response(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def client(scorers: ProcessPool) -> ServerClient:
-    client = ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create())
+    client = ServerClient.detached()
     server = ReasoningGymServer(config=ReasoningGymConfig(name="gym", **OWN), server_client=client)
     server._pool = scorers
     client.attach("gym", LocalServer(build_app(server), label="gym", base_url="http://127.0.0.1:1"))

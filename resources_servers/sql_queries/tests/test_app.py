@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -32,7 +31,7 @@ def message(text: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[SqlQueriesServer]:
     config = SqlQueriesConfig(host="127.0.0.1", port=8080, entrypoint="", name="sql", max_seconds=0.2, max_rows=1_000)
-    server = SqlQueriesServer(config=config, server_client=MagicMock(spec=ServerClient))
+    server = SqlQueriesServer(config=config, server_client=ServerClient.detached())
     yield server
     asyncio.run(server.close())
 

@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -32,7 +31,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
 
 def client(**settings: Any) -> TestClient:
     config = StructuredAnswersConfig(host="127.0.0.1", port=8080, entrypoint="", name="s", **settings)
-    server = StructuredAnswersServer(config=config, server_client=MagicMock(spec=ServerClient))
+    server = StructuredAnswersServer(config=config, server_client=ServerClient.detached())
     return TestClient(server.setup_webserver())
 
 

@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -31,7 +30,7 @@ def response(text: str) -> dict[str, Any]:
 
 def score(text: str, *, grading: str = "strict", **row: Any) -> dict[str, Any]:
     config = VerifiableInstructionsConfig(host="127.0.0.1", port=1, entrypoint="", name="", grading=grading)
-    server = VerifiableInstructionsServer(config=config, server_client=MagicMock(spec=ServerClient))
+    server = VerifiableInstructionsServer(config=config, server_client=ServerClient.detached())
     reply = TestClient(server.setup_webserver()).post("/verify", json={**ROW, **row, "response": response(text)})
     assert reply.status_code == 200, reply.text
     scored: dict[str, Any] = reply.json()
@@ -74,7 +73,7 @@ def test_a_long_answer_gets_the_same_verdict() -> None:
 
 def test_a_row_with_an_unknown_instruction_is_refused_at_the_start() -> None:
     config = VerifiableInstructionsConfig(host="127.0.0.1", port=1, entrypoint="", name="")
-    server = VerifiableInstructionsServer(config=config, server_client=MagicMock(spec=ServerClient))
+    server = VerifiableInstructionsServer(config=config, server_client=ServerClient.detached())
     client = TestClient(server.setup_webserver())
     assert client.post("/seed_session", json=ROW).status_code == 200
     refused = client.post("/seed_session", json={**ROW, "instruction_id_list": ["a:b", "c:d"]})

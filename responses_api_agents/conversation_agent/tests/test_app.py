@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from fastapi import Request
-from omegaconf import OmegaConf
 from pydantic import PrivateAttr
 
 from nemo_gym.base_resources_server import (
@@ -16,7 +15,6 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -103,9 +101,7 @@ class Gym:
     """All three servers, reached through one client without a port."""
 
     def __init__(self, words: list[str], answers: list[list[dict[str, Any]]], **limits: Any) -> None:
-        self.client = ServerClient(
-            head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create()
-        )
+        self.client = ServerClient.detached()
         model_config = BaseResponsesAPIModelConfig(name="model", **OWN)
         self.model = ScriptedModel(config=model_config, server_client=self.client)
         self.model._answers = answers

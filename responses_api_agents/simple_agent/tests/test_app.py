@@ -5,10 +5,14 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
+from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
+from starlette.responses import JSONResponse
 
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.server_client import DirectServer
 from responses_api_agents.simple_agent.app import (
     DEFAULT_MAX_STEPS,
     SimpleAgent,
@@ -43,32 +47,46 @@ def response(*output: dict[str, Any], **extra: Any) -> dict[str, Any]:
 
 
 class Servers:
-    """A scripted model and tools behind a mocked client, the way tests of agents are usually written."""
+    """A scripted model and tools in this process, which the agent calls as it calls any other server."""
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers: Iterator[dict[str, Any]] = iter(answers)
         self.model_requests: list[dict[str, Any]] = []
         self.tool_calls: list[tuple[str, Any, Any]] = []
-        self.client = MagicMock(spec=ServerClient)
-        self.client.post = AsyncMock(side_effect=self.post)
+        self.client = ServerClient.detached()
+        for name, path, handler in (("model", "/v1/responses", self.answer), ("tools", "/{tool}", self.use_tool)):
+            app = FastAPI()
+            app.post(path)(handler)
+            self.client.attach(name, LocalServer(app, label=name, base_url="http://127.0.0.1:1"))
 
-    async def post(self, server_name: str, url_path: str, json: Any, cookies: Any = None) -> Any:
-        if server_name == "model":
-            self.model_requests.append(json)
-            return self.reply(next(self.answers), {"model_session": "m"})
-        self.tool_calls.append((url_path, json, dict(cookies or {})))
-        return self.reply({"tool": url_path}, {"tool_session": f"t{len(self.tool_calls)}"})
+    async def answer(self, request: Request) -> JSONResponse:
+        self.model_requests.append(await request.json())
+        answer = JSONResponse(next(self.answers))
+        answer.set_cookie("model_session", "m")
+        return answer
 
-    def reply(self, body: Any, cookies: dict[str, str]) -> Any:
-        answer = MagicMock()
-        answer.ok = True
-        answer.cookies = cookies
-        answer.read = AsyncMock(return_value=json.dumps(body).encode())
+    async def use_tool(self, tool: str, request: Request) -> JSONResponse:
+        self.tool_calls.append((f"/{tool}", await request.json(), dict(request.cookies)))
+        answer = JSONResponse({"tool": f"/{tool}"})
+        answer.set_cookie("tool_session", f"t{len(self.tool_calls)}")
         return answer
 
 
+class MockedServers:
+    """A model behind a mocked client."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        reply = MagicMock(ok=True, cookies={}, read=AsyncMock(return_value=json.dumps(answer).encode()))
+        self.client = MagicMock(spec=ServerClient)
+        self.client.post = AsyncMock(return_value=reply)
+
+
 def ask(
-    servers: Servers, *, max_steps: int | None = None, settings: dict[str, Any] | None = None, **params: Any
+    servers: Servers | MockedServers,
+    *,
+    max_steps: int | None = None,
+    settings: dict[str, Any] | None = None,
+    **params: Any,
 ) -> Any:
     config = SimpleAgentConfig(
         host="127.0.0.1",
@@ -90,6 +108,11 @@ def test_an_answer_without_tool_calls_ends_the_loop() -> None:
     result = ask(servers).json()
     assert [item["type"] for item in result["output"]] == ["message"]
     assert servers.model_requests == [{"input": [{"role": "user", "content": "hello"}]}]
+
+
+def test_tests_that_mock_the_client_keep_working() -> None:
+    """Mocks here on purpose: existing tests of servers and agents give them a ``MagicMock(spec=ServerClient)``."""
+    assert ask(MockedServers(response(message("hi")))).json()["output"][0]["content"][0]["text"] == "hi"
 
 
 def test_tool_results_are_given_back_and_the_trajectory_is_returned_whole() -> None:
@@ -168,23 +191,31 @@ class SlowTools(Servers):
         self.running = self.most = self.ended = 0
         self.all_there = asyncio.Event()
 
-    async def post(self, server_name: str, url_path: str, json: Any, cookies: Any = None) -> Any:
-        if server_name == "model":
-            return await super().post(server_name, url_path, json, cookies)
+    async def use_tool(self, tool: str, request: Request) -> JSONResponse:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            if url_path == "/crash":
-                raise ConnectionResetError("gone")
             if self.most >= self.expected:
                 self.all_there.set()
             await self.all_there.wait()
             for _ in range(10 - 3 * len(self.tool_calls)):  # the first one takes longest
                 await asyncio.sleep(0)
-            return await super().post(server_name, url_path, json, cookies)
+            return await super().use_tool(tool, request)
         finally:
             self.running -= 1
             self.ended += 1
+
+
+class CrashingTools:
+    """Tools of a server that goes away when ``/crash`` is called."""
+
+    def __init__(self, server: DirectServer) -> None:
+        self.server = server
+
+    async def call(self, method: str, path: str, **options: Any) -> Any:
+        if path == "/crash":
+            raise ConnectionResetError("gone")
+        return await self.server.call(method, path, **options)
 
 
 def test_calls_of_one_answer_can_run_at_the_same_time_and_keep_their_order() -> None:
@@ -204,9 +235,10 @@ def test_calls_run_one_after_the_other_unless_told_otherwise() -> None:
 
 def test_a_call_that_fails_the_rollout_ends_the_others() -> None:
     servers = SlowTools(response(call("a", "{}", "a"), call("crash", "{}", "b")), expected=3)
+    servers.client.attach("tools", CrashingTools(servers.client.local_servers["tools"]))
     with pytest.raises(ConnectionResetError):
         ask(servers, settings={"concurrent_tool_calls": True})
-    assert (servers.running, servers.ended) == (0, 2)
+    assert (servers.running, servers.ended) == (0, 1)
 
 
 def test_what_the_model_may_write_is_limited_over_all_its_answers() -> None:

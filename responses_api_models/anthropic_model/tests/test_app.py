@@ -2,7 +2,6 @@
 
 import json
 from typing import Any
-from unittest.mock import MagicMock
 
 import anthropic
 import httpx
@@ -46,7 +45,7 @@ def model(url: str, **settings: Any) -> AnthropicModel:
     server = {"host": "0.0.0.0", "port": 8080, "entrypoint": "", "name": "policy_model", "max_retries": 0}
     endpoint = {"anthropic_base_url": url, "anthropic_api_key": KEY, "anthropic_model": "real-name"}
     config = AnthropicModelConfig(**server | endpoint | settings)
-    return AnthropicModel(config=config, server_client=MagicMock(spec=ServerClient))
+    return AnthropicModel(config=config, server_client=ServerClient.detached())
 
 
 async def post(server: AnthropicModel, body: Any, path: str = "/v1/responses") -> httpx.Response:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -40,7 +39,7 @@ async def ask(model: LocalModel, question: Any = "Say hi.", **options: Any) -> N
 
 def build_model(**settings: Any) -> LocalModel:
     config = LocalModelConfig(host="", port=0, entrypoint="", name="policy_model", **settings)
-    return LocalModel(config=config, server_client=MagicMock(spec=ServerClient))
+    return LocalModel(config=config, server_client=ServerClient.detached())
 
 
 @pytest.fixture(scope="session")

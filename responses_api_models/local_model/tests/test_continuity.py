@@ -5,10 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from nemo_gym.metrics.continuity import Continuity, check_continuity
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
@@ -40,7 +38,7 @@ OWN = {"host": "", "port": 0, "entrypoint": ""}
 
 
 def gym_of(trained: LocalModel, *, corrected: bool) -> ServerClient:
-    client = ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
+    client = ServerClient.detached()
     settings = {"return_token_id_information": True, "on_policy_correction": corrected}
     model = LocalModel(config=LocalModelConfig(**OWN, name="policy_model", **settings), server_client=client)
     model._model.pool = trained._model.pool  # loaded once

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from typing import Any
-from unittest.mock import MagicMock
 
 import anthropic
 import httpx
@@ -56,7 +55,7 @@ def model(url: str, **settings: Any) -> OpenAIModel:
     defaults = {"host": "0.0.0.0", "port": 8080, "entrypoint": "", "name": "policy_model", "max_retries": 0}
     endpoint = {"openai_base_url": url, "openai_api_key": KEY, "openai_model": "real-name"}
     config = OpenAIModelConfig(**defaults | endpoint | settings)
-    return OpenAIModel(config=config, server_client=MagicMock(spec=ServerClient))
+    return OpenAIModel(config=config, server_client=ServerClient.detached())
 
 
 async def post(server: OpenAIModel, path: str, body: Any) -> httpx.Response:

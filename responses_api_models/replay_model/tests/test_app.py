@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.http.session import close_http_client
@@ -63,9 +61,7 @@ async def endpoint() -> AsyncIterator[dict[str, Any]]:
 
 
 def build(recording: Path, mode: str, upstream: Any = None, client: ServerClient | None = None) -> ReplayModel:
-    client = client or ServerClient(
-        head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({})
-    )
+    client = client or ServerClient.detached()
     settings = {"recording": str(recording), "mode": mode, "upstream": upstream}
     config = ReplayModelConfig(host="", port=0, entrypoint="", name="replay", **settings)
     return ReplayModel(config=config, server_client=client)
@@ -164,7 +160,7 @@ async def test_lenient_asks_for_what_is_missing_and_remembers_it(tmp_path: Path)
 
 
 async def test_any_model_server_can_be_recorded_and_keeps_its_session(tmp_path: Path) -> None:
-    client = ServerClient(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
+    client = ServerClient.detached()
     async with endpoint() as upstream:
         inner = local(build(tmp_path / "inner.jsonl", "record", upstream), "inner")
         client.attach("inner", inner)

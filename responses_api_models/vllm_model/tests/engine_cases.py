@@ -8,7 +8,6 @@ case returns a few words for the table, or raises ``AssertionError``. Properties
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from unittest.mock import MagicMock
 
 import httpx
 
@@ -41,12 +40,12 @@ Case = Callable[[str, str], Awaitable[str]]
 def vllm_model(url: str, model: str, **settings: Any) -> VLLMModel:
     given = {"base_url": url, "api_key": "none", "model": model, "uses_reasoning_parser": True}
     config = VLLMModelConfig(**OWN | given | {"return_token_id_information": False} | settings)
-    return VLLMModel(config=config, server_client=MagicMock(spec=ServerClient))
+    return VLLMModel(config=config, server_client=ServerClient.detached())
 
 
 def openai_model(url: str, model: str, **settings: Any) -> OpenAIModel:
     given = {"openai_base_url": url, "openai_api_key": "none", "openai_model": model}
-    return OpenAIModel(config=OpenAIModelConfig(**OWN | given | settings), server_client=MagicMock(spec=ServerClient))
+    return OpenAIModel(config=OpenAIModelConfig(**OWN | given | settings), server_client=ServerClient.detached())
 
 
 async def ask(server: SimpleResponsesAPIModel, path: str = "/v1/responses", **body: Any) -> httpx.Response:

@@ -4,12 +4,12 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import httpx
 import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
+from starlette.requests import Request
 
 from nemo_gym.conversion.answer_events import completion_stream
 from nemo_gym.openai_utils import NeMoGymResponse
@@ -54,7 +54,7 @@ def model(*urls: str, **settings: Any) -> VLLMModel:
     endpoint = {"base_url": urls[0] if len(urls) == 1 else list(urls), "api_key": KEY, "model": "real-name"}
     required = {"return_token_id_information": False, "uses_reasoning_parser": True}
     config = VLLMModelConfig(**server | endpoint | required | settings)
-    return VLLMModel(config=config, server_client=MagicMock(spec=ServerClient))
+    return VLLMModel(config=config, server_client=ServerClient.detached())
 
 
 def client(server: VLLMModel) -> httpx.AsyncClient:
@@ -106,7 +106,7 @@ async def test_both_ways_to_ask_give_the_same_response() -> None:
     async with serving(reply(completion(reasoning="hm", tool_calls=[TOOL_CALL]))) as endpoint:
         server = model(endpoint.url)
         relayed = (await post(server, asked)).json()
-        typed = await server.responses(MagicMock(), server_params(asked))
+        typed = await server.responses(Request({"type": "http", "headers": []}), server_params(asked))
 
         assert without_ids(relayed) == without_ids(typed.model_dump())
         assert list(relayed) == list(typed.model_dump())
@@ -181,7 +181,7 @@ class Polite(VLLMModel):
 
 async def test_a_subclass_has_a_say_in_what_is_sent_and_how_it_is_read() -> None:
     async with serving(reply(completion(content="<think>hm</think>yes"))) as endpoint:
-        server = Polite(config=model(endpoint.url).config, server_client=MagicMock(spec=ServerClient))
+        server = Polite(config=model(endpoint.url).config, server_client=ServerClient.detached())
         async with client(server) as session:
             got = await session.post("/v1/responses", json={"input": "hi"}, headers={"x-tone": "be polite"})
             await session.post(CHAT, json={"messages": []}, headers={"x-tone": "be brief"})

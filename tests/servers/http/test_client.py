@@ -341,7 +341,8 @@ def mock(**methods: Callable[[], Awaitable[Any]]) -> MagicMock:
     ],
     ids=["read gives text", "read gives bytes", "only json", "read gives a mock", "async mock"],
 )
-async def test_the_stand_ins_of_authors_tests_are_read(response: Any) -> None:
+async def test_mocked_answers_in_tests_of_environment_authors_are_read(response: Any) -> None:
+    """Mocks here on purpose: existing tests of servers and agents use such doubles, and must keep passing."""
     await raise_for_status(response)
 
     assert await get_response_json(response) == {"a": 1}

@@ -3,7 +3,6 @@
 import logging
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -170,7 +169,7 @@ BASES: dict[Way, tuple[str, dict[str, Any]]] = {
 def server_of(way: Way, url: str, **settings: Any) -> SimpleResponsesAPIModel:
     """A server that has to go this way."""
     common = {"host": "h", "port": 1, "entrypoint": "", "name": "policy_model", "max_retries": 0, **settings}
-    client = MagicMock(spec=ServerClient)
+    client = ServerClient.detached()
     if way in (Way.TO_MESSAGES, Way.FROM_CHAT):
         address = {"anthropic_base_url": url, "anthropic_api_key": "none", "anthropic_model": "m"}
         return AnthropicModel(config=AnthropicModelConfig(**common | address), server_client=client)

@@ -1,18 +1,22 @@
-"""Runs commands in forks of a process that has imported the program already: as in processes of their own, at once.
+"""Runs commands in forks of a process that has imported the program already, which saves each of them a second.
 
-A line of JSON on stdin is a request, a number on stdout the answer:
+Started by ``forked_commands.py``. A line of JSON on stdin is a request, one on stdout the answer:
 
-    {"start": [word, …], "folder": path, "environment": {…}, "output": path}    the id of the process
-    {"wait": id}                                                                 its exit code
+    {"start": [word, …], "folder": path, "environment": {…}, "stdout": path, "stderr": path, "file_bytes": number}
+                      the id of the process, which is the leader of its own session
+    {"wait": id}      its exit code, once it has ended
+    {"poll": id}      its exit code, or null while it runs
 """
 
 import ast
 import asyncio
 import contextlib
+import gc
 import importlib
 import inspect
 import json
 import os
+import resource
 import runpy
 import sys
 import traceback
@@ -28,21 +32,18 @@ NEEDED = ("nemo_gym.servers.gym", "responses_api_agents.simple_agent.app", "resp
 HEAVY = ("reasoning_gym",)
 
 
-def start(words: list[str], folder: str, environment: dict[str, str], output: str) -> int:
+def start(request: dict[str, Any]) -> int:
     child = os.fork()
     if child:
         return child
     code: Any = 1
     try:
         os.setsid()
-        os.chdir(folder)
+        os.chdir(request["folder"])
         os.environ.clear()
-        os.environ.update(environment)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(sink, 1)
-        os.dup2(sink, 2)
-        code = run(words)
+        os.environ.update(request["environment"])
+        redirect(request)
+        code = run(request["start"])
     except SystemExit as end:
         code = end.code
     finally:
@@ -50,7 +51,17 @@ def start(words: list[str], folder: str, environment: dict[str, str], output: st
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
+        # Not sys.exit: what the server itself would do at its end is no business of its children.
         os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def redirect(request: dict[str, Any]) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    if request["file_bytes"] is not None:
+        # The kernel keeps this limit: a write across it is short, one beyond it fails.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"], request["file_bytes"]))
 
 
 def run(words: list[str]) -> int:
@@ -84,19 +95,23 @@ def warm_up(words: list[str]) -> None:
                 importlib.import_module(module)
 
 
+def answer(request: dict[str, Any]) -> int | None:
+    if "start" in request:
+        warm_up(request["start"])
+        return start(request)
+    process = request.get("wait") or request["poll"]
+    ended, status = os.waitpid(process, 0 if "wait" in request else os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
 def serve() -> None:
     for command in COMMANDS:
         command.load_function()
     for module in NEEDED:
         importlib.import_module(module)
+    gc.freeze()  # otherwise every fork would look through all modules at its first collections
     for line in sys.stdin:
-        request = json.loads(line)
-        if "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        else:
-            warm_up(request["start"])
-            answer = start(request["start"], request["folder"], request["environment"], request["output"])
-        sys.stdout.write(f"{answer}\n")
+        sys.stdout.write(f"{json.dumps(answer(json.loads(line)))}\n")
         sys.stdout.flush()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter, time
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
@@ -20,8 +20,8 @@ from nemo_gym.rollouts.outcome import Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, FailureClass
 from nemo_gym.servers.deadlines import Deadlines
-from nemo_gym.steps.record import COMPLETED, from_line, to_line
-from nemo_gym.steps.recording import Span, attempt_span, current_span, encode_steps
+from nemo_gym.steps.record import COMPLETED, from_line, microseconds, to_line
+from nemo_gym.steps.recording import Span, attempt_span, current_span, plain
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
@@ -113,27 +113,21 @@ def recorded(attempt: Attempt) -> Attempt:
 
 
 def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome) -> bytes:
-    """What ``to_line`` would write, as the steps write themselves."""
-    words = {"agent": planned.agent, "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED}
-    waited = span.waited
-    for step in span.steps:
-        waited += step.waited
-    return _RECORD % (
-        planned.key.task,
-        planned.key.rollout,
-        planned.attempt,
-        encode(words)[1:-1],
-        started_at,
-        perf_counter() - span.zero,
-        b',"waited":%.6f' % waited if waited else b"",
-        encode_steps(span),
-    )
-
-
-_RECORD: Final = (
-    f'{{"{TASK_INDEX_KEY_NAME}":%d,"{ROLLOUT_INDEX_KEY_NAME}":%d,"{ATTEMPT_KEY_NAME}":%d,%b,"started_at":%.6f,'
-    '"duration":%.6f%b,"steps":%b}'
-).encode()
+    """What ``to_line`` would write."""
+    steps, key = span.steps, planned.key
+    record: dict[str, Any] = {
+        TASK_INDEX_KEY_NAME: key.task,
+        ROLLOUT_INDEX_KEY_NAME: key.rollout,
+        ATTEMPT_KEY_NAME: planned.attempt,
+        "agent": planned.agent,
+        "started_at": started_at,
+        "duration": microseconds(perf_counter() - steps.zero),
+        "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
+        "steps": steps,
+    }
+    if steps.waited:
+        record["waited"] = microseconds(steps.waited)
+    return encode(record, plain)
 
 
 def _relabelled(outcome: Failed) -> Failed:

@@ -22,6 +22,7 @@ from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK
 from nemo_gym.servers.deadlines import Deadlines
 from nemo_gym.steps.record import COMPLETED, from_line, microseconds, to_line
 from nemo_gym.steps.recording import Span, attempt_span, current_span, plain
+from nemo_gym.steps.trace_context import attempt_context
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
@@ -91,11 +92,16 @@ def attempt_through(run_examples: RunExamples, *, timeout_s: float | None) -> At
     return attempt
 
 
-def recorded(attempt: Attempt) -> Attempt:
-    """The same attempt, whose outcomes bring the line of its steps along."""
+def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
+    """The same attempt, whose outcomes bring the line of its steps along.
+
+    With the id of a run, its calls to other programs say which trace they belong to.
+    """
 
     async def record(planned: PlannedRollout) -> Outcome:
         started_at, span = time(), attempt_span()
+        if trace_run:
+            span.steps.trace = attempt_context(trace_run, planned.key.task, planned.key.rollout, planned.attempt)
         token = current_span.set(span)
         try:
             outcome = await attempt(planned)
@@ -105,14 +111,14 @@ def recorded(attempt: Attempt) -> Attempt:
             return outcome
         if not outcome.steps:
             # Set on the outcome, which nobody else has seen yet: a copy costs more than recording a step.
-            object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome))
+            object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome, trace_run))
             return outcome
         return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # it was recorded where it ran
 
     return record
 
 
-def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome) -> bytes:
+def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome, run: str) -> bytes:
     """What ``to_line`` would write."""
     steps, key = span.steps, planned.key
     record: dict[str, Any] = {
@@ -127,6 +133,8 @@ def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Ou
     }
     if steps.waited:
         record["waited"] = microseconds(steps.waited)
+    if run:
+        record["run"] = run
     return encode(record, plain)
 
 

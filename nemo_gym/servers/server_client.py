@@ -33,6 +33,8 @@ from nemo_gym.steps.recording import FRESH, Span, current_span, describe_callee
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
 from nemo_gym.steps.remote import adopt_steps
+from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
+from nemo_gym.steps.trace_context import traceparent
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
@@ -156,7 +158,9 @@ class GymClient(BaseModel):
         else:
             kind = server_type(self.global_config_dict, server_name)
             span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
-        options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        headers = options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        if span.steps.trace is not None:
+            headers[TRACE_HEADER] = traceparent(span)
         sent = options.get("data")
         token = current_span.set(span)
         try:

@@ -80,6 +80,7 @@ class RolloutSteps(msgspec.Struct, omit_defaults=True, gc=False, kw_only=True, r
     duration: Seconds = 0.0
     waited: Seconds = 0.0  # the sum over the steps
     outcome: str = ""  # "completed", or the class of the failure
+    run: str = ""  # from which the ids of its trace are derived, if the run sent traces
     steps: list[Step]
 
 
@@ -129,6 +130,7 @@ def _repaired(line: bytes) -> RolloutSteps | None:
         duration=_number(value.get("duration")),
         waited=_number(value.get("waited")),
         outcome=_text(value.get("outcome")),
+        run=_text(value.get("run")),
         # A step that is not an object is replaced, not removed: parents are given as indices into this list.
         steps=[_repaired_step(_named(step), index) for index, step in enumerate(steps)],
     )

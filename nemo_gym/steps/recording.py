@@ -11,12 +11,15 @@ import re
 from contextlib import suppress
 from contextvars import ContextVar
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from nemo_gym.io.json import encode
 from nemo_gym.steps.record import STEP_FIELDS, StepKind, StepRetry, microseconds
+
+if TYPE_CHECKING:
+    from nemo_gym.steps.trace_context import TraceContext
 
 MOST_STEPS: Final = 10_000  # of one attempt; bounds the memory of an agent that loops
 MODELS: Final = "responses_api_models"
@@ -37,11 +40,12 @@ class Callee:
 class Trail(list[Any]):
     """The steps of an attempt: tuples in the order of a step's fields, or spans while they have not ended."""
 
-    __slots__ = ("waited", "zero")
+    __slots__ = ("trace", "waited", "zero")
 
     def __init__(self) -> None:
         self.zero = perf_counter()
         self.waited = 0.0  # of all steps together
+        self.trace: TraceContext | None = None  # only if the run sends traces
 
 
 class Troubles(msgspec.Struct):

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepRetry, microseconds
 from nemo_gym.steps.recording import MOST_STEPS, Span, Troubles, current_span, encode_steps, first_span
+from nemo_gym.steps.trace_context import read_traceparent
 
 HEADER: Final = "X-NG-Steps"
 ASK: Final = {HEADER: "1"}
@@ -43,6 +44,7 @@ def asks_for_steps(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request and append its steps to the answer."""
     span = first_span()
+    span.steps.trace = read_traceparent(scope["headers"])
     answer = _AnswerWithSteps(span, send)
     token = current_span.set(span)
     try:

@@ -227,7 +227,7 @@ async def test_the_endpoint_is_told_the_span_that_calls_it(
     wanted = parameters(tmp_path, num_repeats=2, otel_endpoint=receiver.url)
     config = configuration(endpoint.url, *([ISOLATED] if where == "model in its own process" else []))
     if where == "workers":
-        async with worker_pool(config, 1, steps=True, trace_run=wanted.trace_run) as pool:
+        async with worker_pool(config, 2, steps=True, trace_run=wanted.trace_run) as pool:
             nowhere = BaseServerConfig(host="127.0.0.1", port=9)
             client = GymClient(head_server_config=nowhere, global_config_dict=config)
             await RolloutCollectionHelper().collect(wanted, client=client, attempt=pool)
@@ -239,6 +239,7 @@ async def test_the_endpoint_is_told_the_span_that_calls_it(
     chats = [(span.trace_id, span.span_id) for span in receiver.spans if span.name.startswith("chat ")]
     assert len(chats) == 4
     assert sorted(endpoint.callers) == sorted(chats)
+    assert [len(record.steps) for record in read_steps(RunFiles.of(wanted.output).steps)] == [5, 5]
 
 
 async def test_the_endpoint_is_told_nothing_without_traces(endpoint: ModelEndpoint, tmp_path: Path) -> None:

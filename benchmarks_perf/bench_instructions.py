@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a rollout costs in instructions, beside a bare HTTP client that makes the same upstream calls.
 
-    python benchmarks_perf/bench_instructions.py [--n 300] [--https] [--profile FILE]
+    python benchmarks_perf/bench_instructions.py [--n 300] [--https] [--profile FILE] [--compare +steps=true]
 
 Instructions do not depend on what else the machine does, so two of these figures can be compared where two CPU times
 can't. valgrind counts them in user mode, all threads together; the mock model endpoint runs in a process of its own and
@@ -13,12 +13,15 @@ import argparse
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import CONFIGS, TASKS, collect, many_tasks, policy
 from processes import HERE, behind_tls, mock_model, run
 
 PARALLEL = 64
+# Under valgrind everything takes fifty times as long, so what happens every 20 ms would count fifty-fold.
+LAUNCH = "from nemo_gym.steps import facts; facts.BEAT_S = 3600; from nemo_gym.cli.main import main; main()"
 # The same hashes in every run, so that dictionaries collide alike.
 FIXED = {"PYTHONHASHSEED": "0"}
 TOTAL = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
@@ -45,14 +48,21 @@ def bare(folder: Path, base_url: str, n: int) -> float:
 
 
 def in_process(
-    folder: Path, base_url: str, n: int, *, certificate: Path | None = None, profile: Path | None = None
+    folder: Path,
+    base_url: str,
+    n: int,
+    *,
+    certificate: Path | None = None,
+    profile: Path | None = None,
+    settings: Sequence[str] = (),
 ) -> float:
     """Instructions of a collection that hosts the Gym in its own process, for a rollout."""
-    host = [f"+config_paths=[{CONFIGS}]", *policy(base_url)]
+    host = [f"+config_paths=[{CONFIGS}]", *policy(base_url), *settings]
     trust = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
 
     def command(count: int) -> list[str]:
-        return [sys.executable, *collect(output(count), many_tasks(folder, count), PARALLEL, *host)]
+        script, *parameters = collect(output(count), many_tasks(folder, count), PARALLEL, *host)
+        return [sys.executable, "-c", f"import sys; sys.argv[0] = {script!r}; {LAUNCH}", *parameters]
 
     def output(count: int) -> Path:
         return folder / f"{count}_{'tls' if certificate else 'plain'}.jsonl"
@@ -69,6 +79,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=300, help="the difference in rollouts between the two runs")
     parser.add_argument("--https", action="store_true", help="also measure a model at https://")
     parser.add_argument("--no-bare", action="store_true", help="leave the bare client out")
+    parser.add_argument("--compare", action="append", default=[], help="a setting to measure, too, e.g. +steps=false")
     parser.add_argument("--profile", type=Path, help="file for callgrind's counts of the longer run")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, mock_model() as base_url:
@@ -77,6 +88,8 @@ def main() -> None:
         if floor is not None:
             print(f"bare client              {floor / 1e6:6.3f} M instructions a rollout", flush=True)
         figures = {"in one process": in_process(folder, base_url, args.n, profile=args.profile)}
+        for setting in args.compare:
+            figures[setting] = in_process(folder, base_url, args.n, settings=setting.split())
         if args.https:
             with behind_tls(base_url, folder) as (address, certificate):
                 figures["model at https://"] = in_process(folder, address, args.n, certificate=certificate)

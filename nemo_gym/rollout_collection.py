@@ -274,6 +274,7 @@ def _control(config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch |
         patience_s=config.patience_s,
         token_continuity=config.token_continuity,
         steps=config.steps,
+        trace_run=config.trace_run,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
         listener=told.listener,
         on_start=told.on_start,

@@ -1,7 +1,9 @@
 """Front door: the parameters of a collection of rollouts. ``rollout_collection`` offers these names too."""
 
 import os
+from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
@@ -13,6 +15,8 @@ from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS
 from nemo_gym.rollouts.store.history import parse_max_attempts
 from nemo_gym.rollouts.tasks import Shard
 from nemo_gym.skills import SkillsConfig
+from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.trace_context import run_identity
 
 MAX_ATTEMPTS_VARIABLE: Final = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 DEFAULT_MAX_ROLLOUT_ATTEMPTS: Final = DEFAULT_MAX_ATTEMPTS
@@ -84,6 +88,14 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
         if low:
             raise ValueError(f"num_repeats must be at least 1, got {low if isinstance(low, dict) else value}")
         return value
+
+    @cached_property
+    def trace_run(self) -> str:
+        """The id of the run in its traces, which a resumed run keeps; empty if it sends none."""
+        if self.otel_endpoint is None:
+            return ""
+        first = next(iter(read_steps(RunFiles.of(self.output).steps)), None) if self.resume_from_cache else None
+        return run_identity(first) if first is not None else token_hex(8)
 
     @property
     def materialized_jsonl_fpath(self) -> Path:

@@ -159,15 +159,16 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
             hint="give +config_paths=[…], or leave out +workers and +executor to use the servers of ng_run",
         )
     timeout_s = parameters.rollout_timeout_s
+    recording: dict[str, Any] = {"steps": parameters.steps, "trace_run": parameters.trace_run}
     if on_cluster:
         parameters.ray_address = parameters.ray_address or config.get("ray_head_node_address")
         ray_gyms = await asyncio.to_thread(_ray_gyms)
         with redirect_stdout(sys.stderr):  # Ray prints what went wrong to stdout, which carries data
-            async with ray_gyms(config, parameters, timeout_s=timeout_s, steps=parameters.steps) as gyms:
+            async with ray_gyms(config, parameters, timeout_s=timeout_s, **recording) as gyms:
                 yield gyms
     else:
-        window, steps = parameters.worker_window, parameters.steps
-        async with worker_pool(config, number, timeout_s=timeout_s, window=window, steps=steps) as pool:
+        window = parameters.worker_window
+        async with worker_pool(config, number, timeout_s=timeout_s, window=window, **recording) as pool:
             yield pool
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nemo_gym.conversion.endings import reached
+from nemo_gym.steps.recording import current_span
 
 _Status = Literal["in_progress", "completed", "incomplete"]
 _Count = Annotated[int, Meta(ge=0)]
@@ -126,4 +127,16 @@ def is_plain_response(content: bytes, *, limit: Any = None) -> bool:
     if response.status != "incomplete" and reached(limit or response.max_output_tokens, written):
         return False  # it may have been cut off
     calls = [item.call_id for item in response.output if type(item) is _Call]
-    return len(calls) == len(set(calls))
+    if len(calls) != len(set(calls)):
+        return False
+    _tell_step(content, response)
+    return True
+
+
+def _tell_step(content: bytes, response: _Response) -> None:
+    """Give the figures to the step that is being recorded, if any, which would otherwise search the answer for them."""
+    span, usage, incomplete = current_span.get(), response.usage, response.incomplete_details
+    if span is not None and usage is not None:
+        finish = "completed" if incomplete is None else incomplete.reason or ""
+        cached = usage.input_tokens_details.cached_tokens
+        span.answer = (content, (usage.input_tokens, usage.output_tokens, cached, finish))

@@ -61,10 +61,18 @@ class WorkerPool(Roster):
     """Runs rollouts in worker processes; calling it runs one attempt."""
 
     def __init__(
-        self, config: DictConfig, *, timeout_s: float | None, window: int | None = None, steps: bool = False
+        self,
+        config: DictConfig,
+        *,
+        timeout_s: float | None,
+        window: int | None = None,
+        steps: bool = False,
+        trace_run: str = "",
     ) -> None:
         super().__init__(window)
-        self._opening = Frame({"timeout_s": timeout_s, "steps": steps}, OmegaConf.to_yaml(config).encode())
+        self._opening = Frame(
+            {"timeout_s": timeout_s, "steps": steps, "trace_run": trace_run}, OmegaConf.to_yaml(config).encode()
+        )
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, number: int) -> None:
@@ -143,10 +151,16 @@ def worker_count(workers: int | str | None) -> int:
 
 @contextlib.asynccontextmanager
 async def worker_pool(
-    config: DictConfig, number: int, *, timeout_s: float | None = None, window: int | None = None, steps: bool = False
+    config: DictConfig,
+    number: int,
+    *,
+    timeout_s: float | None = None,
+    window: int | None = None,
+    steps: bool = False,
+    trace_run: str = "",
 ) -> AsyncIterator[WorkerPool]:
     """Worker processes that are ready, and are stopped when the context ends."""
-    pool = WorkerPool(config, timeout_s=timeout_s, window=window, steps=steps)
+    pool = WorkerPool(config, timeout_s=timeout_s, window=window, steps=steps, trace_run=trace_run)
     try:
         await pool.start(number)
         yield pool

@@ -163,14 +163,19 @@ def _sigterm_kept() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def ray_gyms(
-    config: DictConfig, options: WorkerOptions | None = None, *, timeout_s: float | None = None, steps: bool = False
+    config: DictConfig,
+    options: WorkerOptions | None = None,
+    *,
+    timeout_s: float | None = None,
+    steps: bool = False,
+    trace_run: str = "",
 ) -> AsyncIterator[RemoteGyms]:
     """Gyms on a Ray cluster for the duration of the context, which begins when the first of them is ready."""
     options = options or WorkerOptions(executor="ray")
     cluster = RayCluster(options)
     try:
         await cluster.open()
-        async with remote_gyms(cluster, config, options, timeout_s=timeout_s, steps=steps) as gyms:
+        async with remote_gyms(cluster, config, options, timeout_s=timeout_s, steps=steps, trace_run=trace_run) as gyms:
             yield gyms
     finally:
         await cluster.close()

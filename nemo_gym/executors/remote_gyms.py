@@ -286,12 +286,15 @@ class RemoteGyms(Roster):
         return {"nodes": len(self._nodes), "gyms": gyms, "excluded": excluded}
 
 
-def opening_frame(config: DictConfig, options: WorkerOptions, *, timeout_s: float | None, steps: bool = False) -> Frame:
+def opening_frame(
+    config: DictConfig, options: WorkerOptions, *, timeout_s: float | None, steps: bool = False, trace_run: str = ""
+) -> Frame:
     """The first frame to an authenticated worker: the configuration, and what it refers to in this process."""
     text = OmegaConf.to_yaml(config)
     head: Mapping[str, Any] = {
         "timeout_s": timeout_s,
         "steps": steps,
+        "trace_run": trace_run,
         "overrides": options.worker_overrides,
         "folder": None if options.runtime_env.get("working_dir") else str(Path.cwd()),
         "environment": {name: os.environ[name] for name in _VARIABLE.findall(text) if name in os.environ},
@@ -310,10 +313,16 @@ def demand_of(options: WorkerOptions) -> Demand:
 
 @contextlib.asynccontextmanager
 async def remote_gyms(
-    cluster: Cluster, config: DictConfig, options: WorkerOptions, *, timeout_s: float | None = None, steps: bool = False
+    cluster: Cluster,
+    config: DictConfig,
+    options: WorkerOptions,
+    *,
+    timeout_s: float | None = None,
+    steps: bool = False,
+    trace_run: str = "",
 ) -> AsyncIterator[RemoteGyms]:
     """Gyms on a cluster for the duration of the context, which begins when the first of them is ready."""
-    opening = opening_frame(config, options, timeout_s=timeout_s, steps=steps)
+    opening = opening_frame(config, options, timeout_s=timeout_s, steps=steps, trace_run=trace_run)
     gyms = RemoteGyms(cluster, opening, demand_of(options), window=options.worker_window or DEFAULT_WINDOW)
     try:
         await gyms.start(options)

@@ -80,7 +80,9 @@ async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, A
     except (ServerCrashedError, ImportError, OSError) as error:
         raise CannotStartError(f"{type(error).__name__}: {error}") from error
     attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
-    return recorded(attempt) if opening.head.get("steps") else attempt
+    if not opening.head.get("steps"):
+        return attempt
+    return recorded(attempt, trace_run=opening.head.get("trace_run", ""))
 
 
 async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: dict[str, Any]) -> Connection:

@@ -52,7 +52,7 @@ async def work(end: socket.socket) -> None:
     async with host_gym(with_own_ports(config)) as gym:
         attempt: Attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
         if opening.head["steps"]:
-            attempt = recorded(attempt)
+            attempt = recorded(attempt, trace_run=opening.head["trace_run"])
         connection.send(Frame(READY).encode())
         await serve(frames, connection, attempt)
 

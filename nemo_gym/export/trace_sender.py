@@ -23,11 +23,12 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from yarl import URL
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.traces import SpanMaker, run_identity
+from nemo_gym.export.traces import SpanMaker
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Outcome
 from nemo_gym.steps.record import from_line
 from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.trace_context import run_identity
 
 logger = logging.getLogger(__name__)
 EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"

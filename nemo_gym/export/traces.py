@@ -9,7 +9,6 @@ module needs the extra ``otel`` and is imported only if traces are asked for.
 """
 
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -19,6 +18,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from nemo_gym import __version__
 from nemo_gym.steps.record import COMPLETED, RolloutSteps, Step
+from nemo_gym.steps.trace_context import attempt_context, step_spans
 
 Attributes: TypeAlias = dict[str, str | int | float | list[str]]
 
@@ -29,11 +29,6 @@ _UNSET: Final = Status(StatusCode.UNSET)
 _ERROR: Final = Status(StatusCode.ERROR)
 _MODELS: Final = ("model", "judge")
 _NANO: Final = 1_000_000_000
-
-
-def run_identity(first: RolloutSteps) -> str:
-    """Identifies a run by the first record of its steps file, which stays the same even if the run is resumed."""
-    return f"{first.task}/{first.rollout}/{first.attempt}/{first.agent}/{first.started_at:.6f}"
 
 
 class SpanMaker:
@@ -47,8 +42,9 @@ class SpanMaker:
 
     def spans(self, record: RolloutSteps) -> Iterator[ReadableSpan]:
         """The spans of one attempt, the attempt itself first."""
-        trace = _digest(f"{self._run}|{record.task}|{record.rollout}".encode(), 16)
-        contexts = [self._context(trace, record, index) for index in range(len(record.steps) + 1)]
+        trace, root = attempt_context(record.run or self._run, record.task, record.rollout, record.attempt)
+        made = [root, *step_spans(root, [step.parent for step in record.steps])]
+        contexts = [_context(trace, span) for span in made]
         zero = int(record.started_at * _NANO)
         failed = record.outcome not in (COMPLETED, "")
         yield ReadableSpan(
@@ -66,10 +62,6 @@ class SpanMaker:
         for index, step in enumerate(record.steps):
             parent = contexts[0] if step.parent is None else contexts[step.parent + 1]
             yield self._span(step, zero, contexts[index + 1], parent, model if step.kind == "model" else "")
-
-    def _context(self, trace: bytes, record: RolloutSteps, index: int) -> SpanContext:
-        span = _digest(b"%b|%d|%d" % (trace, record.attempt, index), 8)
-        return SpanContext(int.from_bytes(trace), int.from_bytes(span), is_remote=False, trace_flags=_SAMPLED)
 
     def _span(self, step: Step, zero: int, context: SpanContext, parent: SpanContext, model: str) -> ReadableSpan:
         start = zero + int(step.start * _NANO)
@@ -91,8 +83,8 @@ class SpanMaker:
         )
 
 
-def _digest(text: bytes, size: int) -> bytes:
-    return blake2b(text, digest_size=size).digest()
+def _context(trace: bytes, span: bytes) -> SpanContext:
+    return SpanContext(int.from_bytes(trace), int.from_bytes(span), is_remote=False, trace_flags=_SAMPLED)
 
 
 def _of_attempt(record: RolloutSteps) -> Attributes:

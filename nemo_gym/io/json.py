@@ -53,12 +53,15 @@ class EncodedJson:
         self.text = text
 
 
-def encode(value: Any) -> bytes:
-    """The line for a value, without a line feed. Raises ``ValueError`` if the value is nested too deeply."""
+def encode(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """The line for a value, without a line feed; ``default`` converts objects inside it.
+
+    Raises ``ValueError`` if the value is nested too deeply.
+    """
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, default)
     except TypeError:
-        return _slowly(value)
+        return _slowly(value, default=default)
 
 
 def encode_json(content: Any) -> bytes:

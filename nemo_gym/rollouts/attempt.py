@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter, time
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
@@ -20,8 +20,9 @@ from nemo_gym.rollouts.outcome import Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, FailureClass
 from nemo_gym.servers.deadlines import Deadlines
-from nemo_gym.steps.record import COMPLETED, from_line, to_line
-from nemo_gym.steps.recording import Span, attempt_span, current_span, encode_steps
+from nemo_gym.steps.record import COMPLETED, from_line, microseconds, to_line
+from nemo_gym.steps.recording import Span, attempt_span, current_span, plain
+from nemo_gym.steps.trace_context import attempt_context
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
@@ -91,11 +92,16 @@ def attempt_through(run_examples: RunExamples, *, timeout_s: float | None) -> At
     return attempt
 
 
-def recorded(attempt: Attempt) -> Attempt:
-    """The same attempt, whose outcomes bring the line of its steps along."""
+def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
+    """The same attempt, whose outcomes bring the line of its steps along.
+
+    With the id of a run, its calls to other programs say which trace they belong to.
+    """
 
     async def record(planned: PlannedRollout) -> Outcome:
         started_at, span = time(), attempt_span()
+        if trace_run:
+            span.steps.trace = attempt_context(trace_run, planned.key.task, planned.key.rollout, planned.attempt)
         token = current_span.set(span)
         try:
             outcome = await attempt(planned)
@@ -105,35 +111,31 @@ def recorded(attempt: Attempt) -> Attempt:
             return outcome
         if not outcome.steps:
             # Set on the outcome, which nobody else has seen yet: a copy costs more than recording a step.
-            object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome))
+            object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome, trace_run))
             return outcome
         return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # it was recorded where it ran
 
     return record
 
 
-def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome) -> bytes:
-    """What ``to_line`` would write, as the steps write themselves."""
-    words = {"agent": planned.agent, "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED}
-    waited = span.waited
-    for step in span.steps:
-        waited += step.waited
-    return _RECORD % (
-        planned.key.task,
-        planned.key.rollout,
-        planned.attempt,
-        encode(words)[1:-1],
-        started_at,
-        perf_counter() - span.zero,
-        b',"waited":%.6f' % waited if waited else b"",
-        encode_steps(span),
-    )
-
-
-_RECORD: Final = (
-    f'{{"{TASK_INDEX_KEY_NAME}":%d,"{ROLLOUT_INDEX_KEY_NAME}":%d,"{ATTEMPT_KEY_NAME}":%d,%b,"started_at":%.6f,'
-    '"duration":%.6f%b,"steps":%b}'
-).encode()
+def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome, run: str) -> bytes:
+    """What ``to_line`` would write."""
+    steps, key = span.steps, planned.key
+    record: dict[str, Any] = {
+        TASK_INDEX_KEY_NAME: key.task,
+        ROLLOUT_INDEX_KEY_NAME: key.rollout,
+        ATTEMPT_KEY_NAME: planned.attempt,
+        "agent": planned.agent,
+        "started_at": started_at,
+        "duration": microseconds(perf_counter() - steps.zero),
+        "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
+        "steps": steps,
+    }
+    if steps.waited:
+        record["waited"] = microseconds(steps.waited)
+    if run:
+        record["run"] = run
+    return encode(record, plain)
 
 
 def _relabelled(outcome: Failed) -> Failed:

@@ -61,6 +61,7 @@ class RunControl:
     pause: Pause = pause_before_retry
     token_continuity: TokenContinuity = TokenContinuity.WARN
     steps: bool = False  # whether the calls of each attempt are recorded
+    trace_run: str = ""  # the id of the run in its traces, if it sends any
     listener: Listener | None = None  # hears of everything once it is saved
     on_start: Callable[[Load], None] | None = None  # gets what tells how busy the run is
     stream: TextIO | None = None  # where progress is shown
@@ -213,7 +214,7 @@ async def run_collection(
             tally = await collect(
                 plan,
                 store,
-                recorded(gated) if meter else gated,
+                recorded(gated, trace_run=control.trace_run) if meter else gated,
                 control,
                 owed=owed,
                 describe=getattr(attempt, "describe", None),

@@ -84,10 +84,11 @@ class CountedServer:
             meters.count_rollout(server.name, outcome, perf_counter() - began, failed)
         else:
             callee = describe_callee(server.server_type, server.name, path, from_resources=False)
-            request = Span([], began, callee, start=began)
+            request = first_span().begin(callee)
+            request.steps.zero = request.start = began
+            request.troubles = span.troubles
             request.end(answer.status, 0, answer.body)
-            request.waited, request.waited_for, request.retries = span.waited, span.waited_for, span.retries
-            meters.count_steps(_read_steps(b"[%b]" % request.encoded()))
+            meters.count_steps(_read_steps(encode_steps(request)))
         meters.count_steps(_read_steps(encode_steps(span)))
 
 

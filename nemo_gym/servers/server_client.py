@@ -29,10 +29,12 @@ from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
 from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
-from nemo_gym.steps.recording import Span, current_span, describe_callee
+from nemo_gym.steps.recording import FRESH, Span, current_span, describe_callee
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
 from nemo_gym.steps.remote import adopt_steps
+from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
+from nemo_gym.steps.trace_context import traceparent
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
@@ -157,13 +159,14 @@ class GymClient(BaseModel):
         self, server_name: str, path: str, method: str, options: dict[str, Any], caller: Span
     ) -> Any:
         """Call a server of another process for a rollout, and record a step that contains the steps made there."""
-        span = caller
-        if caller.is_fresh:
-            caller.is_fresh = False
+        if caller.index == FRESH:
+            caller.index, span = None, caller
         else:
             kind = server_type(self.global_config_dict, server_name)
             span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
-        options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        headers = options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        if span.steps.trace is not None:
+            headers[TRACE_HEADER] = traceparent(span)
         sent = options.get("data")
         token = current_span.set(span)
         try:
@@ -173,9 +176,8 @@ class GymClient(BaseModel):
             raise
         finally:
             current_span.reset(token)
-        tail = take_tail(response, STEPS_HEADER)
+        adopt_steps(span, take_tail(response, STEPS_HEADER))
         span.end(response.status, len(sent) if isinstance(sent, bytes) else 0, await response.read())
-        adopt_steps(span, tail)
         return response
 
     def _address_of(self, server_name: str) -> str:

@@ -13,7 +13,8 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepRetry, microseconds
-from nemo_gym.steps.recording import MOST_STEPS, Span, current_span, encode_steps, first_span
+from nemo_gym.steps.recording import MOST_STEPS, Span, Troubles, current_span, encode_steps, first_span
+from nemo_gym.steps.trace_context import read_traceparent
 
 HEADER: Final = "X-NG-Steps"
 ASK: Final = {HEADER: "1"}
@@ -43,6 +44,7 @@ def asks_for_steps(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request and append its steps to the answer."""
     span = first_span()
+    span.steps.trace = read_traceparent(scope["headers"])
     answer = _AnswerWithSteps(span, send)
     token = current_span.set(span)
     try:
@@ -78,7 +80,9 @@ class _AnswerWithSteps:
         if head["status"] in (204, 304) or len(headers) == len(head.get("headers", ())):
             return b""
         span = self._span
-        about = InnerSteps(microseconds(perf_counter() - span.zero), span.waited, span.waited_for, [*span.retries])
+        troubles = span.troubles or Troubles()
+        duration = microseconds(perf_counter() - span.steps.zero)
+        about = InnerSteps(duration, troubles.waited, troubles.waited_for, troubles.retries)
         tail = _encode(about)[:-1] + b',"steps":' + encode_steps(span) + b"}"
         length = len(body.get("body", b"")) + len(tail)
         head["headers"] = [*headers, (b"content-length", b"%d" % length), (_RAW_HEADER, b"%d" % len(tail))]
@@ -87,7 +91,7 @@ class _AnswerWithSteps:
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
 def adopt_steps(span: Span, tail: bytes) -> None:
-    """Insert the steps of another process into the call that they belong to, which has just been answered.
+    """Insert the steps of another process into the call that they belong to, which is about to end.
 
     The clocks of two machines can't be compared, so the time that the server does not account for is split evenly
     between sending the request and receiving the answer.
@@ -98,12 +102,14 @@ def adopt_steps(span: Span, tail: bytes) -> None:
         inner = _decode(tail)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return
-    start = span.start - span.zero if span.index is not None else 0.0
-    length = perf_counter() - span.zero - start
+    zero = span.steps.zero
+    start = span.start - zero if span.start else 0.0
+    length = perf_counter() - zero - start
     offset = start + max(0.0, (length - inner.duration) / 2)
     if inner.waited and inner.waited <= length:
         span.wait(inner.waited, inner.waited_for)
-    span.retries = (*span.retries, *(StepRetry(_at(retry.at, offset), retry.failed) for retry in inner.retries))
+    if inner.retries:
+        span.retry(*(StepRetry(_at(retry.at, offset), retry.failed) for retry in inner.retries))
     first = len(span.steps)
     for index, step in enumerate(inner.steps[: MOST_STEPS - first]):
         step.start = _at(min(step.start, length), offset)
@@ -114,6 +120,7 @@ def adopt_steps(span: Span, tail: bytes) -> None:
         if step.kind == "model" and span.callee.is_resources:
             step.kind = "judge"
         span.steps.append(step)
+        span.steps.waited += step.waited
 
 
 def _at(moment: float, offset: float) -> float:

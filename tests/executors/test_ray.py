@@ -27,6 +27,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from nemo_gym.executors.ray_cluster import ray_gyms  # noqa: E402
+from nemo_gym.steps.steps_file import read_steps  # noqa: E402
 
 # Ray's own code warns of its own ways.
 pytestmark = [
@@ -148,7 +149,7 @@ def test_a_command_that_was_killed_resumes_on_the_cluster_and_keeps_stdout_for_d
         *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts"),
         f"+config_paths=[{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}]",
         f"+input_jsonl_fpath={ENVIRONMENT}/data/example.jsonl",
-        *("+output_jsonl_fpath=out.jsonl", "+num_repeats=3", "+executor=ray", "+workers=1"),
+        *("+output_jsonl_fpath=out.jsonl", "+num_repeats=3", "+executor=ray", "+workers=1", "+steps=true"),
         *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
         *("+num_samples_in_parallel=2", "+resume_from_cache=true"),
     )
@@ -168,6 +169,11 @@ def test_a_command_that_was_killed_resumes_on_the_cluster_and_keeps_stdout_for_d
     keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in map(json.loads, output.open())]
     assert sorted(keys) == [(task, repeat) for task in range(len(TASKS)) for repeat in range(3)]
     assert not (tmp_path / "out_status.json").exists()
+    records = list(read_steps(tmp_path / "out_steps.jsonl"))
+    assert len({(record.task, record.rollout) for record in records}) == len(records) == 3 * len(TASKS)
+    assert all(record.steps[0].kind == "seed" and record.steps[-1].kind == "verify" for record in records)
+    assert all(any(step.kind == "model" and step.tokens_out for step in record.steps) for record in records)
+    assert "\ntime: " in done.stderr + done.stdout
 
 
 async def test_a_cluster_that_is_not_there_or_out_of_reach_is_said(mock_model: Any) -> None:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from nemo_gym.io.files import RunFiles, role_of
-from nemo_gym.steps.record import RolloutSteps, Step, StepRetry, from_line, microseconds, to_line
+from nemo_gym.steps.record import STEP_FIELDS, RolloutSteps, Step, StepRetry, from_line, microseconds, to_line
 from nemo_gym.steps.steps_file import read_steps
 
 RECORD = RolloutSteps(
@@ -46,29 +46,36 @@ def test_a_record_survives_its_line() -> None:
     assert from_line(to_line(RECORD)) == RECORD
 
 
-def test_the_line_has_the_agreed_names_and_leaves_out_what_is_zero() -> None:
+def test_a_step_is_an_array_in_the_agreed_order() -> None:
     line = orjson.loads(to_line(RECORD))
     assert list(line)[:3] == ["_ng_task_index", "_ng_rollout_index", "_ng_attempt"]
-    assert line["steps"][1] == {
+    assert dict(zip(STEP_FIELDS, line["steps"][1], strict=True)) == {
         "kind": "model",
         "server": "policy_model",
         "route": "/v1/responses",
+        "tool": "",
         "start": 0.002,
         "duration": 0.8,
-        "waited": 0.1,
-        "parent": 0,
         "status": 200,
-        "retries": [{"at": 0.2, "failed": "429"}],
+        "bytes_out": 900,
+        "bytes_in": 1200,
         "tokens_in": 120,
         "tokens_out": 30,
         "tokens_cached": 64,
-        "bytes_out": 900,
-        "bytes_in": 1200,
         "finish": "completed",
+        "waited": 0.1,
+        "waited_for": "",
+        "parent": 0,
+        "retries": [{"at": 0.2, "failed": "429"}],
     }
-    assert "parent" not in line["steps"][0]
-    assert "waited" not in line["steps"][2]
     assert max(len(orjson.dumps(step)) for step in line["steps"]) <= 400
+
+
+def test_values_at_the_end_of_a_step_may_be_missing() -> None:
+    line = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"steps":[["tool","s","/t","t",1.5,2.0],["gpu"]]}'
+    record = from_line(line)
+    assert record is not None
+    assert record.steps == [Step("tool", "s", "/t", "t", 1.5, 2.0), Step("gpu")]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,8 @@ def test_nonsense_is_left_out_and_the_rest_kept() -> None:
     line = b"""{"_ng_task_index":0,"_ng_rollout_index":0,"agent":5,"started_at":"now","duration":1e300,
         "outcome":"timeout","steps":[{"kind":"model","start":-3,"duration":NaN,"status":"ok","tokens_in":-1,"parent":0,"retries":[1]},
                  "step", {"kind":"tool","tool":"look","start":1,"duration":0.5,"parent":99,"tokens_out":1e400},
-                 {"kind":"tool","tool":"look","parent":2,"bytes_in":123456789012345678901234567890}]}"""
+                 {"kind":"tool","tool":"look","parent":2,"bytes_in":123456789012345678901234567890},
+                 ["tool","s","/t",7,-1,0.5,"ok"]]}"""
     record = from_line(line)
     assert record is not None
     assert (record.agent, record.started_at, record.duration, record.attempt) == ("", 0.0, 0.0, 1)
@@ -102,6 +110,7 @@ def test_nonsense_is_left_out_and_the_rest_kept() -> None:
         Step(),
         Step("tool", tool="look", start=1.0, duration=0.5),
         Step("tool", tool="look", parent=2),
+        Step("tool", "s", "/t", duration=0.5),
     ]
 
 
@@ -113,10 +122,22 @@ def test_a_step_is_never_its_own_ancestor() -> None:
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    line = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"queue":3,"steps":[{"kind":"gpu","colour":1}]}'
-    record = from_line(line)
+    line = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"queue":3,"steps":%b}'
+    later = b'["gpu","","","",0,0,0,0,0,0,0,0,"",0,"",null,[],"blue"]'
+    record = from_line(line % (b"[%b]" % later))
     assert record is not None
     assert record.steps == [Step("gpu")]
+
+
+def test_steps_of_an_earlier_version_are_read() -> None:
+    line = (
+        b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"steps":[{"kind":"model","server":"m","start":0.5,'
+        b'"duration":1.5,"status":200,"retries":[{"at":0.7,"failed":"429"}],"tokens_in":3}]}'
+    )
+    record = from_line(line)
+    assert record is not None
+    retries = [StepRetry(0.7, "429")]
+    assert record.steps == [Step("model", "m", start=0.5, duration=1.5, status=200, tokens_in=3, retries=retries)]
 
 
 def test_the_reader_skips_and_counts_what_is_torn_or_foreign(tmp_path: Path) -> None:

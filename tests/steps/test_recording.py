@@ -173,9 +173,10 @@ def test_the_kind_of_a_step(server_type: str, path: str, from_resources: bool, k
     [
         b"",
         b"not JSON",
-        b'{"duration":-1,"steps":[{"kind":"model"}]}',
+        b'{"duration":-1,"steps":[["model"]]}',
+        b'{"steps":[{"kind":"model"}]}',
         b'{"duration":1e999,"steps":[]}',
-        b'{"steps":[{"start":"soon"}]}',
+        b'{"steps":[["model","m","","","soon"]]}',
     ],
 )
 def test_nonsense_of_another_process_is_ignored(tail: bytes) -> None:
@@ -187,8 +188,8 @@ def test_nonsense_of_another_process_is_ignored(tail: bytes) -> None:
 def test_times_of_another_process_are_believed_as_far_as_they_fit() -> None:
     span = first_span().begin(describe_callee("", "s", "/x", from_resources=False))
     tail = (
-        b'{"duration":900000000,"waited":5000,"steps":[{"kind":"model","start":700,"duration":800,"waited":999,'
-        b'"parent":7},{"kind":"call","parent":0}]}'
+        b'{"duration":900000000,"waited":5000,"steps":[["model","","","",700,800,200,0,0,0,0,0,"",999,"",7],'
+        b'["call","","","",0,0,200,0,0,0,0,0,"",0,"",0]]}'
     )
     adopt_steps(span, tail)
     span.end(200, 1, b"")
@@ -257,6 +258,14 @@ def test_names_can_hold_any_sign() -> None:
     span.end(200, 0, b"")
     [step] = steps_of(span)
     assert (step.server, step.route, step.tool) == ("100%s", '/a"b%d', 'a"b%d')
+
+
+def test_an_answer_with_impossible_figures_is_recorded_without_them() -> None:
+    span = first_span().begin(describe_callee("responses_api_models", "m", "/v1/\ud800", from_resources=False))
+    span.end(200, 0, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
+    record = from_line(b'{"_ng_task_index":0,"_ng_rollout_index":0,"steps":%b}' % encode_steps(span))
+    assert record is not None
+    assert [(step.tokens_in, step.tokens_out) for step in record.steps] == [(0, 3)]
 
 
 def test_a_configuration_without_servers_has_no_types() -> None:

@@ -41,7 +41,7 @@ from nemo_gym.servers.http.reply import cookie_values
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
-from nemo_gym.steps.recording import Callee, Span, current_span, describe_callee
+from nemo_gym.steps.recording import FRESH, Callee, Span, current_span, describe_callee
 
 
 @dataclass(slots=True)
@@ -135,10 +135,9 @@ class LocalServer:
     ) -> Any:
         """Call a route from inside the process and return its answer; recorded as a step if a rollout is calling."""
         caller = current_span.get()
-        if caller is None:
-            return await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
-        if caller.is_fresh:
-            caller.is_fresh = False
+        if caller is None or caller.index == FRESH:
+            if caller is not None:
+                caller.index = None
             return await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
         span = caller.begin(self._callees.get((path, caller.callee.is_resources)) or self._callee(path, caller))
         token = current_span.set(span)
@@ -149,8 +148,8 @@ class LocalServer:
             raise
         finally:
             current_span.reset(token)
-        if isinstance(reply, DirectReply):
-            span.end(reply.status, *reply.traffic)
+        if type(reply) is DirectReply:
+            span.end(reply.status, len(reply.call.body), reply.answer.body)
         else:  # a redirect led to another process
             span.end(reply.status, 0, await reply.read())
         return reply

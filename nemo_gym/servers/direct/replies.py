@@ -128,37 +128,32 @@ class Call:
 class DirectReply(Reply):
     """A finished answer of a handler that was called directly."""
 
-    __slots__ = ("_answer", "_base_url", "_call")
+    __slots__ = ("_base_url", "answer", "call")
 
     def __init__(self, answer: DirectAnswer, call: Call, base_url: str) -> None:
         self.status = answer.status
         self._body = answer.body
         self._headers = None
         self._cookies = None
-        self._answer = answer
-        self._call = call
+        self.answer = answer
+        self.call = call
         self._base_url = base_url
 
     @property
     def method(self) -> str:
         """The method of the call."""
-        return self._call.method
+        return self.call.method
 
     @property
     def url(self) -> URL:
         """The address under which other processes call this server."""
-        return URL(self._base_url + self._call.path)
-
-    @property
-    def traffic(self) -> tuple[int, bytes]:
-        """How many bytes went in, and what came out."""
-        return len(self._call.body), self._answer.body
+        return URL(self._base_url + self.call.path)
 
     def _read_headers(self) -> Iterable[tuple[str, str]]:
-        return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self._answer.headers]
+        return [(name.decode("latin-1").title(), value.decode("latin-1")) for name, value in self.answer.headers]
 
     def _read_cookies(self) -> SimpleCookie:
-        answer, call = self._answer, self._call
+        answer, call = self.answer, self.call
         cookies = SimpleCookie()
         if answer.headers is not JSON_HEADERS:
             cookies = read_cookies(text.decode("latin-1") for name, text in answer.headers if name == b"set-cookie")

@@ -30,6 +30,8 @@ from nemo_gym.servers.http.retry import RetryPolicy
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import Door
 from nemo_gym.steps.recording import note_wait
+from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
+from nemo_gym.steps.trace_context import current_traceparent
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class Endpoint:
 
     def _options(self) -> dict[str, Any]:
         return {
-            "headers": self._headers,
+            "headers": self._headers if not (parent := current_traceparent()) else self._traced(parent),
             "timeout": self._timeout,
             "retries": self._policy,
             "on_retry": self._count_retry,
@@ -87,6 +89,11 @@ class Endpoint:
             "same_origin": True,
             "_internal": self.internal,
         }
+
+    def _traced(self, parent: str) -> CIMultiDict[str]:
+        headers = self._headers.copy()
+        headers[TRACE_HEADER] = parent
+        return headers
 
     def _count_retry(self, retry: Retry) -> None:
         self.retries += 1

@@ -1,0 +1,94 @@
+"""The ids of a rollout's trace, and the header by which calls to other programs take part in it.
+
+All ids are derived, so that the spans that are exported later have the ids that were sent while the rollout ran: the
+trace follows from the run, the task and the rollout; the span of an attempt from the trace; the span of a step from the
+call that made it and the number of its siblings before it. The last is the same in every process: a server that is
+called over HTTP numbers its own calls below the span that the header names.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.steps.record import STEP_FIELDS, RolloutSteps, Step
+from nemo_gym.steps.recording import Span, current_span
+
+HEADER: Final = "traceparent"  # of the W3C recommendation "Trace Context"
+_RAW_HEADER: Final = HEADER.encode()
+_FORM: Final = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+_PARENT: Final = STEP_FIELDS.index("parent")
+
+
+class TraceContext(NamedTuple):
+    """A trace, and the span in it that the recorded calls belong to."""
+
+    trace: bytes
+    span: bytes
+
+
+def run_identity(first: RolloutSteps) -> str:
+    """The id of a run, from the first record of its steps file, which stays the same even if the run is resumed."""
+    return first.run or f"{first.task}/{first.rollout}/{first.attempt}/{first.agent}/{first.started_at:.6f}"
+
+
+def attempt_context(run: str, task: int, rollout: int, attempt: int) -> TraceContext:
+    """The trace of a rollout, and the span of one of its attempts."""
+    trace = _digest(f"{run}|{task}|{rollout}".encode(), 16)
+    return TraceContext(trace, _digest(b"%b|%d" % (trace, attempt), 8))
+
+
+def step_spans(root: bytes, parents: Iterable[int | None]) -> list[bytes]:
+    """The ids of the spans of all steps, given the parent of each."""
+    spans: list[bytes] = []
+    siblings: dict[int | None, int] = {}
+    for parent in parents:
+        number = siblings[parent] = siblings.get(parent, -1) + 1
+        spans.append(_child(root if parent is None else spans[parent], number))
+    return spans
+
+
+def current_traceparent() -> str:
+    """The value of the header for a request that the current call makes; empty if its rollout is not traced."""
+    span = current_span.get()
+    return "" if span is None or span.steps.trace is None else traceparent(span)
+
+
+def traceparent(span: Span) -> str:
+    """The value of the header for a request that belongs to this call; empty if its rollout is not traced."""
+    context, index = span.steps.trace, span.index
+    if context is None:
+        return ""
+    made_by = context.span if index is None or index < 0 else _span_of(span.steps, context.span, index)
+    return f"00-{context.trace.hex()}-{made_by.hex()}-01"
+
+
+def read_traceparent(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+    """The context that a request brings; None if it has none, or an invalid one."""
+    for name, value in headers:
+        if name == _RAW_HEADER and (found := _FORM.fullmatch(value)):
+            return TraceContext(bytes.fromhex(found[1].decode()), bytes.fromhex(found[2].decode()))
+    return None
+
+
+def _span_of(steps: Sequence[Any], root: bytes, index: int) -> bytes:
+    if index >= len(steps):  # beyond the number that is recorded
+        return root
+    parent = _parent_of(steps[index])
+    number = sum(1 for step in steps[:index] if _parent_of(step) == parent)
+    return _child(root if parent is None else _span_of(steps, root, parent), number)
+
+
+def _parent_of(step: Any) -> int | None:
+    if isinstance(step, Span | Step):
+        return step.parent
+    parent: int | None = step[_PARENT] if len(step) > _PARENT else None
+    return parent
+
+
+def _child(parent: bytes, number: int) -> bytes:
+    return _digest(b"%b|%d" % (parent, number), 8)
+
+
+def _digest(text: bytes, size: int) -> bytes:
+    return blake2b(text, digest_size=size).digest()

@@ -7,6 +7,7 @@ it is alive. If the reports stop, a watching thread looks at where the loop's th
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -32,12 +33,14 @@ class Culprit(NamedTuple):
 
 def find_culprit(frame: FrameType | None, folders: Mapping[str, Path]) -> Culprit | None:
     """The innermost frame inside a server's folder, or the innermost of all if there is none."""
+    # Text, not paths: a stack is deep, and while this thread compares paths the slow loop gets even less done.
+    prefixes = [(server, f"{folder}{os.sep}") for server, folder in folders.items()]
     innermost = frame
     while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        for server, folder in folders.items():
-            if file.is_relative_to(folder):
-                return Culprit(server, str(file), frame.f_code.co_qualname, frame.f_lineno)
+        file = frame.f_code.co_filename
+        for server, prefix in prefixes:
+            if file.startswith(prefix):
+                return Culprit(server, file, frame.f_code.co_qualname, frame.f_lineno)
         frame = frame.f_back
     if innermost is None:
         return None

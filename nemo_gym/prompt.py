@@ -14,6 +14,7 @@ from pydantic import Field
 from nemo_gym.config.paths import find_readable, readable_candidates
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import replacing
+from nemo_gym.rollouts.store.output import check_derived
 from nemo_gym.rollouts.tasks import Message, PromptConfig, conflict, has_input, read_tasks, render, with_prompt
 
 logger = logging.getLogger(__name__)
@@ -69,10 +70,10 @@ def materialize_prompts(input_jsonl_fpath: str, prompt_config: str, output_jsonl
     """Write the rows of a file with the template filled in, all of them or none."""
     prompt = load_prompt_config(prompt_config)
     used = str(_readable(prompt_config, what="prompt config").absolute())
-    rows = [task.fields for task in read_tasks(_readable(input_jsonl_fpath, what="input file"))]
+    tasks, output = _readable(input_jsonl_fpath, what="input file"), Path(output_jsonl_fpath)
+    check_derived(output, [tasks, Path(used)])
+    rows = [task.fields for task in read_tasks(tasks)]
     validate_prompt_compatibility(rows, prompt)
-    output = Path(output_jsonl_fpath)
-    output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(output) as file:
         for row in rows:
             filled = apply_prompt_to_row(row, prompt) | {"prompt_config_used": used}

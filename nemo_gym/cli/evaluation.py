@@ -42,6 +42,7 @@ from nemo_gym.metrics.table import RolloutTable
 from nemo_gym.metrics.task_profile import profile_tasks
 from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, RolloutAggregationHelper
 from nemo_gym.rollouts.run_metrics import PlannedKeys
+from nemo_gym.rollouts.store.output import check_derived
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines
@@ -161,6 +162,7 @@ def reward_profile(overrides: Sequence[str]) -> int:
         console.emit(_difficulty(report.table, rollouts, config.pass_threshold))
         return Exit.OK
     if tasks and output and not plan:
+        check_derived(Path(output), [Path(tasks), rollouts])
         profile = profile_tasks(Path(tasks), rollouts, Path(output), pass_threshold=config.pass_threshold)
         console.emit(f"Tasks with rewards: {profile.tasks}\nProfile of each task: {output}")
         console.emit(_difficulty(profile.table, Path(output), config.pass_threshold))

@@ -97,6 +97,9 @@ async def _announce_index(library: Library) -> None:
 
 def _export(library: Library, config: ViewerConfig) -> int:
     assert config.export_html is not None
+    from nemo_gym.rollouts.store.output import check_derived  # noqa: PLC0415 - only a file that is written needs it
+
+    check_derived(Path(config.export_html), [run.path for run in library.runs])
     library.index_columns()
     for run in library.runs:
         run.plan.refresh()

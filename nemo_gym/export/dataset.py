@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.sft import Row
 from nemo_gym.io.files import StorageError, replacing, sync_directory
 from nemo_gym.io.json import encode
+from nemo_gym.rollouts.store.output import check_derived
 
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
@@ -70,6 +71,18 @@ class Output:
         """Add a row to a split."""
         self.sinks[split].write(row)
         self.rows[split] += 1
+
+
+def check_place(recipe: Recipe, inputs: Sequence[Path]) -> None:
+    """Refuse an output that no export may replace, even if it is asked to."""
+    for path in output_paths(recipe).values():
+        if recipe.stored_as != "hf":
+            check_derived(path, inputs)
+        elif path.exists() and not path.is_dir():
+            raise ConfigError(
+                f"{path} is not a folder, but the output without .jsonl or .parquet at its end is one",
+                hint="choose another +output",
+            )
 
 
 def check_output(recipe: Recipe) -> None:

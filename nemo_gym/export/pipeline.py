@@ -15,7 +15,16 @@ from typing import Final
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.atif import atif_rows
-from nemo_gym.export.dataset import MARK, TRAIN, VALIDATION, Output, check_output, open_output, output_paths
+from nemo_gym.export.dataset import (
+    MARK,
+    TRAIN,
+    VALIDATION,
+    Output,
+    check_output,
+    check_place,
+    open_output,
+    output_paths,
+)
 from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
 from nemo_gym.export.receipt import Receipt, find_receipt, remove_drafts
 from nemo_gym.export.recipe import Recipe
@@ -110,8 +119,7 @@ class ExportReport:
 def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str = "") -> ExportReport:
     """Write what the recipe asks for; after an error, nothing is written at all."""
     paths = find_rollout_files(recipe.input)
-    if {path.resolve() for path in paths} & {path.resolve() for path in output_paths(recipe).values()}:
-        raise ConfigError(f"{recipe.output} is one of the inputs", hint="choose another +output")
+    check_place(recipe, paths)
     if earlier := find_receipt(recipe, paths):
         return ExportReport(recipe, len(paths), rows=Counter(earlier.rows), earlier=earlier.report)
     remove_drafts(recipe)

@@ -18,6 +18,8 @@ from nemo_gym.errors import ConfigError
 
 BUFFER_BYTES: Final = 1 << 20
 
+_OTHER_OUTPUT: Final = "choose another output"
+
 # What each file beside the rollouts adds to their stem.
 _SUFFIXES: Final = {
     "plan": "_materialized_inputs.jsonl",
@@ -40,6 +42,10 @@ _INDEX_SUFFIX: Final = ".view.sqlite"
 
 class StorageError(ConfigError):
     """A file of the run can't be read or written: no space, no permission, a broken disk."""
+
+
+class OutputPathError(ConfigError):
+    """Nothing can be written to this path, or something that is there would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,22 @@ def role_of(path: Path) -> str | None:
 
 
 def follow_link(path: Path) -> Path:
-    """The target of a link, whether or not it exists; any other path unchanged."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    """The file that a link points to, whether or not it exists; any other path unchanged."""
+    # What /dev/stdout points to may have a name that can't be opened (pipe:[1234]).
+    is_other = path.exists() and not path.is_file()
+    return Path(os.path.realpath(path)) if path.is_symlink() and not is_other else path
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse a path where a file can't be written: renaming a new file over a device would remove the device."""
+    if path.is_dir():
+        example = path / "rollouts.jsonl"
+        raise OutputPathError(f"the output {path} is a folder", hint=f"name a file in it, for example {example}")
+    if path.exists() and not path.is_file():
+        raise OutputPathError(f"the output {path} is not a file but a device or a pipe", hint=_OTHER_OUTPUT)
+    existing = next(folder for folder in path.parents if folder.exists())
+    if not existing.is_dir():
+        raise OutputPathError(f"{existing} is a file, so {path.parent} can't be a folder", hint=_OTHER_OUTPUT)
 
 
 def torn_path(path: Path) -> Path:
@@ -104,8 +124,12 @@ def torn_path(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a new version of a file. It replaces the old one once it is complete and on disk, or not at all."""
+    """Write a new version of a file. It replaces the old one once it is complete and on disk, or not at all.
+
+    Only a file is ever replaced: a folder, a device or a pipe of that name is an error.
+    """
     path = follow_link(path)
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

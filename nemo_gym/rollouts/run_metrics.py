@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 
 from nemo_gym.errors import ConfigPathNotFoundError
-from nemo_gym.io.files import RunFiles, follow_link, replacing, role_of, storage_errors
+from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing, role_of, storage_errors
 from nemo_gym.io.json import decode
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import mean_metrics
@@ -31,7 +31,7 @@ from nemo_gym.rollouts.keyed import key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
 from nemo_gym.rollouts.plan import agent_name
 from nemo_gym.rollouts.store.history import read_spending
-from nemo_gym.rollouts.store.output import OutputPathError, check_output, is_taken, move_to_backup
+from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup
 from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.shard_files import expand_globs
 from nemo_gym.rollouts.store.shards import Shards
@@ -206,6 +206,8 @@ def find_shards(patterns: str, output: Path) -> list[Path]:
     paths = [path for path in found if path.is_file() and role_of(path) is None]
     if paths:
         return paths
+    if not found and Path(patterns).is_file():
+        raise OutputPathError(f"the output {output} is the only input", hint="choose another output_jsonl_fpath")
     left_out = f" (only {', '.join(path.name for path in found[:_SHOWN])})" if found else ""
     raise ConfigPathNotFoundError(
         f"no file matches {patterns!r}{left_out}",

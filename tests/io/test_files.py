@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.io.files import replacing
+from nemo_gym.io.files import OutputPathError, follow_link, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.metrics.builder import MetricsBuilder
@@ -150,3 +151,17 @@ def test_the_older_profile_has_one_row_per_task(tmp_path: Path) -> None:
     assert [row["q"] for row in rows] == [0, 1, 9]
     assert profile_tasks(tasks, rollouts, output).tasks == 3
     assert "pass_rate" not in json.loads(output.read_text().splitlines()[0])
+
+
+def test_a_link_to_an_open_pipe_is_not_taken_for_the_name_of_a_file(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    try:
+        link = tmp_path / "out.jsonl"
+        link.symlink_to(f"/proc/self/fd/{writer}")  # as /dev/stdout is when the output goes to another program
+        assert follow_link(link) == link
+        with pytest.raises(OutputPathError, match="a device or a pipe"), replacing(link):
+            pass
+        assert link.is_symlink()
+    finally:
+        os.close(reader)
+        os.close(writer)

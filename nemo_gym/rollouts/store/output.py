@@ -6,12 +6,21 @@ extended, or moved as a whole into a numbered folder beside the output, where it
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.files import RunFiles, follow_link, role_of, storage_errors, sync_directory, torn_path
+from nemo_gym.io.files import (
+    OutputPathError,
+    RunFiles,
+    check_replaceable,
+    follow_link,
+    role_of,
+    storage_errors,
+    sync_directory,
+    torn_path,
+)
 from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.store.manifest import Manifest
 from nemo_gym.rollouts.store.repair import read_lines
@@ -19,10 +28,7 @@ from nemo_gym.rollouts.store.repair import read_lines
 logger = logging.getLogger(__name__)
 
 _OTHER_OUTPUT = "choose another output_jsonl_fpath"
-
-
-class OutputPathError(ConfigError):
-    """A run can't write to this path."""
+_OTHER_FILE = "choose another output"
 
 
 class OutputTakenError(ConfigError):
@@ -32,15 +38,10 @@ class OutputTakenError(ConfigError):
 def check_output(files: RunFiles, task_file: Path | None = None) -> None:
     """Refuse an output that is not a file, that is the input, or whose files belong to another run."""
     output = files.rollouts
-    if output.is_dir():
-        example = output / "rollouts.jsonl"
-        raise OutputPathError(f"the output {output} is a folder", hint=f"name a file in it, for example {example}")
-    if output.exists() and not output.is_file():
-        raise OutputPathError(f"the output {output} is not a file but a device or a pipe", hint=_OTHER_OUTPUT)
+    check_replaceable(output)
     for path in files.beside:
         if path.exists() and not path.is_file():
             raise OutputPathError(f"the run writes to {path}, but that is a folder or a device", hint=_OTHER_OUTPUT)
-    _check_folder(output.parent)
     if (role := role_of(output)) is not None:
         raise OutputPathError(f"{output.name} is how the {role} file of another run is named", hint=_OTHER_OUTPUT)
     if task_file is not None:
@@ -48,10 +49,22 @@ def check_output(files: RunFiles, task_file: Path | None = None) -> None:
     _check_neighbours(files)
 
 
-def _check_folder(folder: Path) -> None:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir():
-        raise OutputPathError(f"{existing} is a file, so {folder} can't be a folder", hint=_OTHER_OUTPUT)
+def check_derived(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse an output for something made from other files, if it is one of them or belongs to a run.
+
+    What is derived can be made again, so it may replace its earlier version. What a run has collected can't.
+    """
+    path = follow_link(output)
+    check_replaceable(path)
+    if not path.exists():
+        return
+    if any(given.exists() and path.samefile(given) for given in inputs):
+        raise OutputPathError(f"{output} is one of the inputs", hint=_OTHER_FILE)
+    if (role := role_of(path)) is not None:
+        raise OutputPathError(f"{output} is the {role} file of a run", hint=_OTHER_FILE)
+    files = RunFiles.of(path)
+    if (files.manifest.exists() or files.plan.exists()) and _holds_rollouts(path):
+        raise OutputPathError(f"{output} holds the rollouts of a run, which would be lost", hint=_OTHER_FILE)
 
 
 def _check_input(files: RunFiles, task_file: Path) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.files import RunFiles, role_of
+from nemo_gym.io.files import OutputPathError, RunFiles, role_of
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec
 from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
-from nemo_gym.rollouts.store.output import OutputPathError, OutputTakenError, check_output
+from nemo_gym.rollouts.store.output import OutputTakenError, check_output
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
 
 Agents = Callable[..., AbstractAsyncContextManager[Any]]

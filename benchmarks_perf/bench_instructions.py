@@ -20,8 +20,18 @@ from bench import CONFIGS, TASKS, collect, many_tasks, policy
 from processes import HERE, behind_tls, mock_model, run
 
 PARALLEL = 64
-# Under valgrind everything takes fifty times as long, so what happens every 20 ms would count fifty-fold.
-LAUNCH = "from nemo_gym.steps import facts; facts.BEAT_S = 3600; from nemo_gym.cli.main import main; main()"
+# Under valgrind everything takes fifty times as long, so what happens every so often would count fifty-fold.
+LAUNCH = """
+import sys
+from nemo_gym.rollouts import run
+from nemo_gym.servers import lag
+from nemo_gym.steps import facts
+run.TICK_S = run.SYNC_INTERVAL_S = lag.HEARTBEAT_S = facts.BEAT_S = 3600
+lag.LagWatch.watch = lambda self: None
+sys.argv[0] = "ng_collect_rollouts"
+from nemo_gym.cli.main import main
+main()
+"""
 # The same hashes in every run, so that dictionaries collide alike.
 FIXED = {"PYTHONHASHSEED": "0"}
 TOTAL = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
@@ -55,14 +65,15 @@ def in_process(
     certificate: Path | None = None,
     profile: Path | None = None,
     settings: Sequence[str] = (),
+    parallel: int = PARALLEL,
 ) -> float:
     """Instructions of a collection that hosts the Gym in its own process, for a rollout."""
     host = [f"+config_paths=[{CONFIGS}]", *policy(base_url), *settings]
     trust = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
 
     def command(count: int) -> list[str]:
-        script, *parameters = collect(output(count), many_tasks(folder, count), PARALLEL, *host)
-        return [sys.executable, "-c", f"import sys; sys.argv[0] = {script!r}; {LAUNCH}", *parameters]
+        _, *parameters = collect(output(count), many_tasks(folder, count), parallel, *host)
+        return [sys.executable, "-c", LAUNCH, *parameters]
 
     def output(count: int) -> Path:
         return folder / f"{count}_{'tls' if certificate else 'plain'}.jsonl"
@@ -79,6 +90,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=300, help="the difference in rollouts between the two runs")
     parser.add_argument("--https", action="store_true", help="also measure a model at https://")
     parser.add_argument("--no-bare", action="store_true", help="leave the bare client out")
+    parser.add_argument("--parallel", type=int, default=PARALLEL, help="rollouts at once; 1 repeats most exactly")
     parser.add_argument("--compare", action="append", default=[], help="a setting to measure, too, e.g. +steps=false")
     parser.add_argument("--profile", type=Path, help="file for callgrind's counts of the longer run")
     args = parser.parse_args()
@@ -87,9 +99,9 @@ def main() -> None:
         floor = None if args.no_bare else bare(folder, base_url, args.n)
         if floor is not None:
             print(f"bare client              {floor / 1e6:6.3f} M instructions a rollout", flush=True)
-        figures = {"in one process": in_process(folder, base_url, args.n, profile=args.profile)}
+        figures = {"in one process": in_process(folder, base_url, args.n, profile=args.profile, parallel=args.parallel)}
         for setting in args.compare:
-            figures[setting] = in_process(folder, base_url, args.n, settings=setting.split())
+            figures[setting] = in_process(folder, base_url, args.n, settings=setting.split(), parallel=args.parallel)
         if args.https:
             with behind_tls(base_url, folder) as (address, certificate):
                 figures["model at https://"] = in_process(folder, address, args.n, certificate=certificate)

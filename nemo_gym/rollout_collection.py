@@ -12,8 +12,9 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -237,17 +238,18 @@ class RolloutCollectionHelper(BaseModel):
 
 def trackers_of(config: RolloutCollectionConfig) -> AbstractContextManager[Trackers]:
     """The trackers that a collection is to tell."""
-
-    def start_mlflow() -> Any:
+    names = config.trackers or ()
+    parameters = mask_secrets(config.model_dump(mode="json"))
+    starts: dict[str, Callable[[], Any]] = {}
+    if "mlflow" in names:
         module = import_extra("nemo_gym.export.mlflow_tracker", "trackers", extra="mlflow")
-        return module.MlflowTracker(
-            config.mlflow_uri,
-            experiment=config.mlflow_experiment,
-            name=config.output.stem,
-            parameters=mask_secrets(config.model_dump(mode="json")),
-        )
-
-    return tracking(get_wandb_run, config.trackers, start_mlflow=start_mlflow)
+        about = {"experiment": config.mlflow_experiment, "name": config.output.stem}
+        starts["MLflow"] = partial(module.MlflowTracker, config.mlflow_uri, parameters=parameters, **about)
+    if "tensorboard" in names:
+        module = import_extra("nemo_gym.export.tensorboard_tracker", "trackers", extra="tensorboard")
+        folder = module.events_folder(config.output)
+        starts["TensorBoard"] = partial(module.TensorBoardTracker, folder, parameters=parameters)
+    return tracking(get_wandb_run, config.trackers, others=starts)
 
 
 # ---- from configuration to values ------------------------------------------------------------------------------------

@@ -1,18 +1,21 @@
 """Experiment trackers, which receive the metrics and rollouts of a run in addition to its files.
 
 Trackers are optional. An error in one of them becomes a warning and affects neither the run nor other trackers. A new
-kind of tracker needs a class with the methods of ``Tracker`` and a function that starts it.
+kind of tracker needs a class with the methods of ``Tracker``; it is started and called in a thread of its own.
 """
 
 import importlib
 import logging
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,6 +31,9 @@ Metrics = Mapping[str, float | str]
 
 EVERY_S: Final = 10.0  # between reports of progress
 TABLE_ROWS: Final = 10_000  # W&B does not display more
+START_S: Final = 2.0  # to find out whether W&B is wanted, and usually to start it
+WANDB_LAST_S: Final = 600.0  # to upload rollouts when the run is over
+WANDB_UNREACHED_S: Final = 100.0  # the same if it has not started yet; it gives up by itself after 90 seconds
 
 
 class Tracker(Protocol):
@@ -49,6 +55,7 @@ class Tracker(Protocol):
         """Make sure that everything has been sent."""
 
 
+Work = Callable[[Tracker], None]
 Start = Callable[[], Any]  # returns the object that a tracker logs to, or None if tracking is off
 
 
@@ -85,6 +92,81 @@ class WandbTracker:
         """Upload what is left."""
         if self._owned:
             self._run.finish()
+
+
+class BackgroundTracker:
+    """Runs a tracker in a thread of its own, so that a service that hangs or is far away does not delay the run.
+
+    The tracker is started in that thread, too; calls wait in a queue until it has started.
+    ``gives_up`` is for services whose client tries for minutes to reach them: no further calls after the first failure.
+    ``last_s`` is how long the end of the run waits for everything to arrive; ``unreached_s`` is the same for a tracker
+    that has not started by then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], Tracker | None],
+        *,
+        gives_up: bool = True,
+        last_s: float = 30.0,
+        unreached_s: float = 10.0,
+    ) -> None:
+        self.name = name
+        self._start = start
+        self._gives_up = gives_up
+        self._last_s, self._unreached_s = last_s, unreached_s
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._has_started = threading.Event()
+        self._tracker: Tracker | None = None
+        self._given_up = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def is_off(self, *, within_s: float) -> bool:
+        """Whether there turns out to be nothing to tell, as far as that is known within the given time."""
+        return self._has_started.wait(within_s) and self._tracker is None
+
+    def log_metrics(self, metrics: Metrics) -> None:
+        """Pass metrics on."""
+        self._queue.put(lambda tracker: tracker.log_metrics(metrics))
+
+    def log_progress(self, metrics: Metrics, step: int) -> None:
+        """Pass progress on."""
+        self._queue.put(lambda tracker: tracker.log_progress(metrics, step))
+
+    def log_rollouts(self, rollouts: Path) -> None:
+        """Pass rollouts on."""
+        self._queue.put(lambda tracker: tracker.log_rollouts(rollouts))
+
+    def log_files(self, files: Sequence[Path]) -> None:
+        """Pass files on."""
+        self._queue.put(lambda tracker: tracker.log_files(files))
+
+    def close(self) -> None:
+        """Wait a limited time for everything to arrive."""
+        self._queue.put(lambda tracker: tracker.close())
+        self._queue.put(None)
+        patience = self._last_s if self._has_started.is_set() else self._unreached_s
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            self._give_up()
+            raise TimeoutError(f"not everything arrived within {patience:g} s")
+
+    def _work(self) -> None:
+        with guarded(self.name, on_failure=self._give_up):
+            self._tracker = self._start()
+        self._has_started.set()
+        while (work := self._queue.get()) is not None:
+            if self._tracker is not None and not self._given_up:
+                with guarded(self.name, on_failure=self._after_failure):
+                    work(self._tracker)
+
+    def _after_failure(self) -> None:
+        self._given_up = self._given_up or self._gives_up
+
+    def _give_up(self) -> None:
+        self._given_up = True
 
 
 @dataclass(slots=True)
@@ -174,26 +256,33 @@ def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
 
 @contextmanager
 def tracking(
-    start_wandb: Start, names: Sequence[str] | None = None, *, start_mlflow: Start | None = None
+    start_wandb: Start, names: Sequence[str] | None = None, *, others: Mapping[str, Start] | None = None
 ) -> Iterator[Trackers]:
-    """Start the named trackers, or W&B if it is configured and none are named, and close them at the end."""
-    trackers: list[Tracker] = []
+    """Start the trackers, and close them at the end: W&B if it is named, or configured and none are named; all others.
+
+    They start in their own threads. The run waits a moment for each, to see whether it is wanted, but no longer.
+    """
+    trackers: list[Tracker] = [BackgroundTracker(name, start) for name, start in (others or {}).items()]
     if names is None or "wandb" in names:
-        with guarded("W&B"):
-            others = getattr(sys.modules.get("wandb"), "run", None)
-            run = start_wandb()
-            if run is not None:
-                trackers.append(WandbTracker(run, owned=run is not others))
-            elif names is not None:
-                logger.warning("trackers names wandb, which needs wandb_project, wandb_name and wandb_api_key")
-    if names is not None and "mlflow" in names and start_mlflow is not None:
-        trackers.append(start_mlflow())
+        start = partial(_wandb_tracker, start_wandb, names)
+        patience = {"last_s": WANDB_LAST_S, "unreached_s": WANDB_UNREACHED_S}
+        wandb = BackgroundTracker("W&B", start, gives_up=False, **patience)
+        if not wandb.is_off(within_s=START_S):
+            trackers.append(wandb)
     try:
         yield Trackers(trackers)
     finally:
         for tracker in trackers:
-            with guarded(tracker):
+            with guarded(getattr(tracker, "name", tracker)):
                 tracker.close()
+
+
+def _wandb_tracker(start: Start, names: Sequence[str] | None) -> WandbTracker | None:
+    others = getattr(sys.modules.get("wandb"), "run", None)
+    run = start()
+    if run is None and names is not None:
+        logger.warning("trackers names wandb, which needs wandb_project, wandb_name and wandb_api_key")
+    return WandbTracker(run, owned=run is not others) if run is not None else None
 
 
 @contextmanager

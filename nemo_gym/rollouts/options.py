@@ -110,8 +110,10 @@ class TelemetryOptions(BaseModel):
         description="Send a trace of every rollout to this OTLP endpoint: http://localhost:4318/v1/traces.",
     )
 
-    trackers: Annotated[list[Literal["wandb", "mlflow"]], BeforeValidator(_as_list)] | None = Field(
-        None, exclude=True, description="Where metrics go: [wandb, mlflow]; default: W&B if it is configured."
+    trackers: Annotated[list[Literal["wandb", "mlflow", "tensorboard"]], BeforeValidator(_as_list)] | None = Field(
+        None,
+        exclude=True,
+        description="Where metrics go: [wandb, mlflow, tensorboard]; default: W&B if it is configured.",
     )
     mlflow_uri: str | None = Field(
         None, exclude=True, description="The MLflow server, http://localhost:5000; default: MLFLOW_TRACKING_URI."

@@ -7,13 +7,15 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_gym.export.trackers import Trackers, WandbTracker, files_to_keep, flat, tracking
+from nemo_gym.export.trackers import BackgroundTracker, Trackers, WandbTracker, files_to_keep, flat, tracking
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.rollouts.outcome import Completed, Usage
@@ -99,6 +101,43 @@ def test_a_tracker_that_can_not_start_or_is_not_wanted_is_no_tracker(caplog: pyt
         assert trackers.all == []
 
 
+def test_a_tracker_that_never_starts_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+    tracker = BackgroundTracker("slow", lambda: Recorder() if go_on.wait() else None, unreached_s=0.02)
+    assert not tracker.is_off(within_s=0.01)
+    tracker.log_metrics({"x": 1.0})
+    with pytest.raises(TimeoutError, match=r"within 0\.02 s"):
+        tracker.close()
+    go_on.set()
+    assert not caplog.records
+
+
+def test_calls_wait_until_a_tracker_has_started() -> None:
+    go_on, late = threading.Event(), Recorder()
+    tracker = BackgroundTracker("late", lambda: late if go_on.wait() else None)
+    tracker.log_progress({"x": 1.0}, 3)
+    tracker.log_metrics({"y": 2.0})
+    assert late.got == []
+    go_on.set()
+    tracker.close()
+    assert late.got == [("progress", (3, {"x": 1.0})), ("metrics", {"y": 2.0}), ("close", None)]
+
+
+@pytest.mark.parametrize(("gives_up", "expected"), [(True, []), (False, ["rollouts", "close"])])
+def test_a_tracker_goes_on_after_a_failure_or_gives_up(
+    gives_up: bool, expected: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Recorder("metrics")
+    tracker = BackgroundTracker("bad", lambda: bad, gives_up=gives_up)
+    tracker.log_metrics({})
+    tracker.log_rollouts(tmp_path)
+    tracker.close()
+    assert [what for what, _ in bad.got] == expected
+    assert [record.getMessage() for record in caplog.records] == [
+        "bad: ConnectionError: no metrics (the run itself is not affected)"
+    ]
+
+
 def completed(number: int) -> Completed:
     row = {"_ng_task_index": number, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}}
     return Completed(PlannedRollout.of(row, last_attempt=1), b"{}", 1.0, 0.5, Usage(10, 2))
@@ -119,11 +158,36 @@ def test_trackers_hear_of_progress_now_and_then_and_at_the_end() -> None:
 
 def test_only_the_trackers_that_are_named_are_started(caplog: pytest.LogCaptureFixture) -> None:
     tracker = Recorder()
-    with tracking(pytest.fail, ["mlflow"], start_mlflow=lambda: tracker) as trackers:
-        assert trackers.all == [tracker]
-    with tracking(lambda: None, ["wandb"], start_mlflow=pytest.fail) as trackers:
+    with tracking(pytest.fail, ["mlflow"], others={"MLflow": lambda: tracker}) as trackers:
+        trackers.log(METRICS)
+    assert [what for what, _ in tracker.got] == ["metrics", "close"]
+    with tracking(lambda: None, ["wandb"]) as trackers:
         assert trackers.all == []
     assert "needs wandb_project, wandb_name and wandb_api_key" in caplog.text
+
+
+def test_tensorboard_reads_progress_and_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="the extra tensorboard is not installed")
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard itself is not installed"
+    )
+    from nemo_gym.export.tensorboard_tracker import TensorBoardTracker, events_folder
+
+    folder = events_folder(tmp_path / "out.jsonl")
+    assert folder.parent == tmp_path / "tensorboard" / "out"
+    start = partial(TensorBoardTracker, folder, parameters={"num_repeats": 4})
+    with tracking(pytest.fail, ["tensorboard"], others={"TensorBoard": start}) as trackers:
+        trackers.follow([completed(0)])
+        trackers.follow([completed(1)])
+        trackers.log([*METRICS, RunMetrics("b", AggregateMetrics(agent_metrics={"best": "yes"}, key_metrics={}))])
+    found = reader.EventAccumulator(str(folder)).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("progress/completed")] == [(1, 1.0), (2, 2.0)]
+    assert [event.value for event in found.Scalars("a/x")] == [1.5]
+    texts = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0] for tag in found.Tags()["tensors"]}
+    assert {tag.removesuffix("/text_summary"): text for tag, text in texts.items()} == {
+        "parameters": b'    {\n      "num_repeats": 4\n    }\n',
+        "b/best": b"yes",
+    }
 
 
 def test_mlflow_records_parameters_series_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +204,7 @@ def test_mlflow_records_parameters_series_and_files(tmp_path: Path, monkeypatch:
     def start() -> MlflowTracker:
         return MlflowTracker(uri, experiment="e", name="out", parameters=settings)
 
-    with tracking(pytest.fail, ["mlflow"], start_mlflow=start) as trackers:
+    with tracking(pytest.fail, ["mlflow"], others={"MLflow": start}) as trackers:
         trackers.follow([completed(0)])
         trackers.follow([completed(1)])
         trackers.log(METRICS, rollouts=files.rollouts, files=files_to_keep(files, content=True))
@@ -165,12 +229,12 @@ def test_an_mlflow_server_that_is_down_is_one_warning(
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    down = MlflowTracker("http://127.0.0.1:9", experiment="e", name="n", parameters={})
-    with tracking(pytest.fail, ["mlflow"], start_mlflow=lambda: down) as trackers:
+    start = partial(MlflowTracker, "http://127.0.0.1:9", experiment="e", name="n", parameters={})
+    with tracking(pytest.fail, ["mlflow"], others={"MLflow": start}) as trackers:
         trackers.follow([completed(0)])
         trackers.log(METRICS)
     (warned,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warned.startswith("MlflowTracker: ")
+    assert warned.startswith("MLflow: ")
 
 
 class Run:

@@ -142,6 +142,17 @@ async def test_waiting_for_a_slot_is_told_from_working(mock_model: Any) -> None:
     assert all(step.waited <= step.duration for step in model)
 
 
+async def test_waiting_for_a_connection_is_told_from_working(mock_model: Any) -> None:
+    mock_model.set(latency="30")
+    limit = "+global_aiohttp_connector_limit_per_host=1"
+    async with host_gym(configuration(mock_model.base_url, limit)) as gym:
+        attempt = recorded(AgentAttempt(gym.client))
+        outcomes = await asyncio.gather(*(attempt(planned(number)) for number in range(3)))
+    model = [step for outcome in outcomes for step in record_of(outcome).steps if step.kind == "model"]
+    assert any(step.waited_for == "connection" and step.waited > 0 for step in model)
+    assert all(step.waited <= step.duration for step in model)
+
+
 async def test_attempts_beside_each_other_do_not_mix(mock_model: Any) -> None:
     async with host_gym(configuration(mock_model.base_url)) as gym:
         attempt = recorded(AgentAttempt(gym.client))

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 from urllib.request import getproxies_environment
 
@@ -15,6 +16,7 @@ from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.deadlines import Deadlines
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.steps.recording import note_wait
 
 LIMIT_KEY: Final = "global_aiohttp_connector_limit"
 LIMIT_PER_HOST_KEY: Final = "global_aiohttp_connector_limit_per_host"
@@ -120,7 +122,16 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
         # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
         DEFAULT_HEADERS = headers
 
-    connector = aiohttp.TCPConnector(
+    class Connector(aiohttp.TCPConnector):
+        # aiohttp's public hooks cost every request something; this one is called only if all connections are in use.
+        async def _wait_for_available_connection(self, key: Any, traces: Any) -> None:
+            since = perf_counter()
+            try:
+                await super()._wait_for_available_connection(key, traces)
+            finally:
+                note_wait(since, "connection")
+
+    connector = Connector(
         limit=settings.connections,
         limit_per_host=settings.connections_per_host,
         keepalive_timeout=settings.keepalive_s,

@@ -12,6 +12,7 @@ from nemo_gym.conversion.parts import (
     POLICY_VERSION,
     TOKEN_FIELDS,
     extract_reasoning,
+    joined_refusals,
     joined_text,
     parts_to_responses,
     separate_reasoning,
@@ -45,6 +46,8 @@ def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_rea
     get = message.get
     content = get("content")
     text = content if isinstance(content, str) else joined_text(content)
+    if not text and get("audio"):
+        text = get("audio", {}).get("transcript") or ""
     thoughts, text = extract_reasoning(text) if parses_reasoning else ([], text)
     if get("reasoning_content") or get("reasoning"):
         thoughts = [separate_reasoning(message), *thoughts]
@@ -52,7 +55,7 @@ def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_rea
     if thoughts:
         summary = [{"text": thought, "type": "summary_text"} for thought in thoughts]
         items.append({"id": f"rs_{new_id()}", "summary": summary, "type": "reasoning"})
-    refusal = get("refusal")
+    refusal = get("refusal") or (None if isinstance(content, str) else joined_refusals(content))
     calls = get("tool_calls") or _only_call(message, new_id)
     if text or refusal or not (thoughts or calls):
         items.append(_message(text, refusal, new_id))

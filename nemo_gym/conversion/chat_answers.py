@@ -168,10 +168,10 @@ class ChatAnswer(NamedTuple):
 
 def answer_of(completion: NeMoGymChatCompletion) -> ChatAnswer:
     """The answer in a validated completion."""
-    choice, usage = completion.choices[0], completion.usage
-    message = message_as_received(choice.message)
+    choice = completion.choices[0]
+    usage = {**completion.usage.__dict__, **(completion.usage.model_extra or {})} if completion.usage else None
     return ChatAnswer(
-        message, choice.finish_reason, completion.created, choice.logprobs, usage.__dict__ if usage else None
+        message_as_received(choice.message), choice.finish_reason, completion.created, choice.logprobs, usage
     )
 
 
@@ -243,7 +243,7 @@ def usage_to_responses(usage: Mapping[str, Any]) -> dict[str, Any]:
         usage["completion_tokens"],
         total=usage["total_tokens"],
         cached=prompt.get("cached_tokens") or 0,
-        reasoning=completion.get("reasoning_tokens") or 0,
+        reasoning=completion.get("reasoning_tokens") or usage.get("reasoning_tokens") or 0,  # SGLang's are beside
     )
 
 

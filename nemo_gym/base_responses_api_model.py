@@ -72,7 +72,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             (CHAT_COMPLETIONS, self.chat_completions_handler()),
             (RESPONSES, self.responses_handler()),
         ):
-            add_streaming_route(app, path, cached(handler), relays.get(path))
+            add_streaming_route(app, path, cached(handler), relays.get(path), losses=self._losses)
         app.post(MESSAGES)(self.messages)
         add_counting_routes(app, self.count_input_tokens, self.count_message_tokens)
         add_models_route(app, self.model_names())

@@ -23,7 +23,7 @@ from nemo_gym.conversion.chat_answers import (
 )
 from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
 from nemo_gym.conversion.conversation_cache import ConversationCache, Raw, encode_list, joined
-from nemo_gym.conversion.losses import LossPolicy, OnLoss, Way
+from nemo_gym.conversion.losses import AUDIO_ANSWERED, LossPolicy, OnLoss, Way
 from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
 from nemo_gym.io.json import EncodedJson
 from nemo_gym.openai_utils import (
@@ -160,6 +160,8 @@ class ResponsesConverter(BaseModel):
 
     def answer_to_response(self, answer: ChatAnswer, asked: Mapping[str, Any], *, model: str) -> dict[str, Any]:
         """The same, from the parts of a completion that a response is made from."""
+        if answer.message.get("audio"):
+            self._losses.check(Way.FROM_CHAT, [AUDIO_ANSWERED])
         output = self.message_to_items(answer.message)
         return answer_to_response(answer, output, asked, id=f"resp_{_new_id()}", model=model)
 

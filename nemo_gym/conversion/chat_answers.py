@@ -12,6 +12,7 @@ from nemo_gym.conversion.parts import (
     POLICY_VERSION,
     TOKEN_FIELDS,
     extract_reasoning,
+    joined_refusals,
     joined_text,
     parts_to_responses,
     separate_reasoning,
@@ -45,6 +46,8 @@ def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_rea
     get = message.get
     content = get("content")
     text = content if isinstance(content, str) else joined_text(content)
+    if not text and get("audio"):
+        text = get("audio", {}).get("transcript") or ""
     thoughts, text = extract_reasoning(text) if parses_reasoning else ([], text)
     if get("reasoning_content") or get("reasoning"):
         thoughts = [separate_reasoning(message), *thoughts]
@@ -52,7 +55,7 @@ def assistant_to_items(message: Mapping[str, Any], new_id: MakeId, *, parses_rea
     if thoughts:
         summary = [{"text": thought, "type": "summary_text"} for thought in thoughts]
         items.append({"id": f"rs_{new_id()}", "summary": summary, "type": "reasoning"})
-    refusal = get("refusal")
+    refusal = get("refusal") or (None if isinstance(content, str) else joined_refusals(content))
     calls = get("tool_calls") or _only_call(message, new_id)
     if text or refusal or not (thoughts or calls):
         items.append(_message(text, refusal, new_id))
@@ -165,10 +168,10 @@ class ChatAnswer(NamedTuple):
 
 def answer_of(completion: NeMoGymChatCompletion) -> ChatAnswer:
     """The answer in a validated completion."""
-    choice, usage = completion.choices[0], completion.usage
-    message = message_as_received(choice.message)
+    choice = completion.choices[0]
+    usage = {**completion.usage.__dict__, **(completion.usage.model_extra or {})} if completion.usage else None
     return ChatAnswer(
-        message, choice.finish_reason, completion.created, choice.logprobs, usage.__dict__ if usage else None
+        message_as_received(choice.message), choice.finish_reason, completion.created, choice.logprobs, usage
     )
 
 
@@ -240,7 +243,7 @@ def usage_to_responses(usage: Mapping[str, Any]) -> dict[str, Any]:
         usage["completion_tokens"],
         total=usage["total_tokens"],
         cached=prompt.get("cached_tokens") or 0,
-        reasoning=completion.get("reasoning_tokens") or 0,
+        reasoning=completion.get("reasoning_tokens") or usage.get("reasoning_tokens") or 0,  # SGLang's are beside
     )
 
 

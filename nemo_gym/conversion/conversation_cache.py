@@ -83,7 +83,7 @@ def _ends_a_turn(item: Mapping[str, Any]) -> bool:
 
 def encode_list(values: Sequence[Any]) -> bytes:
     """Values as JSON, joined by commas."""
-    return encode_json(list(values))[1:-1]
+    return encode_json(list(values))[1:-1] if values else b""
 
 
 def joined(*parts: bytes) -> bytes:

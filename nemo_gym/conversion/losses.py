@@ -24,6 +24,8 @@ class Way(StrEnum):
     TO_MESSAGES = "Responses API → Messages API"
     FROM_CHAT = "Chat Completions → Responses API"
     FROM_MESSAGES = "Messages API → Responses API"
+    # A handler of ``/v1/responses`` that takes the interface's request type, which lacks some keys.
+    TO_HANDLER = "Responses API → request type of handlers"
 
     @property
     def target(self) -> str:
@@ -54,6 +56,8 @@ UNSIGNED: Final = "reasoning without a signature"
 LATE_INSTRUCTIONS: Final = "the role of instructions after the first message"
 SPEAKERS: Final = "names of speakers"
 AUDIO_SAID: Final = "audio of earlier answers"
+AUDIO_ANSWERED: Final = "audio of answers"
+ANNOTATIONS_ANSWERED: Final = "annotations of answers"
 IS_ERROR: Final = "is_error of tool results"
 CACHE_CONTROL: Final = "cache_control"
 DOCUMENT_CITATIONS: Final = "citations of documents"
@@ -102,16 +106,19 @@ LOSSES: Final = (
     Loss(Way.TO_MESSAGES, "background", False, _SERVICE),
     Loss(Way.TO_MESSAGES, "service_tier", False, _SERVICE),
     Loss(Way.TO_MESSAGES, "prompt_cache_key", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, "safety_identifier", False, "the protocol has one field for it and for user, which is sent"),
     Loss(Way.TO_MESSAGES, "metadata", False, _SERVICE),
     Loss(Way.TO_MESSAGES, "store", False, _SERVICE),
     Loss(Way.TO_MESSAGES, UNSIGNED, False, "endpoints refuse thinking that they can't prove to be their own"),
     Loss(Way.TO_MESSAGES, LATE_INSTRUCTIONS, False, "their text is sent as the user's"),
     Loss(Way.TO_MESSAGES, ANNOTATIONS, False, f"{_REMARK}; citations of the same protocol are kept"),
+    Loss(Way.TO_MESSAGES, ANNOTATIONS_ANSWERED, False, "the text is given; citations of the same protocol are kept"),
     Loss(Way.TO_MESSAGES, LOGPROBS_SAID, False, _REMARK),
     Loss(Way.TO_MESSAGES, PHASE, False, _REMARK),
     Loss(Way.TO_MESSAGES, NAMESPACE, False, "the call is sent under its name alone"),
     Loss(Way.TO_MESSAGES, "*", True, "an option that the protocol does not have (seed, min_p, …)"),
     Loss(Way.FROM_CHAT, AUDIO_SAID, True, "the protocol has no sound in answers"),
+    Loss(Way.FROM_CHAT, AUDIO_ANSWERED, False, "the protocol has no sound in answers; what was said is given as text"),
     Loss(Way.FROM_CHAT, ANNOTATIONS, False, _REMARK),
     Loss(Way.FROM_CHAT, SPEAKERS, False, "messages have a role and no name"),
     Loss(Way.FROM_CHAT, "*", True, "an option that the protocol does not have (n, logit_bias, audio, …)"),
@@ -120,6 +127,7 @@ LOSSES: Final = (
     Loss(Way.FROM_MESSAGES, "thinking", False, "models think without a budget; output_config.effort is carried over"),
     Loss(Way.FROM_MESSAGES, "context_management", False, "the history is sent whole"),
     Loss(Way.FROM_MESSAGES, "tools.*", True, _HOSTED),
+    Loss(Way.FROM_MESSAGES, "options of tools: *", True, "tools have a name, a description and parameters"),
     Loss(Way.FROM_MESSAGES, "output_config.*", True, _OUTPUT),
     Loss(Way.FROM_MESSAGES, DOCUMENT_CITATIONS, True, _OUTPUT),
     Loss(Way.FROM_MESSAGES, DOCUMENT_CONTEXT, True, "files have a name and no description"),
@@ -128,6 +136,8 @@ LOSSES: Final = (
     Loss(Way.FROM_MESSAGES, "service_tier", False, _SERVICE),
     Loss(Way.FROM_MESSAGES, "metadata.*", False, _SERVICE),
     Loss(Way.FROM_MESSAGES, "*", True, "an option that the protocol does not have (mcp_servers, container, …)"),
+    Loss(Way.TO_HANDLER, "prompt_cache_key", False, _SERVICE),
+    Loss(Way.TO_HANDLER, "safety_identifier", False, _SERVICE),
 )
 
 
@@ -162,4 +172,4 @@ class LossPolicy:
         for name in losses:
             if (way, name) not in self._said:
                 self._said.add((way, name))
-                logger.warning("%s has no equivalent for %s: it is not sent", way.target, name)
+                logger.warning("%s has no equivalent for %s: it is left out", way.target, name)

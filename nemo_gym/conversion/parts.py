@@ -72,10 +72,19 @@ def _part_to_responses(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined_text(content: str | Iterable[Mapping[str, Any]] | None) -> str:
-    """The text of a chat message, whether its content is text or parts."""
+    """The text of an assistant's chat message, whether its content is text or parts."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part["text"] for part in content if part.get("type") == "text")
+    parts = list(content)
+    for part in parts:
+        if part.get("type") not in ("text", "refusal"):
+            raise UnsupportedContentError(f"the Responses API has no {part.get('type')!r} in an assistant message")
+    return "".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def joined_refusals(content: Iterable[Mapping[str, Any]] | None) -> str | None:
+    """The refusals among the parts of an assistant's chat message."""
+    return "".join(part["refusal"] for part in content or () if part.get("type") == "refusal") or None
 
 
 # Different servers use different names for the same field.

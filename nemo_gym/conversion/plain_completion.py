@@ -56,6 +56,7 @@ class _Usage(TypedDict):
     total_tokens: _Count
     prompt_tokens_details: NotRequired[dict[str, Any] | None]
     completion_tokens_details: NotRequired[dict[str, Any] | None]
+    reasoning_tokens: NotRequired[_Count]
 
 
 class _Completion(Struct, gc=False):

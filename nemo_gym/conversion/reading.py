@@ -117,14 +117,34 @@ def repair_completion(payload: dict[str, Any], notes: list[str]) -> dict[str, An
 def _repair_message(message: dict[str, Any], notes: list[str]) -> None:
     _fill(message, role="assistant")
     if isinstance(message.get("content"), list):
-        texts = [part.get("text") for part in _objects(message["content"]) if part.get("type") == "text"]
-        message["content"] = "".join(text for text in texts if isinstance(text, str))
+        _join_parts(message, notes)
     calls = _objects(message.get("tool_calls"))
     for number, call in enumerate(calls):
         _fill(call, id=f"call_{number}", type="function")
         if isinstance(call.get("function"), dict):
             call["function"]["arguments"] = _json_text(call["function"].get("arguments"))
     _tell_apart(calls, "id", notes)
+
+
+def _join_parts(message: dict[str, Any], notes: list[str]) -> None:
+    """Replace parts by their text; some servers return reasoning as parts of the type ``thinking`` beside it."""
+    parts = _objects(message["content"])
+    thoughts = [part.get("thinking") for part in parts if part.get("type") == "thinking"]
+    notes += [
+        f"content of type {part.get('type')}, which is left out"
+        for part in parts
+        if part.get("type") not in ("text", "thinking")
+    ]
+    message["content"] = _text_of([part for part in parts if part.get("type") == "text"])
+    if thoughts:
+        _fill(message, reasoning_content="".join(_text_of(thought) for thought in thoughts))
+
+
+def _text_of(parts: Any) -> str:
+    if isinstance(parts, str):
+        return parts
+    texts = [part.get("text") for part in _objects(parts)]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _json_text(arguments: Any) -> Any:

@@ -153,8 +153,18 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
         elif name == "tool_calls":
             for call in value:
                 _grow_call(message.setdefault("tool_calls", []), call)
+        elif isinstance(value, list):
+            message[name] = [*(message.get(name) or []), *value]
+        elif name == "audio":
+            _grow_audio(message.setdefault("audio", {}), value)
         else:
             message[name] = value
+
+
+def _grow_audio(audio: dict[str, Any], part: dict[str, Any]) -> None:
+    for name, value in part.items():
+        grows = name in ("data", "transcript") and isinstance(value, str)
+        audio[name] = (audio.get(name) or "") + value if grows else value
 
 
 def _grow_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:

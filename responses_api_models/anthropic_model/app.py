@@ -155,7 +155,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
         return event_bytes(message_events(self._reader.message(content).model_dump(exclude_unset=True)))
 
     async def _respond(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        message = self._reader.message(await self._send(self._converted(asked)))
+        message = self._reader.whole_message(await self._send(self._converted(asked)))
         return message_to_response(
             message, asked, new_id=_new_id, created_at=float(int(time.time())), model=self.config.anthropic_model
         )

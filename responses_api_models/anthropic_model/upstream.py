@@ -6,7 +6,7 @@ from typing import Final
 from multidict import CIMultiDict
 from pydantic import ValidationError
 
-from nemo_gym.conversion.anthropic.answers import message_of_stream, notes_on
+from nemo_gym.conversion.anthropic.answers import message_of_stream, notes_on, unknown_stop
 from nemo_gym.conversion.reading import error_body, explain
 from nemo_gym.conversion.streams import BrokenStreamError, is_stream, whole_answer
 from nemo_gym.schemas.messages import AnthropicMessage
@@ -51,4 +51,11 @@ class MessageReader(AnswerReader):
             reason = f"no message ({explain(error)})"
             raise self.address.unusable(error_body(content), reason, hint=BASE_URL_HINT) from error
         self.note(*notes_on(message))
+        return message
+
+    def whole_message(self, content: bytes) -> AnthropicMessage:
+        """Read a message that is known to be complete, or to be cut off."""
+        message = self.message(content)
+        if reason := unknown_stop(message):
+            raise self.address.unusable(content, f"a message that ended for the unknown reason {reason!r}")
         return message

@@ -279,3 +279,31 @@ def test_blocks_without_an_equivalent_are_refused_by_name() -> None:
 
     with pytest.raises(UnsupportedContentError, match="container_upload"):
         messages_to_request({"messages": [message]})
+
+
+def test_cached_tokens_are_counted_apart_and_add_up_again() -> None:
+    details = {"input_tokens_details": {"cached_tokens": 60}, "output_tokens_details": {"reasoning_tokens": 0}}
+    usage = {"input_tokens": 100, "output_tokens": 5, "total_tokens": 105, **details}
+    response = {"id": "resp_1", "model": "m", "output": [], "usage": usage}
+
+    message = response_to_message(response)
+
+    assert message["usage"] == {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 5}
+    back = message_to_response(
+        AnthropicMessage.model_validate(message), {"input": "hi"}, new_id=lambda: "x", created_at=1.0, model="m"
+    )
+    assert back["usage"] == usage
+
+
+def test_marks_for_the_cache_are_found_wherever_they_are() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    question = {"messages": [{"role": "user", "content": "hi"}]}
+    tool = {"name": "f", "input_schema": {"type": "object"}}
+    for marked in ({"system": [{"type": "text", "text": "be brief", **mark}]}, {"tools": [{**tool, **mark}]}):
+        assert messages_to_request(question | marked).lost == ["cache_control"]
+    assert messages_to_request(question | {"tools": [tool], "system": [{"type": "text", "text": "x"}]}).lost == []
+
+
+def test_every_wish_about_the_text_is_carried_or_listed() -> None:
+    asked = {"input": "hi", "text": {"format": {"type": "text"}, "verbosity": "low", "shape": "round"}}
+    assert request_to_messages(asked, max_tokens=9).lost == ["text.verbosity", "text.shape"]

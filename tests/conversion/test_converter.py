@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import responses_converter
+from nemo_gym.conversion.chat_answers import ChatAnswer
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -515,3 +516,20 @@ def test_reasoning_survives_the_way_to_a_chat_and_back(setting: str) -> None:
 
     assert [item.type for item in back] == ["message", "reasoning", "message", "function_call", "function_call_output"]
     assert back[1].model_dump()["summary"] == [{"text": "hm", "type": "summary_text"}]
+
+
+def test_what_was_spoken_is_also_text(caplog: pytest.LogCaptureFixture) -> None:
+    spoken = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "hello"}}
+    answer = ChatAnswer(spoken, "stop", 1)
+    for _ in range(2):
+        response = converter().answer_to_response(answer, {"input": "hi"}, model="m")
+        assert response["output"][0]["content"][0]["text"] == "hello"
+    assert caplog.text.count("audio of answers") == 2  # once by each converter
+
+
+def test_a_refusal_among_the_parts_of_an_earlier_answer_is_kept() -> None:
+    parts = [{"type": "text", "text": "well, "}, {"type": "refusal", "refusal": "no"}]
+    [item] = converter().history_to_items([{"role": "assistant", "content": parts}])
+    assert [part["type"] for part in item["content"]] == ["output_text", "refusal"]
+    with pytest.raises(UnsupportedContentError, match="image_url"):
+        converter().history_to_items([{"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}])

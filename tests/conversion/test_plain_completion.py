@@ -31,6 +31,7 @@ PLAIN = [
     body({"content": None, "refusal": "no"}, finish_reason="content_filter", unknown={"a": 1}),
     body({"content": "hi", "policy_version": 3, "unknown": 1}, logprobs=LOGPROBS),
     body({"content": "hi"}, usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 1}, "cost": 0.1}),
+    body({"content": "hi"}, usage={**USAGE, "reasoning_tokens": 1, "completion_tokens_details": None}),
     body({"content": "hi"}, usage={**USAGE, "completion_tokens_details": {"reasoning_tokens": None}}),
 ]
 OTHER = [

@@ -164,3 +164,20 @@ def test_whatever_comes_is_read_or_refused(body: Any) -> None:
 def test_whatever_choices_come_are_read_or_refused(choices: Any, usage: Any) -> None:
     with suppress(ValidationError):
         read_chat_completion(json.dumps({"choices": choices, "usage": usage}).encode())
+
+
+def test_parts_of_an_answer_are_text_reasoning_or_noted() -> None:
+    thinking = [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]
+    content = [
+        {"type": "thinking", "thinking": thinking},
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": "https://a"}},
+        {"type": "text", "text": "b"},
+    ]
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
+
+    completion, notes = read_chat_completion(json.dumps({"id": "x", "choices": [choice]}).encode())
+
+    message = completion.choices[0].message.model_dump(exclude_none=True)
+    assert (message["content"], message["reasoning_content"]) == ("ab", "hm")
+    assert notes == ("content of type image_url, which is left out",)

@@ -117,3 +117,19 @@ def test_half_a_stream_is_no_answer(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b"<html>", b'{"data": 1}', b'  {"id": 1}'])
 def test_other_bodies_are_no_streams(body: bytes) -> None:
     assert not is_stream(body)
+
+
+def test_sound_and_citations_add_up_chunk_by_chunk() -> None:
+    head = {"id": "x", "created": 7, "model": "m", "object": "chat.completion.chunk"}
+    deltas: list[dict[str, Any]] = [
+        {"audio": {"id": "a", "transcript": "it "}, "annotations": [{"type": "one"}]},
+        {"audio": {"data": "UklG", "transcript": "is"}, "annotations": [{"type": "two"}]},
+        {"audio": {"data": "Rg==", "expires_at": 9}},
+    ]
+    chunks = [head | {"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    ending = head | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+    [choice] = read_chat_completion(stream(*chunks, ending)).completion.choices
+
+    assert choice.message.audio == {"id": "a", "data": "UklGRg==", "transcript": "it is", "expires_at": 9}
+    assert choice.message.annotations == [{"type": "one"}, {"type": "two"}]

@@ -18,6 +18,13 @@ _INCOMPLETE: Final = {
     "refusal": "content_filter",
     "pause_turn": "pause_turn",
 }
+_FINISHED: Final = frozenset({*_INCOMPLETE, "end_turn", "stop_sequence", "tool_use"})
+
+
+def unknown_stop(message: AnthropicMessage) -> str | None:
+    """The reason why a message ended, if it is unknown: then it can't be told whether it is complete."""
+    reason = message.stop_reason
+    return None if reason is None or reason in _FINISHED else reason
 
 
 def message_to_response(

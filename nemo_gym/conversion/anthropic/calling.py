@@ -183,6 +183,8 @@ def request_to_messages(asked: Mapping[str, Any], *, max_tokens: int) -> Message
         body["stop_sequences"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
     unknown = [_named(name, given[name]) for name in given if name not in _CARRIED]
     lost = [name for name in unknown if name] + history.lost
+    if given.get("safety_identifier", user) != user:
+        lost.append("safety_identifier")
     lost += _add_output_config(body, given.get("reasoning", {}), given.get("text", {}))
     lost += _add_tools(body, given)
     return MessagesRequest(body, lost)
@@ -209,8 +211,7 @@ def _add_output_config(body: dict[str, Any], reasoning: Mapping[str, Any], text:
         config["format"] = {"type": "json_schema", "schema": wanted["schema"]}
     elif wanted["type"] != "text":
         lost.append(f"text.format {wanted['type']}")
-    if text.get("verbosity") is not None:
-        lost.append("text.verbosity")
+    lost += [f"text.{name}" for name, value in text.items() if name != "format" and value is not None]
     if config:
         body["output_config"] = config
     return lost

@@ -11,12 +11,19 @@ import orjson
 
 from nemo_gym.conversion.answer_events import encode_event
 from nemo_gym.conversion.anthropic.blocks import (
+    are_citations,
     arguments_to_input,
     block_to_part,
     input_to_arguments,
     part_to_block,
 )
-from nemo_gym.conversion.losses import CACHE_CONTROL, DOCUMENT_CITATIONS, DOCUMENT_CONTEXT, IS_ERROR
+from nemo_gym.conversion.losses import (
+    ANNOTATIONS_ANSWERED,
+    CACHE_CONTROL,
+    DOCUMENT_CITATIONS,
+    DOCUMENT_CONTEXT,
+    IS_ERROR,
+)
 from nemo_gym.conversion.parts import reasoning_texts
 
 # Options that only Chat Completions has besides, and their names there.
@@ -29,6 +36,9 @@ REDACTED: Final = "rs_redacted_"
 _KNOWN: Final = frozenset(
     {*_SAME, *_EXTRAS, "messages", "system", "tools", "tool_choice", "stream", "thinking", "metadata", "output_config"}
 )
+
+
+_TOOL_KEYS: Final = frozenset({"type", "name", "description", "input_schema", "strict", "cache_control"})
 
 
 class ConvertedRequest(NamedTuple):
@@ -56,9 +66,12 @@ def messages_to_request(body: Mapping[str, Any], *, extras: Container[str] = ())
         elif body.get(name):
             lost.append(name)
     lost += _add_options(asked, body) + list(lost_in_blocks(body["messages"]))
+    if _has_cache_marks(body.get("system")) or _has_cache_marks(body.get("tools")):
+        lost.append(CACHE_CONTROL)
     tools = body.get("tools") or []
     functions = [tool for tool in tools if tool.get("input_schema") is not None]
     lost += [f"tools.{tool.get('type')}" for tool in tools if tool.get("input_schema") is None]
+    lost += [f"options of tools: {name}" for tool in functions for name in tool if name not in _TOOL_KEYS]
     if functions:
         asked["tools"] = [_tool(tool) for tool in functions]
         _add_choice(asked, body.get("tool_choice") or {"type": "auto"})
@@ -95,6 +108,10 @@ def lost_in_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                     yield DOCUMENT_CITATIONS
                 if block.get("context"):
                     yield DOCUMENT_CONTEXT
+
+
+def _has_cache_marks(blocks: Any) -> bool:
+    return isinstance(blocks, list) and any("cache_control" in block for block in blocks)
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +196,6 @@ _STOP_REASONS: Final = {"max_output_tokens": "max_tokens", "content_filter": "re
 def response_to_message(response: Mapping[str, Any]) -> dict[str, Any]:
     """The message with the same content as a response."""
     output = response["output"]
-    usage = response.get("usage") or {}
     return {
         # Derived from the response's id, so that the same response always gives the same message.
         "id": f"msg_{_name(response['id'])}",
@@ -189,11 +205,24 @@ def response_to_message(response: Mapping[str, Any]) -> dict[str, Any]:
         "content": [block for item in output for block in _blocks(item)],
         "stop_reason": _stop_reason(output, response.get("incomplete_details") or {}),
         "stop_sequence": None,
-        "usage": {
-            "input_tokens": usage.get("input_tokens") or 0,
-            "output_tokens": usage.get("output_tokens") or 0,
-        },
+        "usage": _usage(response.get("usage") or {}),
     }
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
+    """Token counts; in this protocol, cached tokens are counted apart."""
+    read, written = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
+    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    if not 0 < cached <= read:
+        return {"input_tokens": read, "output_tokens": written}
+    return {"input_tokens": read - cached, "cache_read_input_tokens": cached, "output_tokens": written}
+
+
+def lost_in_answer(response: Mapping[str, Any]) -> list[str]:
+    """What a message can't say of a response."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    notes = [part["annotations"] for part in parts if part.get("annotations")]
+    return [] if all(map(are_citations, notes)) else [ANNOTATIONS_ANSWERED]
 
 
 def _name(response_id: str) -> str:

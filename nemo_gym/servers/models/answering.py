@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import msgspec
@@ -88,6 +89,7 @@ class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
 
 # A request that mentions ``stream`` is validated in full, because the value matters.
 _OPTIONS: Final = tuple(sorted(REQUEST_KEYS - {"input", "stream"}))
+_values_of: Final = attrgetter(*_OPTIONS)
 
 
 def _outline(conversation: Any) -> Any:
@@ -165,8 +167,8 @@ class ConvertedParams(ForwardedParams):
         if self._options is None and self.items is None:
             self._options = self.fields
         elif self._options is None:
-            given = {name: getattr(self.outline, name) for name in _OPTIONS}
-            self._options = {name: decode_exactly(bytes(value)) for name, value in given.items() if value is not UNSET}
+            given = zip(_OPTIONS, _values_of(self.outline), strict=True)
+            self._options = {name: decode_exactly(bytes(value)) for name, value in given if value is not UNSET}
         return self._options
 
 

@@ -13,7 +13,13 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
-from nemo_gym.conversion.anthropic.serving import event_bytes, message_events, messages_to_request, response_to_message
+from nemo_gym.conversion.anthropic.serving import (
+    event_bytes,
+    lost_in_answer,
+    message_events,
+    messages_to_request,
+    response_to_message,
+)
 from nemo_gym.conversion.losses import LossPolicy, Way
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
@@ -100,6 +106,7 @@ async def answer_messages(
     if isinstance(result, Response) and result.status_code != 200:
         return result
     response = result.model_dump() if isinstance(result, NeMoGymResponse) else orjson.loads(result.body)
+    losses.check(Way.TO_MESSAGES, lost_in_answer(response))
     return messages_answer(response_to_message(response), stream=bool(body.stream))
 
 

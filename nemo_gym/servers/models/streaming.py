@@ -24,6 +24,7 @@ from nemo_gym.conversion.answer_events import (
     encode_event,
     response_stream,
 )
+from nemo_gym.conversion.losses import LossPolicy, Way
 from nemo_gym.conversion.streams import BrokenStreamError, EventSplitter, SentEvent
 from nemo_gym.servers.http.lazy import aiohttp
 from nemo_gym.servers.http.session import loop_client
@@ -56,7 +57,9 @@ MADE_FROM_WHOLE: Final[Mapping[str, Make]] = {
 }
 
 
-def add_streaming_route(app: FastAPI, path: str, handler: Callable[..., Any], relay: Relay | None = None) -> None:
+def add_streaming_route(
+    app: FastAPI, path: str, handler: Callable[..., Any], relay: Relay | None = None, *, losses: LossPolicy
+) -> None:
     """Add a route that returns a handler's whole answers or streams them; ``relay`` passes on an endpoint's streams."""
     make = MADE_FROM_WHOLE[path]
     unread = frozenset() if path == CHAT_COMPLETIONS or forwarded_kind(handler) else SERVICE_KEYS
@@ -72,6 +75,7 @@ def add_streaming_route(app: FastAPI, path: str, handler: Callable[..., Any], re
                 asked = _object(content) if any(key in content for key in (_STREAM, *_SERVICE)) else None
                 if asked is None:
                     return await answer_whole(request)
+                losses.check(Way.TO_HANDLER, sorted(name for name in unread if asked.get(name) is not None))
                 changed = {name: value for name, value in asked.items() if name not in unread}
                 if asked.get("stream") is not True:
                     return await answer_whole(_with_body(request, changed))

@@ -121,6 +121,14 @@ async def test_the_reason_to_stop_is_carried_over(stop_reason: str, reason: str 
         assert (got["incomplete_details"] or {}).get("reason") == reason
 
 
+async def test_a_message_that_ended_for_an_unknown_reason_is_not_an_answer() -> None:
+    async with serving(reply(message(stop_reason="paused_for_lunch"))) as endpoint:
+        got = await post(model(endpoint.url), {"input": "hi"})
+
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "invalid_response")
+        assert "paused_for_lunch" in got.json()["error"]["message"]
+
+
 async def test_both_ways_to_ask_send_the_same() -> None:
     asked = {"input": [{"role": "user", "content": "hi"}], "tools": [TOOL], "max_output_tokens": 7}
     async with serving(reply(message())) as endpoint:

@@ -422,6 +422,38 @@ async def test_the_tokens_of_every_engine_are_read(choice: dict[str, Any], more:
         assert endpoint.sent_to(CHAT)[0]["return_token_ids"] is True
 
 
+async def test_an_answer_of_sglang_is_read_as_its_own_types_write_it() -> None:
+    """The keys, their order and their nulls are those of the types of its version 0.5.23."""
+    scores = [
+        {"token": "Hi", "bytes": [72, 105], "logprob": -0.5, "top_logprobs": []},
+        {"token": "<|im_end|>", "bytes": [60], "logprob": -0.25, "top_logprobs": []},
+    ]
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Hi", "reasoning_content": None},
+        "logprobs": {"content": scores},
+        "finish_reason": "stop",
+        "matched_stop": 2,
+        "prompt_token_ids": [1, 9690, 198],
+        "response_token_ids": [33577, 2],
+    }
+    usage = {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
+    usage |= {"reasoning_tokens": 1, "completion_tokens_details": None}
+    body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    async with serving(reply(body | {"usage": usage, "metadata": None})) as endpoint:
+        for wants_tokens in (True, False):
+            got = (await post(model(endpoint.url, return_token_id_information=wants_tokens), {"input": "hi"})).json()
+
+            [item] = got["output"]
+            assert (item["content"][0]["text"], got["usage"]["output_tokens_details"]) == (
+                "Hi",
+                {"reasoning_tokens": 1},
+            )
+            expected = ([1, 9690, 198], [33577, 2], [-0.5, -0.25]) if wants_tokens else (None, None, None)
+            names = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+            assert tuple(item.get(name) for name in names) == expected
+
+
 async def test_tokens_go_back_to_a_trainers_server_and_only_once() -> None:
     routes = {
         CHAT: [

@@ -7,9 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.losses import (
     ANNOTATIONS,
+    ANNOTATIONS_ANSWERED,
+    AUDIO_ANSWERED,
     AUDIO_SAID,
     CACHE_CONTROL,
     DOCUMENT_CITATIONS,
@@ -27,6 +29,7 @@ from nemo_gym.conversion.losses import (
     Loss,
     Way,
 )
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.anthropic_model.app import AnthropicModel, AnthropicModelConfig
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
@@ -91,6 +94,8 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "include.message.output_text.logprobs": {"include": ["message.output_text.logprobs"]},
         "service_tier": {"service_tier": "flex"},
         "prompt_cache_key": {"prompt_cache_key": "k"},
+        "safety_identifier": {"safety_identifier": "s", "user": "u"},
+        ANNOTATIONS_ANSWERED: {},
         "metadata": {"metadata": {"a": "b"}},
         "store": {"store": True},
         UNSIGNED: {"input": [USER, thought(summary=SUMMARISED), said(), USER]},
@@ -99,6 +104,7 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
     },
     Way.FROM_CHAT: {
         AUDIO_SAID: {"messages": [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}, USER]},
+        AUDIO_ANSWERED: {},
         ANNOTATIONS: {"messages": [USER, {"role": "assistant", "content": "x", "annotations": [CITED]}, USER]},
         SPEAKERS: {"messages": [USER | {"name": "Ada"}]},
         "*": {"logit_bias": {"1": 2.0}},
@@ -109,6 +115,7 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "thinking": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
         "context_management": {"context_management": {"edits": []}},
         "tools.*": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "options of tools: *": {"tools": [{"name": "f", "input_schema": {"type": "object"}, "input_examples": [{}]}]},
         "output_config.*": {"output_config": {"task_budget": {"tokens": 9}}},
         DOCUMENT_CITATIONS: {"messages": [{"role": "user", "content": []}]},
         DOCUMENT_CONTEXT: {"messages": [{"role": "user", "content": []}]},
@@ -117,6 +124,10 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "service_tier": {"service_tier": "auto"},
         "metadata.*": {"metadata": {"other": "x"}},
         "*": {"mcp_servers": [{"name": "s"}]},
+    },
+    Way.TO_HANDLER: {
+        "prompt_cache_key": {"prompt_cache_key": "k"},
+        "safety_identifier": {"safety_identifier": "s"},
     },
 }
 SOURCE = {"type": "text", "media_type": "text/plain", "data": "d"}
@@ -158,12 +169,33 @@ ANSWERS: dict[Way, Any] = {
     },
 }
 ANSWERS[Way.FROM_CHAT] = ANSWERS[Way.TO_MESSAGES]
+ANSWERS[Way.TO_HANDLER] = ANSWERS[Way.FROM_MESSAGES]
+SPOKEN = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "hi"}}
+# What is lost of an answer: the way of the request, and the answer.
+OF_ANSWERS: dict[str, tuple[Way, Any]] = {
+    AUDIO_ANSWERED: (
+        Way.TO_CHAT,
+        ANSWERS[Way.TO_CHAT] | {"choices": [{"index": 0, "finish_reason": "stop", "message": SPOKEN}]},
+    ),
+    ANNOTATIONS_ANSWERED: (
+        Way.FROM_MESSAGES,
+        ANSWERS[Way.FROM_MESSAGES] | {"output": [said({"annotations": [CITED]})]},
+    ),
+}
 BASES: dict[Way, tuple[str, dict[str, Any]]] = {
     Way.TO_CHAT: ("/v1/responses", {"input": "hi"}),
     Way.TO_MESSAGES: ("/v1/responses", {"input": "hi"}),
     Way.FROM_CHAT: ("/v1/chat/completions", {"messages": [USER]}),
     Way.FROM_MESSAGES: ("/v1/messages", {"messages": [USER], "max_tokens": 9}),
+    Way.TO_HANDLER: ("/v1/responses", {"input": "hi"}),
 }
+
+
+class Overriding(OpenAIModel):
+    """A server with a handler of its own, which takes the interface's request type."""
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        return await super().responses(body)
 
 
 def server_of(way: Way, url: str, **settings: Any) -> SimpleResponsesAPIModel:
@@ -176,7 +208,8 @@ def server_of(way: Way, url: str, **settings: Any) -> SimpleResponsesAPIModel:
     address = {"openai_base_url": url, "openai_api_key": "none", "openai_model": "m"}
     if way is Way.TO_CHAT:
         address["endpoint"] = "chat_completions"
-    return OpenAIModel(config=OpenAIModelConfig(**common | address), server_client=client)
+    kind = Overriding if way is Way.TO_HANDLER else OpenAIModel
+    return kind(config=OpenAIModelConfig(**common | address), server_client=client)
 
 
 async def ask(server: SimpleResponsesAPIModel, way: Way, example: dict[str, Any]) -> httpx.Response:
@@ -189,9 +222,10 @@ async def ask(server: SimpleResponsesAPIModel, way: Way, example: dict[str, Any]
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.way.name}-{loss.name}")
 async def test_nothing_is_lost_in_silence(loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
     example = EXAMPLES[loss.way][loss.name]
+    way, answer = OF_ANSWERS.get(loss.name, (loss.way, ANSWERS.get(loss.way)))
     words = f"{loss.way.target} has no equivalent for {loss.name.removesuffix('*')}"
-    async with serving(reply(ANSWERS[loss.way])) as endpoint:
-        strict = await ask(server_of(loss.way, endpoint.url), loss.way, example)
+    async with serving(reply(answer)) as endpoint:
+        strict = await ask(server_of(way, endpoint.url), way, example)
         if loss.changes_answer:
             assert (strict.status_code, endpoint.bodies) == (400, [])
             assert words in strict.json()["error"]["message"]
@@ -201,10 +235,10 @@ async def test_nothing_is_lost_in_silence(loss: Loss, caplog: pytest.LogCaptureF
             assert words in caplog.text
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            lenient = await ask(server_of(loss.way, endpoint.url, on_loss="warn"), loss.way, example)
+            lenient = await ask(server_of(way, endpoint.url, on_loss="warn"), way, example)
             assert (lenient.status_code, words in caplog.text) == (200, True), lenient.text
             caplog.clear()
-            silent = await ask(server_of(loss.way, endpoint.url, on_loss="ignore"), loss.way, example)
+            silent = await ask(server_of(way, endpoint.url, on_loss="ignore"), way, example)
             assert (silent.status_code, caplog.text) == (200, "")
 
 

@@ -2,6 +2,7 @@
 
     Exception
     ├── ConfigError                        the user can fix it: what is wrong, where, and what to do
+    │   ├── UsageError                     the command line is wrong; the command did nothing
     │   ├── ConfigPathNotFoundError        (FileNotFoundError)  a file that was named does not exist
     │   ├── MalformedConfigPathsError      (ValueError)         ``config_paths`` is not a list of strings
     │   ├── ConfigMissingValuesError       (ValueError)         values left as ``???``
@@ -40,6 +41,10 @@ class ConfigError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+class UsageError(ConfigError):
+    """The command line is wrong; the command did nothing."""
 
 
 class ConfigPathNotFoundError(ConfigError, FileNotFoundError):

@@ -211,7 +211,7 @@ def test_a_parameter_that_does_not_exist(desk: Desk) -> None:
 
 
 def test_a_parameter_without_its_plus(desk: Desk) -> None:
-    expect(desk.type(*COLLECT, "limit=2"), 1, "'limit=<value>' has nothing to override", "hint: to set it, use '+limit")
+    expect(desk.type(*COLLECT, "limit=2"), 2, "'limit=<value>' has nothing to override", "hint: to set it, use '+limit")
 
 
 def test_a_flag_that_does_not_exist(desk: Desk) -> None:

@@ -29,18 +29,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.errors import ConfigError, Exit, did_you_mean
+from nemo_gym.errors import ConfigError, Exit, UsageError, did_you_mean
 from nemo_gym.servers.startup import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-__all__ = ["Exit"]  # commands import it from here
-
-
-class UsageError(ConfigError):
-    """The command line is wrong; the command did nothing."""
+__all__ = ["Exit", "UsageError"]  # commands import them from here
 
 
 def exit_code(error: ConfigError) -> Exit:
@@ -220,6 +216,11 @@ def quote(value: str) -> str:
     return f'"{escaped}"'
 
 
+def is_path(word: str) -> bool:
+    """Whether a bare word on the command line is a file or a pattern."""
+    return Path(word).exists() or ("=" not in word and bool(_PATH_SIGNS.intersection(word)))
+
+
 def path_overrides(words: Sequence[str], parameter: str, *, as_list: bool) -> list[str]:
     """Accept files as people type them: bare, separated by commas, or without the plus.
 
@@ -228,8 +229,8 @@ def path_overrides(words: Sequence[str], parameter: str, *, as_list: bool) -> li
     typed: list[str] = []
     rest: list[str] = []
     for word in words:
-        name, equals, value = word.partition("=")
-        if Path(word).exists() or (not equals and _PATH_SIGNS.intersection(word)):
+        name, _, value = word.partition("=")
+        if is_path(word):
             typed.append(word)
         elif name.lstrip("+") == parameter and value and value[0] not in "[\"'$":
             typed.append(value)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, show_metrics
-from nemo_gym.cli.command import Exit, UsageError, path_overrides
+from nemo_gym.cli.command import Exit, UsageError, is_path, path_overrides, quote
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
@@ -110,7 +110,7 @@ class CompareConfig(BaseModel):
 
 def compare(overrides: Sequence[str]) -> int:
     """Pair the tasks of two runs and show by how much they differ."""
-    config = read_parameters(CompareConfig, overrides)
+    config = read_parameters(CompareConfig, _both_runs(overrides))
     by_content = config.pair_by == "content"
     a, b = (_read(name, Path(path), by_content=by_content) for name, path in (("a", config.a), ("b", config.b)))
     found = compare_tables(a, b, field=config.field, threshold=config.pass_threshold)
@@ -118,6 +118,15 @@ def compare(overrides: Sequence[str]) -> int:
     if by_content and not found.tasks:
         console.note("+pair_by=index compares tasks with the same number instead")
     return Exit.OK
+
+
+def _both_runs(words: Sequence[str]) -> list[str]:
+    """Read two bare files as the first and the second run."""
+    typed, names = [word for word in words if is_path(word)], ("a", "b")
+    if len(typed) > len(names):
+        raise UsageError(f"{len(typed)} files are given, but two runs are compared", hint="name two of them")
+    runs = [f"+{name}={quote(path)}" for name, path in zip(names, typed, strict=False)]
+    return [*(word for word in words if not is_path(word)), *runs]
 
 
 def _read(name: str, path: Path, *, by_content: bool) -> Run:
@@ -137,7 +146,7 @@ class ProfileConfig(BaseModel):
 
     rollouts_jsonl_fpath: str = Field(description="The rollouts that were collected.")
     materialized_inputs_jsonl_fpath: str | None = Field(
-        default=None, description="The plan of the run: *_materialized_inputs.jsonl."
+        default=None, description="The plan of the run; by default *_materialized_inputs.jsonl beside the rollouts."
     )
     allow_partial_rollouts: bool = Field(
         default=False, description="Profile the rollouts that exist even if some are missing."
@@ -153,9 +162,11 @@ class ProfileConfig(BaseModel):
 
 def reward_profile(overrides: Sequence[str]) -> int:
     """Profile the rewards of a run and show how much of its plan the profile covers."""
-    config = read_parameters(ProfileConfig, overrides)
+    config = read_parameters(ProfileConfig, path_overrides(overrides, "rollouts_jsonl_fpath", as_list=False))
     plan, tasks, output = config.materialized_inputs_jsonl_fpath, config.input_jsonl_fpath, config.output_jsonl_fpath
     rollouts = Path(config.rollouts_jsonl_fpath)
+    if not (plan or tasks or output) and RunFiles.of(rollouts).plan.is_file():
+        plan = str(RunFiles.of(rollouts).plan)
     if plan and not (tasks or output):
         report = profile_files(Path(plan), rollouts, allow_partial=config.allow_partial_rollouts)
         console.emit(profile_as_text(report))
@@ -213,7 +224,7 @@ class TimeProfileConfig(BaseModel):
 
 def profile(overrides: Sequence[str]) -> int:
     """Read the steps of a run and say what limited it."""
-    config = read_parameters(TimeProfileConfig, overrides)
+    config = read_parameters(TimeProfileConfig, path_overrides(overrides, "rollouts", as_list=False))
     files = RunFiles.of(Path(config.rollouts))
     if not files.rollouts.is_file() and not files.steps.is_file():
         raise ConfigPathNotFoundError(f"{files.rollouts}: no such file", hint="correct +rollouts=<rollout file>")
@@ -243,7 +254,7 @@ class ExportTracesConfig(BaseModel):
 
 def export_traces(overrides: Sequence[str]) -> int:
     """Make traces of the steps of a run and send them."""
-    config = read_parameters(ExportTracesConfig, overrides)
+    config = read_parameters(ExportTracesConfig, path_overrides(overrides, "rollouts", as_list=False))
     files = RunFiles.of(Path(config.rollouts))
     if not files.steps.is_file():
         raise ConfigPathNotFoundError(f"{files.steps}: no such file", hint="collect with +steps=true to have steps")

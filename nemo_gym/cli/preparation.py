@@ -15,7 +15,7 @@ from tqdm import tqdm
 from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, named_configuration
+from nemo_gym.cli.command import Exit, named_configuration, path_overrides
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import (
     PrefetchConfig,
@@ -120,7 +120,7 @@ def check_prompt(path: str | None) -> None:
 
 def export(overrides: Sequence[str]) -> int:
     """Select rollouts, write them in the requested format, and report."""
-    recipe = read_parameters(Recipe, overrides)
+    recipe = read_parameters(Recipe, path_overrides(overrides, "input", as_list=True))
     parse_filter(recipe.filter)  # a mistake is reported before anything is read
     report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *overrides]))
     console.note(report.text())

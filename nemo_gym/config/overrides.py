@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nemo_gym.config.keys import CONFIG_PATHS, DELETE_KEY
 from nemo_gym.config.secrets import is_secret_key
-from nemo_gym.errors import ConfigError, MalformedConfigPathsError
+from nemo_gym.errors import MalformedConfigPathsError, UsageError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -50,9 +50,9 @@ def _parse(arguments: list[str]) -> list["Override"]:
 def _check(override: "Override", argument: str) -> None:
     key = override.key_or_group
     if not key or "/" in key or override.package is not None:
-        raise ConfigError(f"command line: '{_shown(argument)}' has no dotted key like 'a.b.c'", hint=_GRAMMAR)
+        raise UsageError(f"command line: '{_shown(argument)}' has no dotted key like 'a.b.c'", hint=_GRAMMAR)
     if override.is_delete():
-        raise ConfigError(
+        raise UsageError(
             f"command line: '~{key}' can't remove a key, because files are read after the command line",
             hint=f"to remove a key that a file sets, use '{_delete_override(key)}'",
         )
@@ -62,7 +62,7 @@ def _value(override: "Override", argument: str) -> Any:
     if not override.is_sweep_override():
         return override.value()
     key = override.key_or_group
-    kind = MalformedConfigPathsError if key == CONFIG_PATHS else ConfigError
+    kind = MalformedConfigPathsError if key == CONFIG_PATHS else UsageError
     raise kind(
         f"command line: '{_shown(argument)}' gives '{key}' several values",
         hint=f"a list needs brackets, '+{key}=[a,b]'; text with commas needs quotes, '+{key}=\"a,b\"'",
@@ -74,11 +74,11 @@ def _apply(data: dict[Any, Any], override: "Override", value: Any) -> None:
     *parents, last = key.split(".")
     exists = _exists(data, [*parents, last])
     if override.is_add() and exists and not (isinstance(value, dict) and isinstance(_get(data, key), dict)):
-        raise ConfigError(
+        raise UsageError(
             f"command line: '{key}' is given more than once", hint=f"use '++{key}=<value>' to replace the earlier one"
         )
     if not (override.is_add() or override.is_force_add() or exists):
-        raise ConfigError(
+        raise UsageError(
             f"command line: '{key}=<value>' has nothing to override", hint=f"to set it, use '+{key}=<value>'"
         )
     for parent in parents:
@@ -121,7 +121,7 @@ def _shown(argument: str) -> str:
     return f"{key}=..." if equals else key
 
 
-def _syntax_error(argument: str, previous: str) -> ConfigError:
+def _syntax_error(argument: str, previous: str) -> UsageError:
     """Names the argument, but never its value or the rest of a value that the shell split off: both may be secrets."""
     key, equals, _ = argument.partition("=")
     hidden = not equals and is_secret_key(previous.partition("=")[0])
@@ -133,4 +133,4 @@ def _syntax_error(argument: str, previous: str) -> ConfigError:
     else:
         hint = _GRAMMAR
     shown = "(hidden: it follows a secret)" if hidden else _shown(argument)
-    return ConfigError(f"command line: can't read '{shown}'", hint=hint)
+    return UsageError(f"command line: can't read '{shown}'", hint=hint)

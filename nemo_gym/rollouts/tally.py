@@ -304,7 +304,8 @@ class Summary:
         if self.tally.ending is not Ending.FINISHED:
             yield f"stopped: {self.tally.reason or self.tally.ending}"
         if spent := (self.spent or self.tally.spending).text():
-            yield f"spent:    {spent}"
+            in_this_run = " in this run" if self.spent is None and self.done_before else ""
+            yield f"spent:    {spent}{in_this_run}"
         yield from self.timing
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"

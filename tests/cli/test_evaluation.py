@@ -166,3 +166,14 @@ def test_missing_rollouts_have_to_be_accepted(run):
     assert refused.code == 1
     assert "1 materialized inputs have no result: [(0, 0)]" in refused.err
     assert "Rollouts: 11 of 12 (91.67%)" in run("ng_reward_profile", *parameters, "+allow_partial_rollouts=true").out
+
+
+def test_files_of_rollouts_can_be_typed_bare(run):
+    assert run("ng_compare", "r.jsonl", "r.jsonl").code == 0
+    ran = run("ng_compare", "r.jsonl", "r.jsonl", "plan.jsonl")
+    assert (ran.code, "3 files are given, but two runs are compared" in ran.err) == (2, True)
+    assert "r.jsonl: no such file" not in run("ng_profile", "r.jsonl").err
+    assert "nope_steps.jsonl: no such file" in run("ng_export_traces", "nope.jsonl", "+endpoint=http://x").err
+    Path("plan.jsonl").rename("r_materialized_inputs.jsonl")
+    assert run("ng_reward_profile", "r.jsonl").code == 0
+    assert "12 of 12" in run("ng_reward_profile", "rollouts_jsonl_fpath=r.jsonl").out

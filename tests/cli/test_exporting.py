@@ -72,3 +72,10 @@ def test_mistakes_are_told_before_anything_is_written(run):
         assert (ran.code, message in ran.err) == (code, True), ran.err
         assert "Traceback" not in ran.err
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl", "b.jsonl"]
+
+
+def test_files_can_be_typed_bare(run):
+    save("a.jsonl", 1.0)
+    save("b.jsonl", 1.0)
+    assert run("ng_export", "a.jsonl", "b.jsonl", "+format=sft", "+output=sft.jsonl").code == 0
+    assert len(Path("sft.jsonl").read_text().splitlines()) == 2

@@ -99,7 +99,7 @@ def test_an_unknown_flag_is_a_usage_error(run):
 
 def test_an_override_that_is_none_is_an_error_that_shows_the_form(run):
     ran = run("ng_version", "json")
-    assert ran.code == 1
+    assert ran.code == 2
     assert "error: command line: can't read 'json'" in ran.err
     assert "+key=value" in ran.err
 

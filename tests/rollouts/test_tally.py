@@ -167,3 +167,12 @@ def test_a_summary_is_shown_without_the_columns_of_its_metrics() -> None:
     short = summary(Tally(), planned=1)
     table: Any = [list(range(10_000))]
     assert repr(replace(short, metrics=table)) == repr(short)
+
+
+def test_tokens_of_earlier_runs_are_counted_or_said_to_be_left_out() -> None:
+    tally = Tally(spending=Spending(input_tokens=10, output_tokens=1))
+    files = RunFiles.of(Path("out.jsonl"))
+    first = Summary(files=files, planned=2, done_before=0, given_up_before={}, tally=tally)
+    assert "spent:    10 tokens read, 1 written\n" in first.text()
+    assert "spent:    10 tokens read, 1 written in this run\n" in replace(first, done_before=1).text()
+    assert "spent:    10 tokens read, 1 written\n" in replace(first, done_before=1, spent=tally.spending).text()

@@ -122,7 +122,7 @@ def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_pat
         (("+jsonl_fpath=none.jsonl", "+export_html=x.html"), 1, "none.jsonl: no such file"),
         (("+jsonl_fpath=empty.jsonl", "+export_html=x.html"), 1, "empty.jsonl is empty"),
         (("a.jsonl", "+jsonl_fpath=[a.jsonl]"), 2, "files are given in two ways"),
-        (("a.jsonl", "tui"), 1, "can't read 'tui'"),
+        (("a.jsonl", "tui"), 2, "can't read 'tui'"),
         (("+jsonl_fpath=text.jsonl",), 1, "text.jsonl: not a file of JSON lines"),
         (("+jsonl_fpath=a.jsonl", "+export_html=x.html", '+filter="rewrad < 1"'), 1, "no column 'rewrad'"),
         (("+jsonl_fpath=a.jsonl", "+export_html=x.html", "+max_export_mb=0.00001"), 1, "only 0 of 1 rollouts fit"),

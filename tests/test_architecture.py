@@ -1,12 +1,11 @@
 """The layout is the data flow: imports only ever point up the list of layers, and files stay readable."""
 
 import ast
+import functools
 import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 _spec = importlib.util.spec_from_file_location("module_statistics", ROOT / "scripts" / "module_statistics.py")
@@ -53,8 +52,13 @@ def test_the_page_lists_the_layers_in_this_order() -> None:
     assert re.findall(r"^\| `(\w+)/?` \|", section, re.MULTILINE) == LAYERS
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(statistics.parsed(path)))
+
+
 def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -70,32 +74,40 @@ def is_front_door(module: str) -> bool:
     return len(parts) > 1 and (PACKAGE / f"{parts[1]}.py").exists() and parts[1] not in LAYERS
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_imports_point_up_the_list_of_layers(path: Path) -> None:
+def layering_faults(path: Path) -> Iterator[str]:
     layer = layer_of(module_name(path))
     for imported in imports_of(path):
         if not imported.startswith("nemo_gym"):
             continue
         target = layer_of(imported)
         if layer is None:
-            assert target != "cli", f"a front door imports the command line: {imported}"
+            if target == "cli":
+                yield f"{path}: a front door imports the command line: {imported}"
         elif layer != "cli":
-            assert not is_front_door(imported), f"{layer} imports a front door: {imported}"
-            assert target is None or LAYERS.index(target) <= LAYERS.index(layer), f"{layer} imports {imported}"
+            if is_front_door(imported):
+                yield f"{path}: {layer} imports a front door: {imported}"
+            if target is not None and LAYERS.index(target) > LAYERS.index(layer):
+                yield f"{path}: {layer} imports {imported}"
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_and_functions_stay_short(path: Path) -> None:
-    text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= 400
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert (node.end_lineno or 0) - node.lineno < 40, f"{node.name} in {path.name} has 40 lines or more"
+def test_imports_point_up_the_list_of_layers() -> None:
+    assert [fault for path in MODULES for fault in layering_faults(path)] == []
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.stat().st_size], ids=module_name)
-def test_a_module_opens_with_its_contract(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+def long_parts(path: Path) -> Iterator[str]:
+    if (lines := len(path.read_text("utf-8").splitlines())) > 400:
+        yield f"{path} has {lines} lines, more than 400"
+    for node in nodes_of(path):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 40:
+            yield f"{node.name} in {path} has 40 lines or more"
+
+
+def test_modules_and_functions_stay_short() -> None:
+    assert [part for path in SHIPPED for part in long_parts(path)] == []
+
+
+def test_a_module_opens_with_its_contract() -> None:
+    assert [path for path in MODULES if path.stat().st_size and not ast.get_docstring(statistics.parsed(path))] == []
 
 
 def test_names_occur_once_and_no_module_is_a_splinter() -> None:
@@ -119,6 +131,6 @@ def test_only_training_imports_what_trains() -> None:
 
 def test_only_the_console_prints() -> None:
     for path in MODULES:
-        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
         prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
         assert not prints or path.name == "console.py", f"{path} prints"

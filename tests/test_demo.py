@@ -3,8 +3,8 @@
 import json
 import re
 import shlex
-import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from tests.forked_commands import ForkedCommands, Ran
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -37,30 +39,37 @@ def policy(mock_model: "MockModel") -> list[str]:
     return [f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
 
 
-def run_demo(folder: Path, policy: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts/demo.py"), OPENAI_MODEL, *policy]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+RunDemo = Callable[..., Ran]
 
 
-def test_it_collects_five_tasks_four_times_and_shows_what_there_is(tmp_path: Path, policy: list[str]) -> None:
-    done = run_demo(tmp_path, policy)
+@pytest.fixture
+def run_demo(tmp_path: Path, policy: list[str], commands: ForkedCommands) -> RunDemo:
+    def run(*more: str) -> Ran:
+        return commands.run("python", str(ROOT / "scripts/demo.py"), OPENAI_MODEL, *policy, *more, folder=tmp_path)
 
-    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_it_collects_five_tasks_four_times_and_shows_what_there_is(
+    tmp_path: Path, run_demo: RunDemo, commands: ForkedCommands
+) -> None:
+    done = run_demo()
+
+    assert done.code == 0, done.err
     rollouts = (tmp_path / "results/demo/rollouts.jsonl").read_text().splitlines()
     keys = {(row["_ng_task_index"], row["_ng_rollout_index"]) for row in map(json.loads, rollouts)}
     assert keys == {(task, repeat) for task in range(5) for repeat in range(4)}
-    assert "ng_collect_rollouts" in done.stdout
-    assert (done.stdout + done.stderr).count("mean/reward") == 1
-    assert "What is 95% of 200?" in done.stdout
-    assert "from here on by the model" in done.stdout
-    assert demo.NEXT in done.stdout
-    assert "Collecting rollouts: 100%" in done.stderr
-    assert "results/demo/rollouts.jsonl" in done.stderr
+    assert "ng_collect_rollouts" in done.out
+    assert (done.out + done.err).count("mean/reward") == 1
+    assert "What is 95% of 200?" in done.out
+    assert "from here on by the model" in done.out
+    assert demo.NEXT in done.out
+    assert "Collecting rollouts: 100%" in done.err
+    assert "results/demo/rollouts.jsonl" in done.err
     # Once more: what is there does not stand in the way.
-    assert run_demo(tmp_path, policy).returncode == 0
+    assert run_demo().code == 0
     viewer = next(line for line in demo.NEXT.splitlines() if line.startswith("ng_viewer"))
-    command = [sys.executable, "-m", "nemo_gym.cli", *shlex.split(viewer.removeprefix("ng_")), "+export_html=page.html"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    assert commands.run(*shlex.split(viewer), "+export_html=page.html", folder=tmp_path).code == 0
     assert "What is 95% of 200?" in (tmp_path / "page.html").read_text("utf-8")
 
 
@@ -70,24 +79,25 @@ def test_the_command_that_it_shows_is_the_one_in_the_readme() -> None:
     assert demo.collection() in commands
 
 
-def test_a_mistake_ends_it_before_there_is_anything_to_show(tmp_path: Path, policy: list[str]) -> None:
-    done = run_demo(tmp_path, [*policy, "+number_of_repeats=1"])
+def test_a_mistake_ends_it_before_there_is_anything_to_show(run_demo: RunDemo) -> None:
+    done = run_demo("+number_of_repeats=1")
 
-    assert done.returncode == 2
-    assert "num_repeats" in done.stderr
-    assert demo.NEXT not in done.stdout
+    assert done.code == 2
+    assert "num_repeats" in done.err
+    assert demo.NEXT not in done.out
 
 
-def test_what_it_says_to_type_next_can_be_typed(tmp_path: Path, mock_model: "MockModel") -> None:
+def test_what_it_says_to_type_next_can_be_typed(
+    tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands
+) -> None:
     (tmp_path / "env.yaml").write_text(
         f"policy_base_url: {mock_model.base_url}\npolicy_api_key: none\npolicy_model_name: mock\n"
     )
     text = demo.NEXT.replace("\\\n", " ").replace("local_model", "openai_model")
-    commands = text.replace("http://127.0.0.1:8000/v1", mock_model.base_url).splitlines()
-    for name, *words in (shlex.split(line) for line in commands if line.startswith("ng ")):
-        command = [str(Path(sys.executable).with_name(name)), *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    lines = text.replace("http://127.0.0.1:8000/v1", mock_model.base_url).splitlines()
+    for words in (shlex.split(line) for line in lines if line.startswith("ng ")):
+        done = commands.run(*words, folder=tmp_path)
+        assert done.code == 0, done.err
     assert {path.name for path in (tmp_path / "results").glob("*.jsonl")} >= {"format.jsonl", "mine.jsonl"}
 
 

@@ -1,14 +1,14 @@
 """Gyms on a real Ray cluster of several nodes, all of them on this machine."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,19 @@ from omegaconf import DictConfig
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
+from nemo_gym.executors.remote_gyms import RemoteGyms
 from nemo_gym.rollouts.options import WorkerOptions
 from nemo_gym.rollouts.outcome import Completed, Failed
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.stream import stream, stream_groups
 from nemo_gym.schemas.rows import FailureClass
+from nemo_gym.steps.steps_file import read_steps
+from tests.forked_commands import ForkedCommands
 
-ray = pytest.importorskip("ray", reason="Ray is not installed")
-from ray.cluster_utils import Cluster  # noqa: E402
-
-from nemo_gym.executors.ray_cluster import ray_gyms  # noqa: E402
-from nemo_gym.steps.steps_file import read_steps  # noqa: E402
-
-# Ray's own code warns of its own ways.
+# Importing Ray takes seconds, so only the tests do; looking for it must not.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own code warns of its own ways
 ]
 ROOT = Path(__file__).parents[2]
 AGENT = "example_session_state_mgmt_simple_agent"
@@ -44,6 +41,9 @@ SMALL = {"object_store_memory": 80 << 20}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes with a CPU each. Nothing is sent to anybody about it."""
+    import ray
+    from ray.cluster_utils import Cluster
+
     before = os.environ.copy()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **SMALL})
@@ -58,9 +58,19 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def trainer(cluster: Any) -> Iterator[None]:
     """A process that has Ray already."""
+    import ray
+
     ray.init(address=cluster.address, log_to_driver=False)
     yield
     ray.shutdown()
+
+
+@asynccontextmanager
+async def ray_gyms(config: DictConfig, options: WorkerOptions) -> AsyncIterator[RemoteGyms]:
+    from nemo_gym.executors.ray_cluster import ray_gyms
+
+    async with ray_gyms(config, options) as gyms:
+        yield gyms
 
 
 def configuration(base_url: str) -> DictConfig:
@@ -84,33 +94,28 @@ def ready(gyms: Any) -> list[dict[str, Any]]:
     return [gym for gym in gyms.describe()["gyms"] if gym["state"] == "ready"]
 
 
-async def test_every_node_gets_a_gym_and_a_killed_one_costs_one_more_attempt(cluster: Any, mock_model: Any) -> None:
-    handler = signal.getsignal(signal.SIGTERM)
-    async with ray_gyms(configuration(mock_model.base_url), options(cluster)) as gyms:
-        assert signal.getsignal(signal.SIGTERM) is handler
+async def check_that_a_killed_gym_costs_one_more_attempt(gyms: RemoteGyms, mock_model: Any) -> None:
+    mock_model.set(latency="600000")
+    row = {**TASKS[0], "_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": AGENT}}
+    running = asyncio.ensure_future(gyms(PlannedRollout.of(row, last_attempt=3)))
+    await until(lambda: mock_model.stats()["max_inflight"] > 0 and any(worker.leases for worker in gyms))
+    [busy] = [worker for worker in gyms if worker.leases]
+    os.kill(int(busy.name.rpartition(" ")[2]), signal.SIGKILL)
+    outcome = await running
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.kind == FailureClass.WORKER_DIED
+    mock_model.set(latency="0")
+    assert isinstance(await gyms(outcome.planned), Completed)
+
+
+async def test_a_trainer_keeps_its_ray_and_its_gyms_come_and_go(cluster: Any, trainer: None, mock_model: Any) -> None:
+    import ray
+
+    async with ray_gyms(configuration(mock_model.base_url), WorkerOptions(worker_cpus="node")) as gyms:
         await until(lambda: len(ready(gyms)) == 2)
         outcomes = [outcome async for outcome in stream(TASKS, gyms, agent=AGENT, repeats=4)]
         assert Counter(type(outcome) for outcome in outcomes) == {Completed: 4 * len(TASKS)}
         assert all(gym["finished"] for gym in ready(gyms))
-        mock_model.set(latency="600000")
-        row = {**TASKS[0], "_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": AGENT}}
-        running = asyncio.ensure_future(gyms(PlannedRollout.of(row, last_attempt=3)))
-        await until(lambda: mock_model.stats()["max_inflight"] > 0 and any(worker.leases for worker in gyms))
-        [busy] = [worker for worker in gyms if worker.leases]
-        os.kill(int(busy.name.rpartition(" ")[2]), signal.SIGKILL)
-        outcome = await running
-        assert isinstance(outcome, Failed)
-        assert outcome.failure.kind == FailureClass.WORKER_DIED
-        mock_model.set(latency="0")
-        assert isinstance(await gyms(outcome.planned), Completed)
-    assert not ray.is_initialized()
-
-
-async def test_a_trainer_keeps_its_ray_and_a_new_node_works_for_it(
-    cluster: Any, trainer: None, mock_model: Any
-) -> None:
-    async with ray_gyms(configuration(mock_model.base_url), WorkerOptions(worker_cpus="node")) as gyms:
-        await until(lambda: len(ready(gyms)) == 2)
         node = cluster.add_node(num_cpus=1, **SMALL)
         await until(lambda: len(ready(gyms)) == 3)
         groups = [group async for group in stream_groups(TASKS, gyms, agent=AGENT, repeats=6)]
@@ -118,54 +123,61 @@ async def test_a_trainer_keeps_its_ray_and_a_new_node_works_for_it(
         assert all(gym["finished"] for gym in ready(gyms))
         cluster.remove_node(node)
         await until(lambda: len(gyms) == 2)
-        assert len([outcome async for outcome in stream(TASKS, gyms, agent=AGENT)]) == len(TASKS)
+        await check_that_a_killed_gym_costs_one_more_attempt(gyms, mock_model)
     assert ray.is_initialized()
     await until(lambda: ray.available_resources().get("CPU") == 2.0)
 
 
-async def test_workers_are_spread_by_what_they_take_and_a_gym_that_cannot_start_says_why(
-    cluster: Any, trainer: None, mock_model: Any
+async def test_workers_go_where_their_resources_are_and_a_gym_that_cannot_start_says_why(
+    cluster: Any, mock_model: Any
 ) -> None:
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
     config = configuration("http://127.0.0.1:9/v1")
-    special = WorkerOptions(
+    special = options(
+        cluster,
         workers=1,
         worker_resources={"special": 1},
         worker_overrides={"policy_base_url": mock_model.base_url},
     )
     async with ray_gyms(config, special) as gyms:
+        assert signal.getsignal(signal.SIGTERM) is handler
         assert all([isinstance(each, Completed) async for each in stream(TASKS[:1], gyms, agent=AGENT)])
         assert len(gyms) == 1
+    assert not ray.is_initialized()
     config[AGENT].responses_api_agents.simple_agent.entrypoint = "no_such_file.py"
     with pytest.raises(ConfigError, match=r"no_such_file\.py"):
-        async with ray_gyms(config, WorkerOptions(workers=2)):
+        async with ray_gyms(config, options(cluster, workers=1)):
             pytest.fail("there is no Gym")
 
 
 def test_a_command_that_was_killed_resumes_on_the_cluster_and_keeps_stdout_for_data(
-    cluster: Any, mock_model: Any, tmp_path: Path
+    cluster: Any, commands: ForkedCommands, mock_model: Any, tmp_path: Path
 ) -> None:
     model = "responses_api_models/openai_model/configs/openai_model.yaml"
     command = (
-        *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts"),
+        "ng_collect_rollouts",
         f"+config_paths=[{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}]",
         f"+input_jsonl_fpath={ENVIRONMENT}/data/example.jsonl",
         *("+output_jsonl_fpath=out.jsonl", "+num_repeats=3", "+executor=ray", "+workers=1", "+steps=true"),
         *(f"+policy_base_url={mock_model.base_url}", "+policy_api_key=none", "+policy_model_name=mock"),
         *("+num_samples_in_parallel=2", "+resume_from_cache=true"),
     )
-    run: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "RAY_ADDRESS": cluster.address}, "text": True}
+    options: dict[str, Any] = {"folder": tmp_path, "environment": {**os.environ, "RAY_ADDRESS": cluster.address}}
     output = tmp_path / "out.jsonl"
     mock_model.set(latency="200")
-    with subprocess.Popen(command, **run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as collector:
-        while not (output.exists() and output.read_bytes().count(b"\n") >= 2) and collector.poll() is None:
+    with commands.start(*command, **options) as collector:
+        while not (output.exists() and output.read_bytes().count(b"\n") >= 2):
+            assert collector.is_running, collector.err
             time.sleep(0.05)
         collector.kill()
     saved = output.read_bytes().count(b"\n")
     assert 2 <= saved < 3 * len(TASKS)
     mock_model.set(latency="0")
-    done = subprocess.run(command, **run, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"Key metrics for {AGENT}:\n")
+    done = commands.run(*command, **options)
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"Key metrics for {AGENT}:\n")
     keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in map(json.loads, output.open())]
     assert sorted(keys) == [(task, repeat) for task in range(len(TASKS)) for repeat in range(3)]
     assert not (tmp_path / "out_status.json").exists()

@@ -1,27 +1,26 @@
 import asyncio
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.addresses import ServerNotFoundError
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.replies import DirectReply
-from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.http.session import get_global_aiohttp_client
 from nemo_gym.servers.isolation import ServerCrashedError
 from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
+from tests.forked_commands import ForkedCommands
 
 Build = Callable[..., DictConfig]
 
@@ -48,44 +47,42 @@ async def test_a_server_in_the_same_process_is_called_directly_and_also_listens(
                 assert await alive.json() == {"status": "ok"}
 
 
-async def test_servers_call_each_other_whatever_the_distance(gym_config: Build) -> None:
+async def test_servers_near_and_far_behave_alike(gym_config: Build, tmp_path: Path) -> None:
+    """One Gym for all of it, because a server in another process takes a second to start."""
     config = gym_config(
         near={"other": "far", "greeting": "hi"}, far={"other": "near", "greeting": "hey", "isolation": "process"}
     )
-    async with host_gym(config) as gym:
-        assert await greet(gym.client, "far") == "hey, Ada"
-        assert await greet(gym.client, "near", "/ask_other") == "hey, Ada"
-        assert await greet(gym.client, "far", "/ask_other") == "hi, Ada"
-        pids = [json.loads(await (await gym.client.post(n, "/whoami")).read())["pid"] for n in ("near", "far")]
-        assert pids[0] == os.getpid() != pids[1]
-        assert [server.pid for server in gym.describe()] == pids
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-async def test_requests_over_http_are_logged_on_request(gym_config: Build, tmp_path: Path, wanted: bool) -> None:
-    config = gym_config(far={"isolation": "process"})
     config["nemo_gym_log_dir"] = str(tmp_path / "logs")
-    config["uvicorn_logging_show_200_ok"] = wanted
     async with host_gym(config) as gym:
-        assert await greet(gym.client, "far") == "hello, Ada"
-    assert ('"POST /greet HTTP/1.1" 200' in (tmp_path / "logs" / "far.log").read_text()) is wanted
+        await check_calls(gym)
+        await check_sessions(gym.client)
+        await check_timeouts(gym.client)
+    assert "POST" not in (tmp_path / "logs" / "far.log").read_text(), "requests are logged on request only"
 
 
-async def test_sessions_are_kept_over_http_too(gym_config: Build) -> None:
-    async with host_gym(gym_config(far={"isolation": "process"})) as gym:
-        first = await gym.client.post("far", "/whoami")
-        second = await gym.client.post("far", "/whoami", cookies=first.cookies)
-        third = await gym.client.post("far", "/whoami")
-    ids = [json.loads(await reply.read())["session"] for reply in (first, second, third)]
-    assert ids[0] == ids[1] != ids[2]
+async def check_calls(gym: Gym) -> None:
+    assert await greet(gym.client, "far") == "hey, Ada"
+    assert await greet(gym.client, "near", "/ask_other") == "hey, Ada"
+    assert await greet(gym.client, "far", "/ask_other") == "hi, Ada"
+    pids = [json.loads(await (await gym.client.post(n, "/whoami")).read())["pid"] for n in ("near", "far")]
+    assert pids[0] == os.getpid() != pids[1]
+    assert [server.pid for server in gym.describe()] == pids
 
 
-async def test_a_timeout_is_the_same_error_near_and_far(gym_config: Build) -> None:
-    async with host_gym(gym_config(near={}, far={"isolation": "process"})) as gym:
-        for name in ("near", "far"):
-            with pytest.raises(TimeoutError, match=r"POST http://.*/slow: no answer within 0\.05 s") as error:
-                await gym.client.post(name, "/slow", timeout=0.05)
-            assert isinstance(error.value, aiohttp.ClientError)
+async def check_sessions(client: GymClient) -> None:
+    for name in ("near", "far"):
+        first = await client.post(name, "/whoami")
+        second = await client.post(name, "/whoami", cookies=first.cookies)
+        third = await client.post(name, "/whoami")
+        ids = [json.loads(await reply.read())["session"] for reply in (first, second, third)]
+        assert ids[0] == ids[1] != ids[2]
+
+
+async def check_timeouts(client: GymClient) -> None:
+    for name in ("near", "far"):
+        with pytest.raises(TimeoutError, match=r"POST http://.*/slow: no answer within 0\.05 s") as error:
+            await client.post(name, "/slow", timeout=0.05)
+        assert isinstance(error.value, aiohttp.ClientError)
 
 
 async def test_connection_limits_of_the_configuration_take_effect(gym_config: Build) -> None:
@@ -101,8 +98,11 @@ async def test_connection_limits_of_the_configuration_take_effect(gym_config: Bu
             pass
 
 
-async def test_workers_share_port_and_sessions(gym_config: Build) -> None:
-    async with host_gym(gym_config(far={"num_workers": 2, "isolation": "process"})) as gym:
+async def test_workers_share_port_and_sessions_and_log_requests_if_asked(gym_config: Build, tmp_path: Path) -> None:
+    config = gym_config(far={"num_workers": 2, "isolation": "process"})
+    config["nemo_gym_log_dir"] = str(tmp_path / "logs")
+    config["uvicorn_logging_show_200_ok"] = True
+    async with host_gym(config) as gym:
         url = gym.describe()[0].url
         pids: set[int] = set()
         sessions: set[str] = set()
@@ -123,6 +123,7 @@ async def test_workers_share_port_and_sessions(gym_config: Build) -> None:
                 break
         assert len(pids) == 2
         assert len(sessions) == 1
+    assert '"POST /whoami HTTP/1.1" 200' in (tmp_path / "logs" / "far.log").read_text()
 
 
 async def test_a_crashed_server_process_is_reported_with_its_last_lines(gym_config: Build) -> None:
@@ -146,28 +147,32 @@ async def test_a_process_that_can_not_start_is_reported_and_the_others_are_stopp
             pytest.fail("the Gym must not open")
 
 
-def test_no_server_process_outlives_a_killed_parent(gym_config: Build, project: Path) -> None:
-    config = gym_config(far={"isolation": "process"})
-    script = (
-        "import asyncio, sys; from omegaconf import OmegaConf; from nemo_gym.servers.gym import host_gym\n"
-        "async def main():\n"
-        "    async with host_gym(OmegaConf.create(sys.argv[1])) as gym:\n"
-        "        print(gym.children[0].process.pid, flush=True); await asyncio.sleep(60)\n"
-        "asyncio.run(main())"
-    )
-    from omegaconf import OmegaConf
+PARENT = """
+import asyncio, sys
+from omegaconf import OmegaConf
+from nemo_gym.servers.gym import host_gym
 
-    command = [sys.executable, "-c", script, OmegaConf.to_yaml(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.send_signal(signal.SIGKILL)
-    assert wait_for_end(child)
+
+async def main():
+    async with host_gym(OmegaConf.create(sys.argv[1])) as gym:
+        print(f"child {gym.children[0].process.pid} is ready", flush=True)
+        await asyncio.sleep(60)
+
+
+asyncio.run(main())
+"""
+
+
+def test_no_server_process_outlives_a_killed_parent(gym_config: Build, project: Path, commands: ForkedCommands) -> None:
+    (project / "parent.py").write_text(PARENT)
+    config = OmegaConf.to_yaml(gym_config(far={"isolation": "process"}))
+    with commands.start("python", str(project / "parent.py"), config) as parent:
+        child = int(parent.read_until("is ready").split()[1])
+        parent.kill()
+        assert wait_for_end(child)
 
 
 def wait_for_end(pid: int) -> bool:
-    import time
-
     for _ in range(200):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -211,8 +216,6 @@ async def test_settings_that_do_not_fit_are_named_without_their_values(gym_confi
 
 
 async def test_an_empty_configuration_is_refused() -> None:
-    from omegaconf import OmegaConf
-
     with pytest.raises(NoServerInstancesError):
         async with host_gym(OmegaConf.create({"head_server": {"host": "127.0.0.1", "port": 1}})):
             pytest.fail("the Gym must not open")

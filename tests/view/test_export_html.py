@@ -107,5 +107,5 @@ def test_a_place_that_cannot_be_written_to_is_told(write, record, library, stati
     with pytest.raises(ConfigError, match="no such folder"):
         export_html(selection, tmp_path / "no" / "out.html", title="", limit_mb=1, whole=True, static=static)
     (tmp_path / "out.html").mkdir()
-    with pytest.raises(ConfigError, match="can't write"):
+    with pytest.raises(ConfigError, match="is a folder"):
         export_html(selection, tmp_path / "out.html", title="", limit_mb=1, whole=True, static=static)

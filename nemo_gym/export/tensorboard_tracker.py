@@ -19,6 +19,7 @@ FOLDER: Final = "tensorboard"
 
 def events_folder(output: Path) -> Path:
     """The folder for the events of one session of a run; ``tensorboard --logdir`` takes the one that all share."""
+    # A resumed run gets a folder of its own: TensorBoard would join its events to those after the last one saved.
     return output.parent / FOLDER / output.stem / datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
 
 
@@ -39,10 +40,13 @@ class TensorBoardTracker:
         self._log(metrics, step)
 
     def log_rollouts(self, rollouts: Path) -> None:
-        """Do nothing: they lie beside the folder, and TensorBoard can't show them."""
+        """Note where they are: TensorBoard can't show them."""
+        self._writer.add_text("rollouts", f"`{rollouts}`")
 
     def log_files(self, files: Sequence[Path]) -> None:
-        """Do nothing, likewise."""
+        """Note which files the run has, for the same reason."""
+        if files:
+            self._writer.add_text("files", "".join(f"- `{path}`\n" for path in files))
 
     def close(self) -> None:
         """Write what is left."""

@@ -185,7 +185,7 @@ def test_a_command_that_was_killed_resumes_on_the_cluster_and_keeps_stdout_for_d
     assert len({(record.task, record.rollout) for record in records}) == len(records) == 3 * len(TASKS)
     assert all(record.steps[0].kind == "seed" and record.steps[-1].kind == "verify" for record in records)
     assert all(any(step.kind == "model" and step.tokens_out for step in record.steps) for record in records)
-    assert "\ntime: " in done.stderr + done.stdout
+    assert "\ntime: " in done.err + done.out
 
 
 async def test_a_cluster_that_is_not_there_or_out_of_reach_is_said(mock_model: Any) -> None:

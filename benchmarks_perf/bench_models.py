@@ -5,9 +5,9 @@
 
 Conversions of a 100-item conversation are measured beside reading and writing its JSON (at most 3 times that), calls of
 the model servers beside a bare client that sends the same upstream request (at most 1.3 times that for a short
-question, 1.6 times for the conversation). All in one
-process and CPU time only; the mock endpoint has its own. Rounds are interleaved, because machines are shared and noisy,
-and the best one counts.
+question, 1.6 times for the conversation). All but the last three items of the conversation were sent before, as in an
+agent's next turn, so a server that remembers how it began converts only these. All in one process and CPU time only;
+the mock endpoint has its own. Rounds are interleaved, because machines are shared and noisy, and the best one counts.
 """
 
 import argparse

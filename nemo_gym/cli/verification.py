@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field
@@ -35,12 +35,18 @@ from nemo_gym.rollouts.run import RunControl
 from nemo_gym.rollouts.run_metrics import aggregate_run
 from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.output import OutputTakenError
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.rollout_scope import wants_marks
 from nemo_gym.servers.server_client import GymClient
 
 MANY = 64
+_TAKEN: Final = (
+    "to go on, add +resume_from_cache=true;\n      or to add what is not verified there yet, add +append=true;\n"
+    "      or to start afresh, add +overwrite=true: what is there is moved to a numbered folder beside it;\n"
+    "      or choose another +output"
+)
 
 
 class ReverifyConfig(BaseModel):
@@ -98,7 +104,10 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
         if failed_as and not len(saved):
             console.note(f"{saved.path}: no rollout lacks a verdict because of its judge")
             return Exit.OK
-        summary, tools = run_async(_reverify(config, parameters, saved))
+        try:
+            summary, tools = run_async(_reverify(config, parameters, saved))
+        except OutputTakenError as error:
+            raise OutputTakenError(error.message, hint=_TAKEN) from None
     code = report(summary)
     if tools is not None:
         console.note(f"{tools.calls} tool calls made again, {tools.different} of them with another result")

@@ -33,6 +33,8 @@ from nemo_gym.export.rl import group_advantages, rl_rows
 from nemo_gym.export.select import Candidate, SampleSelection, is_validation
 from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
 from nemo_gym.export.tokens import token_rows
+from nemo_gym.filters import parse_filter
+from nemo_gym.filters.columns import record_fields
 
 # Shows progress: takes a label and a total, and gives a function to be called with each advance.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
@@ -138,6 +140,8 @@ def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str
             with progress("writing", len(found)) as advance:
                 (_write_pairs if recipe.rows == "dpo" else _write_found)(found, output, report, advance)
         report.lines, report.rows = reader.lines, output.rows
+        if not report.rows.total():
+            _check_filter(recipe, paths)
         _check(report)
         output.card = card(report, command)
     Receipt.of(recipe, paths, report.rows, report.text()).save(recipe)
@@ -192,6 +196,13 @@ def _write_pairs(
         output.write(VALIDATION if is_validation(chosen, report.recipe) else TRAIN, row)
         report.add(chosen)
         report.add(rejected)
+
+
+def _check_filter(recipe: Recipe, paths: list[Path]) -> None:
+    """Say it if a filter dropped everything because it names a field that no rollout has."""
+    if parse_filter(recipe.filter):
+        columns = {name for one in RolloutReader(paths, Drops()) for name in record_fields(one.record)}
+        parse_filter(recipe.filter, columns | {"file"})
 
 
 def _check(report: ExportReport) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Coroutine, Mapping
 from http.client import HTTPException
 from typing import Any, Literal, Protocol, Self
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
+from yarl import URL
 
 from nemo_gym.config.addresses import base_url, server_settings, server_type
 from nemo_gym.config.keys import HEAD_SERVER
@@ -112,7 +112,8 @@ class GymClient(BaseModel):
         **options: Any,
     ) -> Any:
         """POST to a path of a server. ``json`` may be a pydantic model, of which only set fields are sent."""
-        local: DirectServer | None = None if options else self.local_servers.get(server_name)
+        is_plain = not options and "?" not in url_path and "#" not in url_path
+        local: DirectServer | None = self.local_servers.get(server_name) if is_plain else None
         if local is not None:  # by far the most frequent call, so it skips everything below
             return await local.call("POST", url_path, json=json, cookies=cookies)
         return await self.request(server_name, url_path, "POST", json=json, cookies=cookies, **options)
@@ -124,10 +125,11 @@ class GymClient(BaseModel):
             return await self._request_over_http(server_name, url_path, method, options)
         timeout = options.pop("timeout", None)
         params = options.pop("params", None)
+        url_path = url_path.partition("#")[0]
         if params or "?" in url_path:
             url_path, _, query = url_path.partition("?")
-            query = "&".join(filter(None, (query, urlencode(params or {}))))
-            options["query"] = query.encode()
+            given = URL("/").with_query(params).raw_query_string if params else ""
+            options["query"] = "&".join(filter(None, (query, given))).encode()
         call = local.call(method, url_path, **options)
         if timeout is None:
             return await call

@@ -66,7 +66,7 @@ def state() -> dict[str, tuple[int, bytes | None]]:
         ("other_failures.jsonl", "the failures file of a run"),
     ],
 )
-def test_an_output_that_would_lose_something_is_refused(run, command: str, output: str, reason: str) -> None:
+def test_an_output_that_would_lose_something_is_refused(run, command, output, reason):
     before = state()
     words = [word.format(output.format(input=INPUT[command])) for word in COMMANDS[command]]
     ran = run(*words)
@@ -77,13 +77,13 @@ def test_an_output_that_would_lose_something_is_refused(run, command: str, outpu
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_was_made_before_is_made_again(run, command: str) -> None:
+def test_what_was_made_before_is_made_again(run, command):
     words = [word.format("made.jsonl") for word in COMMANDS[command]]
     assert run(*words).code == 0
     assert run(*words).code == 0
 
 
-def test_an_export_without_a_suffix_is_a_folder_and_replaces_no_file(run) -> None:
+def test_an_export_without_a_suffix_is_a_folder_and_replaces_no_file(run):
     Path("notes").write_text("mine")
     for output in ("notes", "pipe.jsonl/"):
         before = state()
@@ -92,7 +92,7 @@ def test_an_export_without_a_suffix_is_a_folder_and_replaces_no_file(run) -> Non
         assert state() == before
 
 
-def test_the_only_input_can_not_be_the_merged_output(run) -> None:
+def test_the_only_input_can_not_be_the_merged_output(run):
     ran = run("ng_aggregate_rollouts", "+input_glob=run.jsonl", "+output_jsonl_fpath=run.jsonl")
     assert ran.code == 1
     assert "the output run.jsonl is the only input" in ran.err

@@ -79,3 +79,13 @@ def test_files_can_be_typed_bare(run):
     save("b.jsonl", 1.0)
     assert run("ng_export", "a.jsonl", "b.jsonl", "+format=sft", "+output=sft.jsonl").code == 0
     assert len(Path("sft.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_filter_with_a_misspelt_field_is_told_from_one_that_nothing_passes(run):
+    save("a.jsonl", 0.0, 1.0)
+    command = ("ng_export", "+input=a.jsonl", "+format=sft", "+output=sft.jsonl")
+    ran = run(*command, '+filter="rewrd > 0"')
+    assert (ran.code, "no column 'rewrd'" in ran.err, "'reward'" in ran.err) == (1, True, True)
+    ran = run(*command, '+filter="reward > 1"')
+    assert (ran.code, "no rollout is left of 2" in ran.err) == (1, True)
+    assert not Path("sft.jsonl").exists()

@@ -1,6 +1,7 @@
 """Verifying again from the command line: with a Gym of its own, without the model, and with what changed at the end."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,18 @@ def test_failures_are_told_and_can_be_tried_again(run):
     assert ran.code == 0, ran.err
     assert rewards() == {0: 1.0, 1: 0.0}
     assert "1 of 2 rewards changed" in ran.out
+
+
+def test_the_advice_about_an_output_that_is_taken_works(run):
+    save("good", "bad")
+    assert run(*COMMAND).code == 0
+    ran = run(*COMMAND)
+    assert ran.code == 1
+    advised = re.findall(r"add (\+[a-z_]+=true)", ran.err)
+    assert advised == ["+resume_from_cache=true", "+append=true", "+overwrite=true"]
+    for advice in advised:
+        assert run(*COMMAND, advice).code == 0, advice
+    assert Path("results/new.jsonl.backup-1/new.jsonl").exists()
 
 
 def test_recorded_tool_calls_can_be_made_again(run):

@@ -27,8 +27,7 @@ from nemo_gym.rollouts.store.repair import read_lines
 
 logger = logging.getLogger(__name__)
 
-_OTHER_OUTPUT = "choose another output_jsonl_fpath"
-_OTHER_FILE = "choose another output"
+_OTHER_OUTPUT = "choose another output"  # whose parameter has several names
 
 
 class OutputTakenError(ConfigError):
@@ -59,12 +58,12 @@ def check_derived(output: Path, inputs: Iterable[Path]) -> None:
     if not path.exists():
         return
     if any(given.exists() and path.samefile(given) for given in inputs):
-        raise OutputPathError(f"{output} is one of the inputs", hint=_OTHER_FILE)
+        raise OutputPathError(f"{output} is one of the inputs", hint=_OTHER_OUTPUT)
     if (role := role_of(path)) is not None:
-        raise OutputPathError(f"{output} is the {role} file of a run", hint=_OTHER_FILE)
+        raise OutputPathError(f"{output} is the {role} file of a run", hint=_OTHER_OUTPUT)
     files = RunFiles.of(path)
     if (files.manifest.exists() or files.plan.exists()) and _holds_rollouts(path):
-        raise OutputPathError(f"{output} holds the rollouts of a run, which would be lost", hint=_OTHER_FILE)
+        raise OutputPathError(f"{output} holds the rollouts of a run, which would be lost", hint=_OTHER_OUTPUT)
 
 
 def _check_input(files: RunFiles, task_file: Path) -> None:

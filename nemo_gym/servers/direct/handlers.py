@@ -37,7 +37,7 @@ from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, 
 from nemo_gym.servers.http.client import MAX_REDIRECTS
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import aiohttp
-from nemo_gym.servers.http.reply import cookie_values
+from nemo_gym.servers.http.reply import cookie_header, cookie_values
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
@@ -108,6 +108,7 @@ def is_json(scope: Scope) -> bool:
 
 # None is a valid body, so an invalid one needs its own marker.
 REFUSED = object()
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MOST_ROUTES = 1024  # that are remembered; paths may come from outside
 
 
@@ -300,7 +301,7 @@ class LocalServer:
             "raw_path": call.path.encode(),
             "root_path": "",
             "query_string": query,
-            "headers": request_headers(f"{self._host}:{self._port}".encode(), call.body, call.cookies, headers),
+            "headers": request_headers(f"{self._host}:{self._port}".encode(), call, headers),
             "client": ("127.0.0.1", 0),
             "server": (self._host, int(self._port)),
             "state": {},
@@ -317,16 +318,15 @@ def _read_body(route: DirectRoute, body: bytes) -> Any:
         return REFUSED
 
 
-def request_headers(
-    host: bytes, body: bytes, cookies: Mapping[str, str], extra: Mapping[str, str] | None
-) -> list[tuple[bytes, bytes]]:
-    """The headers that an HTTP client would send."""
-    headers = [(b"host", host)]
-    if body:
-        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if cookies:
-        text = "; ".join(f"{name}={value}" for name, value in cookies.items())
-        headers.append((b"cookie", text.encode("latin-1")))
+def request_headers(host: bytes, call: Call, extra: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
+    """The headers that aiohttp would send, but for its own name and the compression that it accepts."""
+    headers = [(b"host", host), (b"accept", b"*/*"), (b"user-agent", b"nemo_gym")]
+    if call.body:
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(call.body)).encode())]
+    elif call.method in _WITH_BODY:
+        headers += [(b"content-type", b"application/octet-stream"), (b"content-length", b"0")]
+    if call.cookies:
+        headers.append((b"cookie", cookie_header(call.cookies).encode("latin-1")))
     if not extra:
         return headers
     given = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in extra.items()]

@@ -29,7 +29,7 @@ from yarl import URL
 
 from nemo_gym.io.json import encode_json
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
-from nemo_gym.servers.http.reply import Body, cookie_values
+from nemo_gym.servers.http.reply import Body, cookie_header, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
@@ -234,8 +234,7 @@ def _take_body(options: dict[str, Any]) -> Any:
     cookies = options.pop("cookies", None)
     if cookies:
         # Given cookies, aiohttp would build a cookie jar for every request.
-        pairs = cookie_values(cookies)
-        headers = {**headers, "Cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())}
+        headers = {**headers, "Cookie": cookie_header(cookie_values(cookies))}
     content = options.pop("json", None)
     if content is None:
         options["headers"] = headers

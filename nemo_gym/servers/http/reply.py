@@ -7,6 +7,7 @@ because that costs time and is rarely needed. The body is complete, so no connec
 import asyncio
 import codecs
 import json as json_module
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -21,6 +22,9 @@ from yarl import URL
 from nemo_gym.servers.http.lazy import aiohttp
 
 Headers = CIMultiDictProxy[str]
+
+# Not the ends of lines and other control characters, which the client refuses.
+_NEEDS_QUOTES = re.compile(r'[^\x00-\x1f]*[ ;,"\\][^\x00-\x1f]*')
 
 
 class PlainMorsel(Morsel[str]):
@@ -52,6 +56,14 @@ def cookie_values(cookies: Mapping[str, Any] | None) -> dict[str, str]:
     if not cookies:
         return {}
     return {name: getattr(value, "value", value) for name, value in cookies.items()}
+
+
+def cookie_header(cookies: Mapping[str, str]) -> str:
+    """The value of a ``Cookie`` header, with quotes around what would end a value early."""
+    return "; ".join(
+        f"{name}={SimpleCookie().value_encode(value)[1] if _NEEDS_QUOTES.fullmatch(value) else value}"
+        for name, value in cookies.items()
+    )
 
 
 def read_json(content: bytes | str) -> Any:

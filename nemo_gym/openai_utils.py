@@ -144,18 +144,21 @@ def accumulate_response_usage(
 
 def add_spent(total: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """What was paid for in two usages, where that is not what they add up to anyway; to be put into their sum."""
-    both = [_spent(total), _spent(new)]
-    if not (SPENT in total or SPENT in new or any(one["cached_tokens"] for one in both)):
+    if not (SPENT in total or SPENT in new or _cached(total) or _cached(new)):
         return {}
+    both = [_spent(total), _spent(new)]
     return {SPENT: {name: both[0][name] + both[1][name] for name in both[0]}}
 
 
 def _spent(usage: Mapping[str, Any]) -> dict[str, int]:
     if usage.get(SPENT) is not None:
         return dict(usage[SPENT])
-    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
     counts = {"input_tokens": usage["input_tokens"], "output_tokens": usage["output_tokens"]}
-    return {**counts, "cached_tokens": cached}
+    return {**counts, "cached_tokens": _cached(usage)}
+
+
+def _cached(usage: Mapping[str, Any]) -> int:
+    return (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
 
 
 def _add_details(first: BaseModel | None, second: BaseModel | None) -> BaseModel | None:

@@ -36,11 +36,11 @@ def decode(text: bytes | str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def decode_exactly(text: bytes) -> Any:
+def decode_exactly(text: bytes | str) -> Any:
     """The value of JSON text as pydantic would read it, with integers of any length."""
     try:
         return from_json(text)
-    except ValueError:  # nested more deeply than that reader goes
+    except ValueError:  # not JSON, or nested more deeply than that reader goes
         return json.loads(text)
 
 

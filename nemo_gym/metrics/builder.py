@@ -84,31 +84,43 @@ class MetricsBuilder:
         numbers = (*map(top.get, self._top), *map(usage.get, self._usage))
         self._extend([(task, rollout, agent_of(record), *numbers, *count_record(record))])
 
-    def add_line(self, line: bytes) -> None:
-        """Add a line of JSON. A line that is not a rollout is a ``ValueError`` and is not added."""
+    def add_line(self, line: bytes) -> bool:
+        """Add a line of JSON; True if it has fields that no line before had.
+
+        A line that is not a rollout is a ``ValueError`` and is not added.
+        """
         rows = self._decode(line, 1)
         if rows is not None:
             self._extend(rows)
-            return
+            return False
         record = parse_line(line)
         self.add(record)
-        if self._learner.learn(record):
+        is_new = self._learner.learn(record)
+        if is_new:
             self._decoder = None
+        return is_new
 
     def add_block(self, block: Block, *, first_line: int = 1, lines: int | None = None) -> list[BadLine]:
         """Add whole lines (how many is counted if not known); blank ones are skipped. Returns the unreadable ones."""
-        rows = self._decode(block, count_lines(block) if lines is None else lines)
-        if rows is not None:
-            self._extend(rows)
+        if self._add_at_once(block, lines):
             return []
         bad = []
-        for number, line in enumerate(bytes(block).split(b"\n"), first_line):
+        single = bytes(block).split(b"\n")
+        for number, line in enumerate(single):
             try:
-                if line.strip():
-                    self.add_line(line)
+                is_new = bool(line.strip()) and self.add_line(line)
             except ValueError as error:
-                bad.append(BadLine(number, str(error)))
+                bad.append(BadLine(first_line + number, str(error)))
+                continue
+            # Lines are mostly alike: what the first one taught is enough to read the others together.
+            if is_new and self._reshapes < _RESHAPES and self._add_at_once(b"\n".join(single[number + 1 :])):
+                break
         return bad
+
+    def _add_at_once(self, block: Block, lines: int | None = None) -> bool:
+        rows = self._decode(block, count_lines(block) if lines is None else lines)
+        self._extend(rows or [])
+        return rows is not None
 
     def add_file(self, path: Path) -> list[BadLine]:
         """Add all lines of a file. Returns those that could not be read."""

@@ -65,27 +65,35 @@ class SessionCookies:
         data = self._data(cookie) if cookie else None
         if data and SESSION_ID_KEY in data:
             return Session(data, cookie)
-        return Session({SESSION_ID_KEY: f"{self._id_prefix}{next(self._id_numbers):012x}"})
+        return Session({SESSION_ID_KEY: self._new_id()})
 
-    def is_ours(self, cookie: str | None) -> bool:
-        """Whether a cookie was signed here and is still remembered; such a cookie can be sent back unchanged."""
-        return cookie in self._sealed
+    def renew(self, cookie: str | None) -> str:
+        """What ``open`` and ``seal`` make of a cookie if nobody looks at the session in between."""
+        if cookie is not None and (cookie in self._sealed or SESSION_ID_KEY in (self._data(cookie) or {})):
+            return cookie
+        return self._sign({SESSION_ID_KEY: self._new_id()})
 
     def seal(self, session: Mapping[str, Any]) -> str:
         """The signed cookie value for a session."""
         known = session.cookie if isinstance(session, Session) else None
         if known is not None:
             return known
-        payload = orjson.dumps(session)
-        cookie = f"{payload.hex()}.{self._signature(payload)}"
-        self._sealed[cookie] = dict(session)
-        if len(self._sealed) > REMEMBERED_COOKIES:
-            self._sealed.popitem(last=False)
-        return cookie
+        return self._sign(dict(session))
 
     def header(self, sealed: str) -> tuple[bytes, bytes]:
         """The raw ``Set-Cookie`` header for a signed cookie value."""
         return b"set-cookie", f"{self.name}={sealed}; {ATTRIBUTES}".encode("latin-1")
+
+    def _new_id(self) -> str:
+        return f"{self._id_prefix}{next(self._id_numbers):012x}"
+
+    def _sign(self, data: dict[str, Any]) -> str:
+        payload = orjson.dumps(data)
+        cookie = f"{payload.hex()}.{self._signature(payload)}"
+        self._sealed[cookie] = data
+        if len(self._sealed) > REMEMBERED_COOKIES:
+            self._sealed.popitem(last=False)
+        return cookie
 
     def _signature(self, payload: bytes) -> str:
         signature = self._keyed.copy()

@@ -19,7 +19,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
-from nemo_gym.io.json import encode_json
+from nemo_gym.io.json import decode_exactly, encode_json
 from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, add_spent
 from nemo_gym.server_utils import get_response_json, raise_for_status
@@ -193,7 +193,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def _call_tool(self, call: Json, cookies: Cookies) -> tuple[Json, Cookies]:
         """Return the tool's answer as text whatever its status, because the model should see what went wrong."""
         try:
-            arguments = json.loads(call["arguments"])
+            arguments = decode_exactly(call["arguments"])
         except (ValueError, RecursionError) as error:
             output = json.dumps({"error": f"Invalid tool call arguments: {error!r}"})
         else:

@@ -119,10 +119,9 @@ class Call:
         """The cookie to answer with, if the server keeps sessions."""
         if self.session_cookies is None:
             return None
-        given = self.cookies.get(self.session_cookies.name)
-        if self._session is None and self.session_cookies.is_ours(given):
-            return given  # the session was never opened, so it cannot have changed
-        return self.session_cookies.seal(self.session or {})
+        if self._session is None:  # it was never opened, so it cannot have changed
+            return self.session_cookies.renew(self.cookies.get(self.session_cookies.name))
+        return self.session_cookies.seal(self._session)
 
 
 class DirectReply(Reply):

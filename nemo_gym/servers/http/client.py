@@ -18,10 +18,12 @@ import asyncio
 import inspect
 import io
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import lru_cache
 from time import perf_counter
+from types import EllipsisType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -71,18 +73,62 @@ def _log_retry(retry: Retry) -> None:
     logger.info("attempt %d failed, trying again in %.1f s: %s", retry.attempt, retry.delay_s, retry.reason)
 
 
-async def request(method: str, url: str | URL, **options: Any) -> "aiohttp.ClientResponse":
-    """Send a request and read its answer, whatever its status. ``json`` may be a pydantic model."""
-    return await _Call(method, url, whole=True, **options).send()
+class RequestSettings:
+    """The options of requests. Worked out once by callers that send many requests with the same options."""
+
+    __slots__ = ("door", "internal", "on_retry", "options", "policy", "same_origin", "timeout", "without_total")
+
+    def __init__(
+        self,
+        *,
+        _internal: bool = False,
+        retries: RetryPolicy | None = None,
+        on_retry: Callable[[Retry], None] = _log_retry,
+        door: Door | None = None,
+        same_origin: bool = False,
+        timeout: "float | Timeout | aiohttp.ClientTimeout | EllipsisType | None" = ...,
+        **options: Any,
+    ) -> None:
+        self.internal = _internal
+        self.policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
+        self.on_retry = on_retry
+        self.door = door
+        self.same_origin = same_origin
+        if timeout is ...:
+            timeout = INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT
+        self.timeout, self.without_total = _limits(timeout)
+        if same_origin:
+            options["allow_redirects"] = False  # we look first where they lead
+        self.options = options  # for aiohttp
+
+    def with_headers(self, headers: Mapping[str, str]) -> "RequestSettings":
+        """The same settings with other headers."""
+        twin = copy(self)
+        twin.options = {**self.options, "headers": headers}
+        return twin
+
+
+async def request(
+    method: str, url: str | URL, *, settings: RequestSettings | None = None, **options: Any
+) -> "aiohttp.ClientResponse":
+    """Send a request and read its answer, whatever its status. ``json`` may be a pydantic model.
+
+    Settings take the place of all options but the body.
+    """
+    body = _take_body(options)
+    return await _Call(method, url, body, settings or RequestSettings(**options), whole=True).send()
 
 
 @asynccontextmanager
-async def stream(method: str, url: str | URL, **options: Any) -> AsyncIterator["aiohttp.ClientResponse"]:
+async def stream(
+    method: str, url: str | URL, *, settings: RequestSettings | None = None, **options: Any
+) -> AsyncIterator["aiohttp.ClientResponse"]:
     """Send a request and stream its answer: ``async for chunk in answer.content.iter_any()``.
 
     Only failures before the body are retried. Leaving the block before the end of the body closes the connection.
     """
-    call = _Call(method, url, whole=False, **options)
+    body = _take_body(options)
+    call = _Call(method, url, body, settings or RequestSettings(**options), whole=False)
     response = await call.send()
     try:
         yield response
@@ -98,42 +144,21 @@ async def stream(method: str, url: str | URL, **options: Any) -> AsyncIterator["
 class _Call:
     """A request and everything that its attempts share."""
 
-    __slots__ = (
-        *("body", "client", "door", "inside", "method", "on_retry", "options", "policy", "same_origin", "timeout"),
-        *("url", "whole"),
-    )
+    __slots__ = ("body", "client", "door", "inside", "method", "options", "settings", "url", "whole")
 
-    def __init__(
-        self,
-        method: str,
-        url: str | URL,
-        *,
-        whole: bool,
-        _internal: bool = False,
-        retries: RetryPolicy | None = None,
-        on_retry: Callable[[Retry], None] = _log_retry,
-        door: Door | None = None,
-        same_origin: bool = False,
-        **options: Any,
-    ) -> None:
-        self.method, self.url, self.options = method, url, options
+    def __init__(self, method: str, url: str | URL, body: Any, settings: RequestSettings, *, whole: bool) -> None:
+        self.method, self.url, self.body = method, url, body
+        self.settings = settings
+        self.door = settings.door
+        self.inside = False
         # Whether the body is read before the answer is returned.
         self.whole = whole
-        self.policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
-        self.on_retry = on_retry
-        self.door = door
-        self.same_origin = same_origin
-        if same_origin:
-            options["allow_redirects"] = False  # we look first where they lead
-        self.body = _take_body(options)
         self.client = loop_client()
-        self.inside = False
-        self.timeout, kept_by_aiohttp = _limits(
-            options.get("timeout", INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT)
-        )
-        options["timeout"] = kept_by_aiohttp if whole else self.timeout
-        if self.client.proxies and not _internal:
-            options.setdefault("proxy", proxy_for(URL(url), self.client.proxies))
+        # A limit on the whole request is enforced here and not by aiohttp, if the whole request happens here.
+        timeout = settings.without_total if whole else settings.timeout
+        self.options = {**settings.options, "timeout": timeout}
+        if self.client.proxies and not settings.internal:
+            self.options.setdefault("proxy", proxy_for(URL(url), self.client.proxies))
 
     async def send(self) -> "aiohttp.ClientResponse":
         """Return the first answer that the policy accepts, or the last one; raise if there is no answer."""
@@ -143,10 +168,10 @@ class _Call:
                 response = await self._attempt()
             except (aiohttp.ClientError, OSError) as raised:
                 error = self._closed_or(raised)
-                delay = self.policy.delay(attempt) if self._may_repeat(error) else None
+                delay = self.settings.policy.delay(attempt) if self._may_repeat(error) else None
                 if delay is None:
                     raise self.failure(error, attempts=attempt) from error
-                reason, failed = request_errors.describe(error, self.timeout), type(error).__name__
+                reason, failed = request_errors.describe(error, self.settings.timeout), type(error).__name__
             else:
                 if self.door is not None:
                     self.door.note_answer(response)
@@ -156,14 +181,14 @@ class _Call:
                 response.close()
                 self.leave()
                 reason, failed = f"status {response.status}", str(response.status)
-            self.on_retry(Retry(attempt, delay, f"{self.method} {shown(self.url)}: {reason}"))
+            self.settings.on_retry(Retry(attempt, delay, f"{self.method} {shown(self.url)}: {reason}"))
             note_retry(failed, delay)
             attempt += 1
             await asyncio.sleep(delay)
 
     def failure(self, error: Exception, *, attempts: int) -> "request_errors.RequestFailedError":
         """The error to raise when there will be no further attempt."""
-        return request_errors.request_error(error, self.timeout, self.method, self.url, attempts=attempts)
+        return request_errors.request_error(error, self.settings.timeout, self.method, self.url, attempts=attempts)
 
     def leave(self) -> None:
         """Give up the place behind the gate."""
@@ -172,12 +197,12 @@ class _Call:
             self.door.leave()
 
     def _may_repeat(self, error: Exception) -> bool:
-        return request_errors.may_repeat(error, resend=self.policy.resend or self.method in IDEMPOTENT)
+        return request_errors.may_repeat(error, resend=self.settings.policy.resend or self.method in IDEMPOTENT)
 
     def _delay_after(self, response: "aiohttp.ClientResponse", attempt: int) -> float | None:
-        if response.status not in self.policy.statuses:
+        if response.status not in self.settings.policy.statuses:
             return None
-        return self.policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
+        return self.settings.policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
 
     def _closed_or(self, error: Exception) -> Exception:
         """The error, or ClientClosedError if the client was closed meanwhile, whatever the request saw of that."""
@@ -194,7 +219,7 @@ class _Call:
         try:
             if not self.whole:
                 return await self._send()
-            with self.client.deadlines.within(self.timeout.total or None):
+            with self.client.deadlines.within(self.settings.timeout.total or None):
                 response = await self._send()
                 await read_to_end(response)
             self.leave()
@@ -209,7 +234,7 @@ class _Call:
         except ValueError as error:
             raise aiohttp.InvalidURL(self.url, str(error)) from error
         session = self.client.open_session()
-        if not self.same_origin:
+        if not self.settings.same_origin:
             return await session.request(self.method, url, data=_payload(self.body), **self.options)
         method, body = self.method, self.body
         history: list[aiohttp.ClientResponse] = []
@@ -244,7 +269,10 @@ def _take_body(options: dict[str, Any]) -> Any:
 
 
 def _payload(body: Any) -> Any:
-    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+    """The body as aiohttp wants it. Bytes are wrapped here, because looking up how to wrap them takes as long."""
+    if not body or not isinstance(body, bytes):
+        return body
+    return aiohttp.BytesPayload(body) if len(body) <= LARGE_BODY else io.BytesIO(body)
 
 
 def _target_of(response: "aiohttp.ClientResponse") -> URL | None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.io.json import encode_json
 from nemo_gym.servers.http.client import (
+    RequestSettings,
     Retry,
     Timeout,
     get_response_json,
@@ -56,8 +57,8 @@ class Endpoint:
     door: Door | None = field(default=None, repr=False)
     retries: int = 0
     _headers: CIMultiDict[str] = field(init=False, repr=False)  # as aiohttp wants them
-    _timeout: Timeout = field(init=False, repr=False)
     _policy: RetryPolicy = field(init=False, repr=False)
+    _settings: RequestSettings | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
@@ -65,30 +66,35 @@ class Endpoint:
         if self.api_key:  # without a key, a login in the base URL is used
             headers["Authorization"] = f"Bearer {self.api_key}"
         self._headers = CIMultiDict(headers | self.default_headers)
-        self._timeout = Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s)
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 
     async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
         """Send JSON that is already encoded. The answer may have any status."""
-        return await request(method, url, data=body, **self._options())
+        return await request(method, url, data=body, settings=self._current())
 
     def open(
         self, method: str, url: str, body: bytes | None
     ) -> contextlib.AbstractAsyncContextManager["aiohttp.ClientResponse"]:
         """Like ``send``, but without reading the body; only failures before the body are retried."""
-        return stream(method, url, data=body, **self._options())
+        return stream(method, url, data=body, settings=self._current())
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "headers": self._headers if not (parent := current_traceparent()) else self._traced(parent),
-            "timeout": self._timeout,
-            "retries": self._policy,
-            "on_retry": self._count_retry,
-            "door": self.door,
+    def _current(self) -> RequestSettings:
+        settings, parent = self._settings or self._prepare(), current_traceparent()
+        return settings.with_headers(self._traced(parent)) if parent else settings
+
+    def _prepare(self) -> RequestSettings:
+        """What all requests have in common. Not prepared before the first one, because it takes aiohttp."""
+        self._settings = RequestSettings(
+            headers=self._headers,
+            timeout=Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s),
+            retries=self._policy,
+            on_retry=self._count_retry,
+            door=self.door,
             # The headers contain keys that must not reach another host.
-            "same_origin": True,
-            "_internal": self.internal,
-        }
+            same_origin=True,
+            _internal=self.internal,
+        )
+        return self._settings
 
     def _traced(self, parent: str) -> CIMultiDict[str]:
         headers = self._headers.copy()

@@ -144,7 +144,7 @@ def fields_of(template: str) -> set[str]:
     return names
 
 
-def settle(config: JudgeConfig, first: Verdict, second: Verdict) -> Verdict | None:
+def reconcile_orders(config: JudgeConfig, first: Verdict, second: Verdict) -> Verdict | None:
     """One verdict from those in both orders; None if they contradict each other and that is an error."""
     assert config.swap is not None
     meant = config.swap.labels.get(second.label, second.label)
@@ -220,7 +220,7 @@ class Judge:
         if swap is None:
             return await self._decide(values)
         first, second = await every_verdict(self._decide(values), self._decide(swap.swapped(values)))
-        verdict = settle(self.config, first, second)
+        verdict = reconcile_orders(self.config, first, second)
         if verdict is None:
             raise self._error(
                 f"said {first.label!r}, and {second.label!r} when {' and '.join(swap.fields)} were swapped"

@@ -17,7 +17,7 @@ import yaml
 from nemo_gym import PARENT_DIR
 from nemo_gym.benchmarks import discover_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.parameters import ListConfig, read_parameters
 from nemo_gym.cli.testing import ServerFolder, find_servers
 from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
@@ -144,7 +144,7 @@ def _show(rows: Sequence[dict[str, Any]], config: ListConfig, titles: Sequence[s
         console.emit(console.table(tuple(title for title in titles if title != "Path"), cells))
     else:
         console.note(f"no {what} found" + (f" for {config.query!r}" if config.query else ""))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _matches(row: dict[str, Any], query: str) -> bool:

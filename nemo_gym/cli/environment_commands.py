@@ -11,14 +11,14 @@ from nemo_gym.cli.command import (
     VERBOSE,
     Command,
     benchmark_folder,
-    chooses,
     environment_folder,
     flag,
+    name_flag,
     number,
     resources_folder,
 )
 
-_FOLDER: Final = chooses("--resources-server", convert=resources_folder, sets="entrypoint")
+_FOLDER: Final = name_flag("--resources-server", convert=resources_folder, sets="entrypoint")
 
 ENVIRONMENT_COMMANDS: Final = (
     Command(
@@ -119,8 +119,8 @@ ENVIRONMENT_COMMANDS: Final = (
         ),
         flags=(
             _FOLDER,
-            chooses("--environment", convert=environment_folder, sets="entrypoint"),
-            chooses("--benchmark", convert=benchmark_folder, sets="entrypoint"),
+            name_flag("--environment", convert=environment_folder, sets="entrypoint"),
+            name_flag("--benchmark", convert=benchmark_folder, sets="entrypoint"),
             flag("--template", sets="template"),
             VERBOSE,
         ),

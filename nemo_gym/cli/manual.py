@@ -21,7 +21,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Command, Exit, HelpRequest
+from nemo_gym.cli.command import Command, ExitCode, HelpRequest
 from nemo_gym.cli.commands import COMMANDS, GROUPS
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def show(request: HelpRequest) -> int:
     text = command_help(request.command) if request.command else overview(request.group)
     if request.asked:
         console.emit(text)
-        return Exit.OK
+        return ExitCode.OK
     console.note(text)
-    return Exit.ERROR
+    return ExitCode.ERROR
 
 
 def overview(group: str = "") -> str:

@@ -132,7 +132,7 @@ class NearDuplicates:
         return number, True
 
 
-class HeldOut:
+class HeldOutFilter:
     """Passes rollouts that share no long sequence of words with a held-out task.
 
     Sequences that occur in many held-out tasks belong to their template and do not count. A held-out task that is too

@@ -105,7 +105,7 @@ class JudgeConfig(BaseModel):
         return [*system, {"role": "user", "content": self.prompt.format_map(values)}]
 
     def label_in(self, text: str) -> str | None:
-        """The last label in a text, or None."""
+        """The last label in the text, or None."""
         if self.pattern is not None:
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
         if not any("/" in label for label in self.labels):

@@ -83,7 +83,7 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env check",
         function="nemo_gym.cli.hosting:check_folder",
         parameters="nemo_gym.cli.parameters:CheckFolderConfig",
-        summary="Inspect a server folder that somebody else wrote and list what will not work, without running it.",
+        summary="Inspect a server folder that someone else wrote and list what will not work, without running it.",
         examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
         flags=(flag("--path", sets="entrypoint"),),
     ),

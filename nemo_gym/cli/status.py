@@ -97,7 +97,7 @@ def _examined(server: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- collections -----------------------------------------------------------------------------------------------------
-RESULTS: Final = Path("results")  # where outputs go unless told otherwise
+RESULTS: Final = Path("results")  # where outputs go by default
 State = Mapping[str, Any]
 
 

@@ -13,7 +13,7 @@
     │   └── AlmostServerError              (ValueError)         meant to be a server, but not valid
     └── RolloutError                       one rollout failed: it is recorded as data, the others continue
 
-Any other exception is a bug and ends the program. ``Exit`` lists the exit codes of commands.
+Any other exception is a bug and ends the program. ``ExitCode`` lists the exit codes of commands.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit code of a command."""
 
     OK = 0

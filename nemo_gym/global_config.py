@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nemo_gym import RESULTS_DIR
 from nemo_gym.config import addresses, keys
-from nemo_gym.config.interpolation import plain
+from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.parse import ParsedConfig, parse_config
 from nemo_gym.config.paths import find_readable
 from nemo_gym.config.secrets import MASK, mask_secrets
@@ -217,7 +217,7 @@ def get_wandb_run() -> Any:
     folder = RESULTS_DIR / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     return wandb.init(
-        project=wanted.wandb_project, name=wanted.wandb_name, dir=str(folder), config=mask_secrets(plain(config))
+        project=wanted.wandb_project, name=wanted.wandb_name, dir=str(folder), config=mask_secrets(plain_data(config))
     )
 
 

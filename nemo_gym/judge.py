@@ -105,7 +105,7 @@ class JudgeConfig(BaseModel):
         return [*system, {"role": "user", "content": self.prompt.format_map(values)}]
 
     def label_in(self, text: str) -> str | None:
-        """The last label in a text, or None."""
+        """The last label in the text, or None."""
         if self.pattern is not None:
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
         if not any("/" in label for label in self.labels):
@@ -144,7 +144,7 @@ def fields_of(template: str) -> set[str]:
     return names
 
 
-def settle(config: JudgeConfig, first: Verdict, second: Verdict) -> Verdict | None:
+def reconcile_orders(config: JudgeConfig, first: Verdict, second: Verdict) -> Verdict | None:
     """One verdict from those in both orders; None if they contradict each other and that is an error."""
     assert config.swap is not None
     meant = config.swap.labels.get(second.label, second.label)
@@ -220,7 +220,7 @@ class Judge:
         if swap is None:
             return await self._decide(values)
         first, second = await every_verdict(self._decide(values), self._decide(swap.swapped(values)))
-        verdict = settle(self.config, first, second)
+        verdict = reconcile_orders(self.config, first, second)
         if verdict is None:
             raise self._error(
                 f"said {first.label!r}, and {second.label!r} when {' and '.join(swap.fields)} were swapped"

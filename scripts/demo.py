@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.main import main as run_command
 from nemo_gym.view.transcript import render_transcript
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     # The command writes its metrics twice: for people to stderr, and as JSON to stdout. People are enough here.
     with contextlib.redirect_stdout(io.StringIO()):
         code = run_command(command)
-    if code not in {Exit.OK, Exit.FAILURES}:
+    if code not in {ExitCode.OK, ExitCode.FAILURES}:
         return code
     records = [json.loads(line) for line in OUTPUT.read_text("utf-8").splitlines()]
     if records:

@@ -22,14 +22,14 @@ from omegaconf import DictConfig
 from pydantic import Field, create_model
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
 from nemo_gym.cli.preparation import check_prompt
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances, require_instances
-from nemo_gym.config.interpolation import plain
+from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.data.samples import Mode
@@ -274,13 +274,13 @@ def _drive(config: DictConfig, parameters: RolloutCollectionConfig, drive: Drive
     gym = RunHelper()
     gym.start()
     try:
-        run_async(_work(drive(parameters, plain(config))))
+        run_async(_work(drive(parameters, plain_data(config))))
         gym.poll()
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     finally:
         gym.shutdown()
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _work(driving: Awaitable[Any]) -> None:

@@ -29,19 +29,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.errors import ConfigError, Exit, UsageError, did_you_mean
+from nemo_gym.errors import ConfigError, ExitCode, UsageError, did_you_mean
 from nemo_gym.servers.startup import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-__all__ = ["Exit", "UsageError"]  # commands import them from here
+__all__ = ["ExitCode", "UsageError"]  # commands import them from here
 
 
-def exit_code(error: ConfigError) -> Exit:
+def exit_code(error: ConfigError) -> ExitCode:
     """Distinguish a mistake on the command line from one in the configuration."""
-    return Exit.USAGE if isinstance(error, UsageError) else Exit.ERROR
+    return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.ERROR
 
 
 def benchmark(value: str, search: Sequence[str]) -> str:
@@ -167,7 +167,7 @@ def number(*names: str, sets: str) -> Flag:
     return Flag(names, sets, verbatim=True)
 
 
-def chooses(*names: str, convert: Callable[[str, Sequence[str]], str], sets: str = _LISTED) -> Flag:
+def name_flag(*names: str, convert: Callable[[str, Sequence[str]], str], sets: str = _LISTED) -> Flag:
     """Define a flag whose value is a short name for a path (``--benchmark aime``)."""
     return Flag(names, sets, convert=convert)
 
@@ -176,10 +176,10 @@ VERBOSE: Final = flag("--verbose", "-v", sets="verbose", constant="true")
 JSON: Final = flag("--json", sets="json", constant="true")
 CONFIGURATION: Final = (
     flag("--config", sets=_LISTED),
-    chooses("--benchmark", convert=benchmark),
-    chooses("--environment", convert=environment),
-    chooses("--resources-server", convert=resources_server),
-    chooses("--model-type", convert=model_type),
+    name_flag("--benchmark", convert=benchmark),
+    name_flag("--environment", convert=environment),
+    name_flag("--resources-server", convert=resources_server),
+    name_flag("--model-type", convert=model_type),
     flag("--search-dir", sets=_SEARCH_DIRECTORY),
     flag("--model", "-m", sets="policy_model_name"),
     flag("--model-url", sets="policy_base_url"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, UsageError, quote
+from nemo_gym.cli.command import ExitCode, UsageError, quote
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import CheckEnvironmentConfig, read_parameters
 from nemo_gym.cli.testing import ServerFolder, find_server, find_servers
@@ -43,7 +43,7 @@ def check_environments(overrides: Sequence[str]) -> int:
         console.emit(json.dumps([report.to_json() for report in reports], indent=2))
     else:
         console.emit("\n\n".join(map(as_text, reports)))
-    return Exit.ERROR if any(report.must_be_fixed for report in reports) else Exit.OK
+    return ExitCode.ERROR if any(report.must_be_fixed for report in reports) else ExitCode.OK
 
 
 def _playable() -> Iterator[ServerFolder]:

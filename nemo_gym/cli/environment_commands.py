@@ -11,14 +11,14 @@ from nemo_gym.cli.command import (
     VERBOSE,
     Command,
     benchmark_folder,
-    chooses,
     environment_folder,
     flag,
+    name_flag,
     number,
     resources_folder,
 )
 
-_FOLDER: Final = chooses("--resources-server", convert=resources_folder, sets="entrypoint")
+_FOLDER: Final = name_flag("--resources-server", convert=resources_folder, sets="entrypoint")
 
 ENVIRONMENT_COMMANDS: Final = (
     Command(
@@ -83,7 +83,7 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env check",
         function="nemo_gym.cli.hosting:check_folder",
         parameters="nemo_gym.cli.parameters:CheckFolderConfig",
-        summary="Inspect a server folder that somebody else wrote and list what will not work, without running it.",
+        summary="Inspect a server folder that someone else wrote and list what will not work, without running it.",
         examples=("ng_check_folder +entrypoint=resources_servers/calculator",),
         flags=(flag("--path", sets="entrypoint"),),
     ),
@@ -119,8 +119,8 @@ ENVIRONMENT_COMMANDS: Final = (
         ),
         flags=(
             _FOLDER,
-            chooses("--environment", convert=environment_folder, sets="entrypoint"),
-            chooses("--benchmark", convert=benchmark_folder, sets="entrypoint"),
+            name_flag("--environment", convert=environment_folder, sets="entrypoint"),
+            name_flag("--benchmark", convert=benchmark_folder, sets="entrypoint"),
             flag("--template", sets="template"),
             VERBOSE,
         ),

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, show_metrics
-from nemo_gym.cli.command import Exit, UsageError, is_path, path_overrides, quote
+from nemo_gym.cli.command import ExitCode, UsageError, is_path, path_overrides, quote
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
@@ -64,7 +64,7 @@ def aggregate_rollouts(overrides: Sequence[str]) -> int:
         trackers.log(done.metrics)
     show_metrics(done.metrics)
     console.note(as_text(done, merged=parameters.merge_shards))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def as_text(done: Aggregation, *, merged: bool) -> str:
@@ -117,7 +117,7 @@ def compare(overrides: Sequence[str]) -> int:
     console.emit(json.dumps(json.loads(to_json(found.as_dict())), indent=4) if config.json_ else comparison_text(found))
     if by_content and not found.tasks:
         console.note("+pair_by=index compares tasks with the same number instead")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _both_runs(words: Sequence[str]) -> list[str]:
@@ -171,13 +171,13 @@ def reward_profile(overrides: Sequence[str]) -> int:
         report = profile_files(Path(plan), rollouts, allow_partial=config.allow_partial_rollouts)
         console.emit(profile_as_text(report))
         console.emit(_difficulty(report.table, rollouts, config.pass_threshold))
-        return Exit.OK
+        return ExitCode.OK
     if tasks and output and not plan:
         check_derived(Path(output), [Path(tasks), rollouts])
         profile = profile_tasks(Path(tasks), rollouts, Path(output), pass_threshold=config.pass_threshold)
         console.emit(f"Tasks with rewards: {profile.tasks}\nProfile of each task: {output}")
         console.emit(_difficulty(profile.table, Path(output), config.pass_threshold))
-        return Exit.OK
+        return ExitCode.OK
     raise UsageError(
         "the tasks of the rollouts are missing; give either the plan or the task file",
         hint="add +materialized_inputs_jsonl_fpath=<plan>, or +input_jsonl_fpath=<tasks> +output_jsonl_fpath=<file>",
@@ -233,7 +233,7 @@ def profile(overrides: Sequence[str]) -> int:
         console.emit(to_json(_plain(found), indent=True).decode())
     else:
         console.emit("\n".join(screen_lines(found, files)))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _plain(found: RunProfile) -> dict[str, object]:
@@ -262,4 +262,4 @@ def export_traces(overrides: Sequence[str]) -> int:
         config.endpoint, files
     )
     console.note(f"{sent.attempts} attempts sent as {sent.spans} spans")
-    return Exit.OK
+    return ExitCode.OK

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import ExitCode
 from nemo_gym.config.instances import read_instances
 from nemo_gym.errors import ConfigError
 from nemo_gym.server_utils import ServerClient
@@ -50,7 +50,7 @@ def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Itera
         received += 1
         if received > 1:
             # Not sys.exit, which would wait for threads and for cleaning up that hangs.
-            os._exit(Exit.INTERRUPTED)
+            os._exit(ExitCode.INTERRUPTED)
         with contextlib.suppress(RuntimeError):  # the signal interrupted another message
             console.note(f"\n{announcement}")
         with contextlib.suppress(RuntimeError):

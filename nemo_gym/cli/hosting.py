@@ -22,7 +22,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, named_configuration, path_overrides
+from nemo_gym.cli.command import ExitCode, named_configuration, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
@@ -33,7 +33,7 @@ from nemo_gym.cli.parameters import (
     read_parameters,
 )
 from nemo_gym.config.instances import read_instances
-from nemo_gym.config.interpolation import plain
+from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.paths import find_readable
 from nemo_gym.config.secrets import mask_secrets
@@ -50,7 +50,7 @@ def run(overrides: Sequence[str]) -> int:
     with crashes_explained("correct the cause and start again"):
         run_async(_host_until_interrupted(config))
     console.note("NeMo Gym finished!")
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _host_until_interrupted(config: DictConfig) -> None:
@@ -102,8 +102,8 @@ def announcement(gym: Gym) -> str:
 def dump_config(overrides: Sequence[str]) -> int:
     """Print the configuration as the servers would see it. It may contain keys of any command."""
     config = read_configuration(None, overrides)
-    console.emit(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain(config)))).rstrip("\n"))
-    return Exit.OK
+    console.emit(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain_data(config)))).rstrip("\n"))
+    return ExitCode.OK
 
 
 def validate(overrides: Sequence[str]) -> int:
@@ -114,7 +114,7 @@ def validate(overrides: Sequence[str]) -> int:
     if build(ValidateConfig, config).json_:
         listed = [asdict(finding) for finding in findings]
         console.emit(json.dumps({"valid": not errors_in(findings), "servers": names, "findings": listed}, indent=2))
-        return Exit.ERROR if errors_in(findings) else Exit.OK
+        return ExitCode.ERROR if errors_in(findings) else ExitCode.OK
     for finding in findings:
         console.note(str(finding))
     if wrong := errors_in(findings):
@@ -122,7 +122,7 @@ def validate(overrides: Sequence[str]) -> int:
         raise ConfigError(f"the configuration has {count}", hint="see the list above")
     console.emit("✓ Config is valid.")
     console.note(f"servers: {', '.join(names) or '(none)'}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def check_folder(overrides: Sequence[str]) -> int:
@@ -135,7 +135,7 @@ def check_folder(overrides: Sequence[str]) -> int:
         console.emit(str(finding))
     wrong = errors_in(findings)
     console.note(f"{folder}: {wrong} errors, {len(findings) - wrong} warnings")
-    return Exit.ERROR if wrong else Exit.OK
+    return ExitCode.ERROR if wrong else ExitCode.OK
 
 
 class RunHelper:

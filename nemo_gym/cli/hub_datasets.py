@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, Field, model_validator
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.config.paths import find_readable
@@ -86,7 +86,7 @@ def download_dataset(overrides: Sequence[str]) -> int:
         with found.open("rb") as original, replacing(target) as copy:
             shutil.copyfileobj(original, copy)
         console.emit(str(target))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _wanted(config: DownloadDatasetConfig, environment: Mapping[str, str]) -> list[str]:
@@ -136,7 +136,7 @@ def upload_dataset(overrides: Sequence[str]) -> int:
         raise ConfigError(f"could not upload to {repo_id}: {reason}", hint="check the names and the token") from error
     console.note(f"{rows} rows uploaded to {repo_id}, {config.split}.jsonl")
     console.emit(str(getattr(done, "pr_url", None) or getattr(done, "commit_url", None) or done))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _add_to_collection(api: Any, repo_id: str, config: UploadDatasetConfig) -> None:

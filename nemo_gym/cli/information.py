@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from nemo_gym import PARENT_DIR, __version__
 from nemo_gym.cli import console, manual
-from nemo_gym.cli.command import Exit, HelpRequest, UsageError
+from nemo_gym.cli.command import ExitCode, HelpRequest, UsageError
 
 DEPENDENCIES: Final = ("aiohttp", "fastapi", "hydra-core", "numpy", "omegaconf", "openai", "pydantic", "ray", "uvicorn")
 
@@ -25,7 +25,7 @@ def show_help(overrides: Sequence[str]) -> int:
 def version(overrides: Sequence[str]) -> int:
     """Show versions and the machine, as text or JSON."""
     console.emit(_version_json() if _wants_json(overrides) else _version_text())
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _wants_json(overrides: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Final
 
 from nemo_gym.cli import console, manual
-from nemo_gym.cli.command import PREFIXES, ROOTS, Command, Exit, HelpRequest, UsageError, exit_code, to_overrides
+from nemo_gym.cli.command import PREFIXES, ROOTS, Command, ExitCode, HelpRequest, UsageError, exit_code, to_overrides
 from nemo_gym.cli.commands import COMMANDS, GROUPS, by_name
 from nemo_gym.errors import ConfigError, did_you_mean
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(error)
     except KeyboardInterrupt:
         console.note("interrupted")
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def _run(request: Invocation | HelpRequest) -> int:

@@ -19,7 +19,7 @@ from nemo_gym import CACHE_DIR
 from nemo_gym.cli import console
 from nemo_gym.cli.command import UsageError
 from nemo_gym.cli.manual import type_text
-from nemo_gym.config.interpolation import interpolated_roots, plain
+from nemo_gym.config.interpolation import interpolated_roots, plain_data
 from nemo_gym.config.keys import ENV_FILE_NAME
 from nemo_gym.config.locate import COMMAND_LINE, ConfigSource
 from nemo_gym.config.overrides import parse_overrides
@@ -75,7 +75,7 @@ def build(described: type[Parameters], config: DictConfig) -> Parameters:
     if config.get("verbose"):
         console.show_details()
     names = parameter_names(described)
-    values = {str(name): value for name, value in plain(config).items() if name in names}
+    values = {str(name): value for name, value in plain_data(config).items() if name in names}
     try:
         return described.model_validate(values)
     except ValidationError as error:

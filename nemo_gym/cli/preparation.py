@@ -15,7 +15,7 @@ from tqdm import tqdm
 from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, named_configuration, path_overrides
+from nemo_gym.cli.command import ExitCode, named_configuration, path_overrides
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import (
     PrefetchConfig,
@@ -51,7 +51,7 @@ def prepare_data(overrides: Sequence[str]) -> int:
         console.warn(f"no configured agent has a dataset for mode={parameters.mode}, so nothing was written")
     if prepared.skipped:
         console.warn(f"{len(prepared.skipped)} invalid samples were left out")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def as_text(prepared: Preparation) -> str:
@@ -70,7 +70,7 @@ def prepare_benchmark(overrides: Sequence[str]) -> int:
         processes=parameters.num_prepare_benchmark_processes,
     )
     console.emit(console.table(("Agent", "Tasks"), [(agent, str(path)) for agent, path in prepared.items()]))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def prefetch(overrides: Sequence[str]) -> int:
@@ -92,7 +92,7 @@ def prefetch(overrides: Sequence[str]) -> int:
     if any(benchmarks_in("", Path(), config)):
         for path in prepare_benchmarks(config, use_cached=True).values():
             console.emit(str(path))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def materialize_prompts(overrides: Sequence[str]) -> int:
@@ -100,7 +100,7 @@ def materialize_prompts(overrides: Sequence[str]) -> int:
     config = read_parameters(MaterializePromptsConfig, overrides)
     check_prompt(config.prompt_config)
     materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def check_prompt(path: str | None) -> None:
@@ -126,7 +126,7 @@ def export(overrides: Sequence[str]) -> int:
     console.note(report.text())
     for path in report.paths():
         console.emit(str(path))
-    return Exit.OK
+    return ExitCode.OK
 
 
 @contextmanager

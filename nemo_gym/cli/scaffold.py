@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.parameters import BLANK, InitConfig, read_parameters
 
 
-class NewFolder(NamedTuple):
+class ScaffoldTarget(NamedTuple):
     """What is to be written: ``resources_servers/<name>`` and the like."""
 
     kind: str
@@ -55,15 +55,15 @@ def init_resources_server(overrides: Sequence[str]) -> int:
         raise UsageError(f"+template is for resources servers, not for {new.kind}", hint="leave it out")
     if new.path.exists():
         console.note(f"{new.path} already exists; nothing was changed")
-        return Exit.OK
+        return ExitCode.OK
     sources = [_templates(path.format(template=config.template)) for path in TEMPLATES[new.kind]]
     write_folder(new.path, render(new.name, sources, requirement=_requirement(new.path)))
     step = NEXT_STEP_IF_BLANK if is_server and config.template == BLANK else NEXT_STEPS[new.kind]
     console.note(f"created {new.path}\n\nnext: {step.format(path=new.path, name=new.name)}")
-    return Exit.OK
+    return ExitCode.OK
 
 
-def new_folder(entrypoint: str) -> NewFolder:
+def new_folder(entrypoint: str) -> ScaffoldTarget:
     """Kind and name in ``resources_servers/<name>``; the name must also be the name of a Python module."""
     kind, _, name = entrypoint.rstrip("/").partition("/")
     if kind not in TEMPLATES or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
@@ -72,7 +72,7 @@ def new_folder(entrypoint: str) -> NewFolder:
             hint="for example: +entrypoint=resources_servers/my_thing; environments/<name> and benchmarks/<name>"
             " can be made, too",
         )
-    return NewFolder(kind, name)
+    return ScaffoldTarget(kind, name)
 
 
 def render(name: str, sources: Sequence[Traversable], *, requirement: str) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.parameters import HeadServerAddress, StatusConfig, read_parameters
 from nemo_gym.config.addresses import base_url
 from nemo_gym.io.files import RunFiles
@@ -40,7 +40,7 @@ def status(overrides: Sequence[str]) -> int:
         console.emit(json.dumps(servers, indent=2))
     else:
         console.emit("\n\n".join([as_text(servers), *running_collections()]))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def as_text(servers: Sequence[Mapping[str, Any]]) -> str:
@@ -97,7 +97,7 @@ def _examined(server: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- collections -----------------------------------------------------------------------------------------------------
-RESULTS: Final = Path("results")  # where outputs go unless told otherwise
+RESULTS: Final = Path("results")  # where outputs go by default
 State = Mapping[str, Any]
 
 
@@ -113,7 +113,7 @@ def show_collection(output: str, *, as_json: bool) -> int:
         console.emit("\n\n".join(collection_text(path, state) for path, state in found.items()))
     else:
         console.emit(f"No collection to {output} is running.")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def running_collections(folder: Path = RESULTS) -> Iterator[str]:

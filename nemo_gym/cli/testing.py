@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, UsageError
+from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.parameters import PipListConfig, TestAllConfig, TestConfig, read_parameters
 from nemo_gym.config.keys import SERVER_TYPES
 from nemo_gym.config.paths import server_directory
@@ -161,7 +161,7 @@ VERDICTS: Final = {0: "passed", 1: "failed", 2: "failed", 5: "no tests"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class ServerTestResult:
     """How the tests of one server ended."""
 
     server: ServerFolder
@@ -191,7 +191,7 @@ def test(overrides: Sequence[str]) -> int:
         return tested.code
     for problem in tested.data_problems:
         console.error(problem)
-    return Exit.ERROR if tested.data_problems else Exit.OK
+    return ExitCode.ERROR if tested.data_problems else ExitCode.OK
 
 
 def test_all(overrides: Sequence[str]) -> int:
@@ -223,7 +223,7 @@ def test_folders(folders: Sequence[ServerFolder], config: TestAllConfig) -> int:
     return _report(results, undocumented, strict=config.fail_on_total_and_test_mismatch)
 
 
-def _report(results: Sequence[Tested], undocumented: Sequence[str], *, strict: bool) -> int:
+def _report(results: Sequence[ServerTestResult], undocumented: Sequence[str], *, strict: bool) -> int:
     rows = [(str(tested.server), tested.verdict, f"{tested.seconds:.1f} s") for tested in results]
     console.emit(console.table(("Server", "Result", "Time"), rows))
     total = len(results)
@@ -235,14 +235,14 @@ def _report(results: Sequence[Tested], undocumented: Sequence[str], *, strict: b
     if undocumented:
         console.warn(f"not tested, because there is no README.md: {', '.join(undocumented)}")
     failed = total != counts["passed"] or (strict and undocumented)
-    return Exit.ERROR if failed else Exit.OK
+    return ExitCode.ERROR if failed else ExitCode.OK
 
 
-def _test_server(server: ServerFolder, environments: Path, *, validate_data: bool) -> Tested:
+def _test_server(server: ServerFolder, environments: Path, *, validate_data: bool) -> ServerTestResult:
     started = time.monotonic()
     roots = [str(Path.cwd()), str(PARENT_DIR), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, roots)))}
     command = [str(interpreter_for_tests(server, environments)), "-m", "pytest", "-o", "asyncio_mode=auto"]
     code = subprocess.run(command, cwd=server.path, env=environment, check=False).returncode
     found = example_data_problems(server.path) if validate_data else []
-    return Tested(server, " ".join(command), code, time.monotonic() - started, tuple(found))
+    return ServerTestResult(server, " ".join(command), code, time.monotonic() - started, tuple(found))

@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, report
-from nemo_gym.cli.command import Exit, path_overrides
+from nemo_gym.cli.command import ExitCode, path_overrides
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration
 from nemo_gym.config.addresses import server_names, server_settings
 from nemo_gym.config.instances import find_references, read_instances
-from nemo_gym.config.interpolation import plain
+from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import DUMMY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import JUDGE_FAILED
@@ -103,7 +103,7 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
     with closing(SavedRollouts(Path(parameters.input), inputs=inputs, failed_as=failed_as)) as saved:
         if failed_as and not len(saved):
             console.note(f"{saved.path}: no rollout lacks a verdict because of its judge")
-            return Exit.OK
+            return ExitCode.OK
         try:
             summary, tools = run_async(_reverify(config, parameters, saved))
         except OutputTakenError as error:
@@ -135,7 +135,7 @@ async def _reverify(
     agents = saved.agents()
     hosted = _is_real(config) if parameters.serve is None else parameters.serve
     if hosted:
-        config = only(config, needed(config, verifiers_of(config, agents, parameters.resources_server)))
+        config = select_servers(config, needed(config, verifiers_of(config, agents, parameters.resources_server)))
     async with reach_gym(config, serve=hosted, on_crash=stop.press) as client:
         attempt = VerifyAttempt(
             client=client,
@@ -199,12 +199,12 @@ def needed(config: DictConfig, verifiers: Mapping[str, str]) -> set[str]:
     return names | verifiers.keys()
 
 
-def only(config: DictConfig, names: Collection[str]) -> DictConfig:
+def select_servers(config: DictConfig, names: Collection[str]) -> DictConfig:
     """The configuration reduced to these servers."""
     kinds = (RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS)
     others = {name for name in server_names(config, *kinds) if name not in names}
     # Resolved first, because the remaining servers may refer to removed ones.
-    return OmegaConf.create({str(key): value for key, value in plain(config).items() if key not in others})
+    return OmegaConf.create({str(key): value for key, value in plain_data(config).items() if key not in others})
 
 
 def _is_real(config: DictConfig) -> bool:

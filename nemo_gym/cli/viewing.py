@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Exit, path_overrides
+from nemo_gym.cli.command import ExitCode, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.errors import ConfigError
@@ -78,7 +78,7 @@ async def _serve(library: Library, config: ViewerConfig) -> int:
             with contextlib.suppress(asyncio.CancelledError):
                 await _announce_index(library)
                 await asyncio.Event().wait()
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _link(address: ListenAddress, filter_text: str) -> str:
@@ -114,7 +114,7 @@ def _export(library: Library, config: ViewerConfig) -> int:
     )
     console.note(f"{written.rollouts} rollouts, {written.bytes / 1e6:.1f} MB")
     console.emit(config.export_html)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _terminal(library: Library, config: ViewerConfig) -> int:
@@ -124,4 +124,4 @@ def _terminal(library: Library, config: ViewerConfig) -> int:
     library.index_columns()
     with library.following():
         ViewerApp(library, config.filter).run()
-    return Exit.OK
+    return ExitCode.OK

@@ -35,12 +35,12 @@ class Expanded:
     moved: Mapping[str, list[str]]
 
 
-def lengthen(data: Any) -> Any:
+def expand_short_forms(data: Any) -> Any:
     """Rewrite ``${inherit_from:path}`` and ``${copy:path}`` to ``{_inherit_from: path}`` and ``{_copy: path}``."""
     if isinstance(data, dict):
-        return {key: lengthen(value) for key, value in data.items()}
+        return {key: expand_short_forms(value) for key, value in data.items()}
     if isinstance(data, list):
-        return [lengthen(value) for value in data]
+        return [expand_short_forms(value) for value in data]
     if isinstance(data, str) and (short := _SHORT_FORM.match(data)):
         return {f"_{short[1]}": short[2].strip("'\"")}
     return data

@@ -59,7 +59,7 @@ class Unresolved:
     fix: str
 
 
-def plain(node: Any) -> Any:
+def plain_data(node: Any) -> Any:
     """Plain data of a configuration node. Interpolations that can't be resolved are left as they are."""
     if not isinstance(node, Container):
         return node
@@ -131,7 +131,7 @@ def _resolve_what_resolves(node: Any) -> Any:
         except InterpolationResolutionError:
             continue
         if not OmegaConf.is_missing(node, name):
-            raw[name] = plain(child)
+            raw[name] = plain_data(child)
     return raw
 
 

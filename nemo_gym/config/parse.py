@@ -82,13 +82,13 @@ def parse_config(
     expanded = expand(
         raw, locator=sources.locator, interpolate=lambda text: _interpolate(text, merged, sources.locator)
     )
-    absorb_dummy_model(expanded.data)
+    replace_dummy_model(expanded.data)
     check_missing(expanded.data, locator=sources.locator)
     config = _complete(expanded, sources.locator)
     return ParsedConfig(config, _declared(sources, raw), tuple(sources.rest[-1].data))
 
 
-def absorb_dummy_model(data: dict[Any, Any]) -> None:
+def replace_dummy_model(data: dict[Any, Any]) -> None:
     """Let a real policy model replace the dummy one that commands without a model add."""
     match data.get(keys.POLICY_MODEL):
         case {keys.RESPONSES_API_MODELS: {keys.DUMMY_MODEL: dict(dummy), **real} as implementations} if real:

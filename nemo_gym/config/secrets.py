@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.config.interpolation import plain
+from nemo_gym.config.interpolation import plain_data
 
 MASK: Final = "****"
 
@@ -36,7 +36,7 @@ def mask_secrets(data: Any) -> Any:
 
 def masked_yaml(config: DictConfig) -> str:
     """The configuration as YAML for people: interpolations resolved where possible, secrets masked."""
-    return OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain(config))))
+    return OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain_data(config))))
 
 
 def _mask(data: Any, credentials: re.Pattern[str] | None, *, secret: bool = False) -> Any:

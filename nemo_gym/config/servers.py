@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 
 from nemo_gym.config.datasets import BenchmarkDatasetConfig, DatasetConfig, DatasetEntry
-from nemo_gym.config.interpolation import plain
+from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import (
     RESERVED_KEYS,
     RESOURCES_SERVERS,
@@ -187,7 +187,7 @@ def maybe_get_server_instance_config(
     name: str, server_instance_config_dict: Any
 ) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
     """The server with this name, or what is wrong with it. Neither if the block has no server type at all."""
-    data = plain(server_instance_config_dict)
+    data = plain_data(server_instance_config_dict)
     if not isinstance(data, Mapping):
         return None, None
     for config_class in _INSTANCE_CONFIGS:
@@ -201,7 +201,7 @@ def maybe_get_server_instance_config(
 
 def is_almost_server(server_instance_config_dict: Any) -> bool:
     """Whether a block was meant to be a server: it names a server type and an entrypoint."""
-    data = plain(server_instance_config_dict)
+    data = plain_data(server_instance_config_dict)
     if not isinstance(data, Mapping):
         return False
     implementations = [data[kind] for kind in SERVER_TYPES if isinstance(data.get(kind), Mapping)]
@@ -211,7 +211,7 @@ def is_almost_server(server_instance_config_dict: Any) -> bool:
 
 def is_server_ref(config_dict: Any) -> ServerRef | None:
     """The reference that ``{type: ..., name: ...}`` stands for, or None if the value is not a reference."""
-    data = plain(config_dict)
+    data = plain_data(config_dict)
     if not isinstance(data, Mapping) or data.get("type") not in SERVER_TYPES:
         return None
     try:

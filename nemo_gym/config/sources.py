@@ -18,7 +18,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
-from nemo_gym.config.directives import lengthen
+from nemo_gym.config.directives import expand_short_forms
 from nemo_gym.config.interpolation import find_unresolved, unresolved_error
 from nemo_gym.config.keys import CONFIG_PATHS
 from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, Locator
@@ -136,7 +136,7 @@ def gather(
         *([ConfigSource(CALLER, given)] if initial is not None else []),
         ConfigSource(COMMAND_LINE, parse_overrides(overrides)),
     ]
-    rest = [ConfigSource(source.label, lengthen(source.data), source.path) for source in rest]
+    rest = [ConfigSource(source.label, expand_short_forms(source.data), source.path) for source in rest]
     return Sources(_load_files(rest), rest)
 
 
@@ -186,7 +186,7 @@ def _load_files(rest: list[ConfigSource]) -> list[ConfigSource]:
             duplicates.append(entry)
             continue
         source = load_source(path, label=entry)
-        loaded[path.resolve()] = source = ConfigSource(source.label, lengthen(source.data), path)
+        loaded[path.resolve()] = source = ConfigSource(source.label, expand_short_forms(source.data), path)
         queue.extend((name, Locator([source]).at(CONFIG_PATHS)) for name in _named_by(source, rest))
     if duplicates:
         logger.warning("config_paths names a file more than once; it is loaded once: %s", ", ".join(duplicates))

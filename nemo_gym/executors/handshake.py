@@ -27,7 +27,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import MOST_BYTES, Connection, Frame, receive
 from nemo_gym.io.json import decode, encode
 
-STRANGERS_LIMIT: Final = 16 << 10  # bytes in a frame from a peer that has not authenticated
+UNAUTHENTICATED_LIMIT: Final = 16 << 10  # bytes in a frame from a peer that has not authenticated
 HANDSHAKE_S: Final = 10.0
 # TCP keep-alive, because the kernel notices a dead peer even while an environment's code blocks the event loop.
 _IDLE_S, _INTERVAL_S, _PROBES = 3, 2, 3

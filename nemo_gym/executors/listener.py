@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame
-from nemo_gym.executors.handshake import HANDSHAKE_S, STRANGERS_LIMIT, RefusedError, admit, keep_alive
+from nemo_gym.executors.handshake import HANDSHAKE_S, UNAUTHENTICATED_LIMIT, RefusedError, admit, keep_alive
 
 if TYPE_CHECKING:
     import ssl
@@ -52,7 +52,7 @@ class Listener:
 
     def _receive(self) -> Connection:
         frames: Frames = asyncio.Queue()
-        connection = Connection(frames.put_nowait, limit=STRANGERS_LIMIT)
+        connection = Connection(frames.put_nowait, limit=UNAUTHENTICATED_LIMIT)
         visit = asyncio.get_running_loop().create_task(self._attend(connection, frames))
         self._visits.add(visit)
         visit.add_done_callback(self._visits.discard)

@@ -20,7 +20,7 @@ from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame, receive
 from nemo_gym.executors.handshake import (
-    STRANGERS_LIMIT,
+    UNAUTHENTICATED_LIMIT,
     Invitation,
     RefusedError,
     introduce,
@@ -93,7 +93,7 @@ async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: di
     while True:
         try:
             _, connection = await loop.create_connection(
-                lambda: Connection(frames.put_nowait, limit=STRANGERS_LIMIT),
+                lambda: Connection(frames.put_nowait, limit=UNAUTHENTICATED_LIMIT),
                 invitation.host,
                 invitation.port,
                 ssl=tls,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
-from nemo_gym.export.select import Candidate, draw_lot
+from nemo_gym.export.select import Candidate, seeded_bytes
 from nemo_gym.export.sft import Row, answer_messages, prompt_messages, tools_of
 
 Member = TypeVar("Member")
@@ -39,15 +39,15 @@ def choose_pairs(found: Iterable[Candidate], recipe: Recipe) -> list[Preference]
 
 def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
     """The pairs of a task, widest margins first; ties are broken by the seed."""
-    ranked = sorted(members, key=lambda one: (-one.reward, draw_lot(recipe.seed, one.task, one.rollout)))
+    ranked = sorted(members, key=lambda one: (-one.reward, seeded_bytes(recipe.seed, one.task, one.rollout)))
     if recipe.pairs == "best_worst":
-        pairs = [Preference(*two) for two in opposites(ranked)]
+        pairs = [Preference(*two) for two in best_with_worst(ranked)]
     else:
         pairs = sorted((Preference(*two) for two in product(ranked, ranked)), key=lambda pair: -pair.margin)
     return [pair for pair in pairs if _fits(pair, recipe)][: recipe.pairs_per_task]
 
 
-def opposites(ranked: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
+def best_with_worst(ranked: Sequence[Member]) -> Iterator[tuple[Member, Member]]:
     """Pair best with worst, second best with second worst, and so on; no rollout is used twice."""
     return zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
 

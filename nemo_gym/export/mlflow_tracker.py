@@ -54,7 +54,7 @@ class MlflowTracker:
     def _log(self, metrics: Metrics, step: int) -> None:
         now = int(time() * 1000)
         numbers = [
-            Metric(allowed(name), float(value), now, step)
+            Metric(mlflow_name(name), float(value), now, step)
             for name, value in metrics.items()
             if isinstance(value, int | float)
         ]
@@ -62,7 +62,7 @@ class MlflowTracker:
             self._client.log_batch(self._run, metrics=numbers[start : start + 1000])
 
 
-def allowed(name: str) -> str:
+def mlflow_name(name: str) -> str:
     """A name that MLflow accepts."""
     return "".join(letter if letter.isalnum() or letter in "_-. :/" else "_" for letter in name)
 
@@ -71,6 +71,6 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, An
     """Nested settings by dotted names."""
     found: list[tuple[str, Any]] = []
     for name, value in values.items():
-        key = allowed(f"{prefix}{name}")
+        key = mlflow_name(f"{prefix}{name}")
         found += flattened(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]
     return found

@@ -31,7 +31,7 @@ _SYSTEM: Final = frozenset({"system", "developer"})
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in the form in which they are compared."""
+    """The words of some text in the form in which they are compared."""
     return _WORD.findall(text.lower())
 
 
@@ -119,7 +119,7 @@ class NearDuplicates:
         return self._find(answer_words(one), str(prompt))[1]
 
     def _find(self, words: Sequence[str], kind: str) -> tuple[int, bool]:
-        """The number of a text, and whether it is new. Only texts of one kind are compared, which keeps lists short."""
+        """The number of this text, and whether it is new. Only texts of one kind are compared, to keep lists short."""
         sketch = self._sketch()
         sketch.update_batch([f"{kind} {run}".encode("utf-8", "replace") for run in _runs(words, _SHINGLE)])
         packed = self._packed(sketch)
@@ -132,7 +132,7 @@ class NearDuplicates:
         return number, True
 
 
-class HeldOut:
+class HeldOutFilter:
     """Passes rollouts that share no long sequence of words with a held-out task.
 
     Sequences that occur in many held-out tasks belong to their template and do not count. A held-out task that is too

@@ -28,7 +28,7 @@ from nemo_gym.export.dataset import (
 from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
 from nemo_gym.export.receipt import Receipt, find_receipt, remove_drafts
 from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.records import Drops, Rollout, RolloutReader, find_rollout_files, read_at
+from nemo_gym.export.records import DroppedRollouts, Rollout, RolloutReader, find_rollout_files, read_at
 from nemo_gym.export.rl import group_advantages, rl_rows
 from nemo_gym.export.select import Candidate, SampleSelection, is_validation
 from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
@@ -52,7 +52,7 @@ _HINTS: Final = {
 }
 
 
-def silent(label: str, total: int) -> AbstractContextManager[Callable[[int], object]]:  # noqa: ARG001
+def no_progress(label: str, total: int) -> AbstractContextManager[Callable[[int], object]]:  # noqa: ARG001
     """Show nothing."""
     return nullcontext(lambda _: None)
 
@@ -63,7 +63,7 @@ class ExportReport:
 
     recipe: Recipe
     files: int
-    drops: Drops = field(default_factory=Drops)
+    drops: DroppedRollouts = field(default_factory=DroppedRollouts)
     lines: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     tasks: set[bytes] = field(default_factory=set)
@@ -118,7 +118,7 @@ class ExportReport:
         return list(output_paths(self.recipe).values())
 
 
-def export_rollouts(recipe: Recipe, progress: Progress = silent, *, command: str = "") -> ExportReport:
+def export_rollouts(recipe: Recipe, progress: Progress = no_progress, *, command: str = "") -> ExportReport:
     """Write what the recipe asks for; after an error, nothing is written at all."""
     paths = find_rollout_files(recipe.input)
     check_place(recipe, paths)

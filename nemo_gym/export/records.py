@@ -107,7 +107,7 @@ class Rollout:
 
 
 @dataclass
-class Drops:
+class DroppedRollouts:
     """How many rollouts each rule dropped, and the first of them."""
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class RolloutReader:
     """Reads the rollouts of several files, one at a time."""
 
     paths: Sequence[Path]
-    drops: Drops = field(default_factory=Drops)
+    drops: DroppedRollouts = field(default_factory=DroppedRollouts)
     lines: int = 0
     advance: Callable[[int], object] = lambda _: None  # called with the number of bytes read
 

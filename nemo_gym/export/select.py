@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.export.overlap import HeldOut, NearDuplicates, Repeats
+from nemo_gym.export.overlap import HeldOutFilter, NearDuplicates, Repeats
 from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
-from nemo_gym.export.records import Drops, Rollout
+from nemo_gym.export.records import DroppedRollouts, Rollout
 from nemo_gym.filters import parse_filter
 from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import count_record
@@ -46,7 +46,7 @@ def row_rules(recipe: Recipe) -> list[Rule]:
 
 
 def _held_out(recipe: Recipe, files: str | list[str]) -> Rule:
-    held_out = HeldOut(files, length=recipe.decontaminate_words, common=recipe.decontaminate_common)
+    held_out = HeldOutFilter(files, length=recipe.decontaminate_words, common=recipe.decontaminate_common)
     return Rule(f"decontaminate={files if isinstance(files, str) else ','.join(files)}", held_out)
 
 
@@ -145,7 +145,7 @@ class SampleSelection:
     """Applies all rules of a recipe."""
 
     recipe: Recipe
-    drops: Drops
+    drops: DroppedRollouts
     scores: dict[bytes, TaskScores] = field(default_factory=lambda: defaultdict(TaskScores))
 
     def passing(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
@@ -214,7 +214,7 @@ class SampleSelection:
 
     def draw(self, one: Candidate) -> bytes:
         """A random sort key that depends only on the seed and the rollout, not on the order of the files."""
-        return draw_lot(self.recipe.seed, one.task, one.rollout)
+        return seeded_bytes(self.recipe.seed, one.task, one.rollout)
 
 
 def first_of_each(
@@ -228,7 +228,7 @@ def first_of_each(
         yield from sorted(members, key=by)[:count]
 
 
-def draw_lot(seed: int, *of: object) -> bytes:
+def seeded_bytes(seed: int, *of: object) -> bytes:
     """Pseudo-random bytes that depend only on the arguments."""
     return hashlib.blake2b(repr((seed, of)).encode(), digest_size=8).digest()
 
@@ -237,7 +237,7 @@ def is_validation(one: Rollout, recipe: Recipe) -> bool:
     """Whether a rollout belongs to the validation split; the prompt decides, so that no task is in both splits."""
     if not recipe.validation:
         return False
-    return int.from_bytes(draw_lot(recipe.seed, one.prompt_digest)) < recipe.validation * 2**64
+    return int.from_bytes(seeded_bytes(recipe.seed, one.prompt_digest)) < recipe.validation * 2**64
 
 
 def field_text(record: Mapping[str, Any], name: str) -> str:

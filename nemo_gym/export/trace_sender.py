@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from yarl import URL
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.traces import SpanMaker
+from nemo_gym.export.traces import SpanBuilder
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Outcome
 from nemo_gym.steps.record import from_line
@@ -125,7 +125,7 @@ class LiveTraces:
         self._files = files
         self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
         self._models: dict[str, str] = {}
-        self._maker: SpanMaker | None = None
+        self._maker: SpanBuilder | None = None
         self._over = threading.Event()
         self._has_warned = False
         self._thread = threading.Thread(target=self._work, name="OpenTelemetry", daemon=True)
@@ -182,7 +182,7 @@ class LiveTraces:
         if self._maker is None:
             # The first record in the file identifies the run; in a resumed run that is not the current one.
             first = next(iter(read_steps(self._files.steps)), record)
-            self._maker = SpanMaker(run_identity(first), name=self._files.rollouts.stem, models=self._models)
+            self._maker = SpanBuilder(run_identity(first), name=self._files.rollouts.stem, models=self._models)
         return self._maker.spans(record)
 
     def _warn(self, reason: str) -> None:
@@ -220,7 +220,7 @@ def send_all(endpoint: str, files: RunFiles) -> SentTraces:
     first = next(iter(records), None)
     if first is None:
         raise ConfigError(f"{files.steps}: there are no steps to send", hint="collect with +steps=true")
-    maker = SpanMaker(run_identity(first), name=files.rollouts.stem, models=models_in(files))
+    maker = SpanBuilder(run_identity(first), name=files.rollouts.stem, models=models_in(files))
     sender = OtlpSender(endpoint)
     attempts = sent = 0
     spans: list[ReadableSpan] = []

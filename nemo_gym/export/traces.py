@@ -31,7 +31,7 @@ _MODELS: Final = ("model", "judge")
 _NANO: Final = 1_000_000_000
 
 
-class SpanMaker:
+class SpanBuilder:
     """Makes the spans of one run from its records. ``models`` maps agents to their models, as far as known so far."""
 
     def __init__(self, run: str, *, name: str = "", models: Mapping[str, str] | None = None) -> None:

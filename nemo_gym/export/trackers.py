@@ -170,7 +170,7 @@ class BackgroundTracker:
 
 
 @dataclass(slots=True)
-class Progressed:
+class ProgressCounter:
     """Counts the attempts that have ended so far."""
 
     completed: int = 0
@@ -212,7 +212,7 @@ class Trackers:
     """The trackers of a run."""
 
     all: Sequence[Tracker]
-    _progress: Progressed = field(default_factory=Progressed)
+    _progress: ProgressCounter = field(default_factory=ProgressCounter)
     _next: float = 0.0
 
     @property

@@ -78,7 +78,7 @@ def _content(content: Any) -> str | None:
 
 
 def preview(text: str) -> str:
-    """The beginning of a text, on one line."""
+    """The beginning of the text, on one line."""
     return plain_text(text[:_READ_FOR_PREVIEW].strip().replace("\n", " ").replace("\t", " ")[:LONGEST_PREVIEW])
 
 

@@ -38,7 +38,7 @@ def anonymous_sample(_task: int) -> Entry:
     return {"agent_ref": {"name": "agent"}}
 
 
-class Slab(NamedTuple):
+class TaskBlock(NamedTuple):
     """Some tasks that follow each other, with their statistics (NaN where undefined)."""
 
     start: int  # the range of their rows
@@ -49,7 +49,7 @@ class Slab(NamedTuple):
     statistics: Floats
 
 
-def task_slabs(table: RolloutTable) -> Iterator[Slab]:
+def task_blocks(table: RolloutTable) -> Iterator[TaskBlock]:
     """All tasks in order, a few thousand at a time."""
     starts = table.task_starts()
     names, statistics = table_statistics(table.metrics(), starts)
@@ -57,18 +57,18 @@ def task_slabs(table: RolloutTable) -> Iterator[Slab]:
     for first in range(0, len(starts), _SLAB):
         part = slice(first, first + _SLAB)
         tasks, sizes = table.task[starts[part]].tolist(), (ends - starts)[part].tolist()
-        yield Slab(int(starts[first]), int(ends[part][-1]), tasks, sizes, names, statistics[part])
+        yield TaskBlock(int(starts[first]), int(ends[part][-1]), tasks, sizes, names, statistics[part])
 
 
 def task_entries(
     table: RolloutTable, *, sample_of: SampleOf = anonymous_sample, expected: Mapping[int, int] | None = None
 ) -> Iterator[Entry]:
     """One entry per task in order. ``expected``: how many rollouts of a task were planned; default: as many as are."""
-    for slab in task_slabs(table):
-        infos = iter(rollout_infos(table, slab.start, slab.stop))
-        for task, size, row in zip(slab.tasks, slab.sizes, slab.statistics.tolist(), strict=True):
+    for block in task_blocks(table):
+        infos = iter(rollout_infos(table, block.start, block.stop))
+        for task, size, row in zip(block.tasks, block.sizes, block.statistics.tolist(), strict=True):
             planned = size if expected is None else expected.get(task, size)
-            head = entry_head(task, defined(slab.names, row), sample_of(task), completion(size, planned))
+            head = entry_head(task, defined(block.names, row), sample_of(task), completion(size, planned))
             yield head | {ROLLOUT_INFOS: list(islice(infos, size))}
 
 

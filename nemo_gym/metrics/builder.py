@@ -27,7 +27,7 @@ from nemo_gym.metrics.fields import (
     task_index_of,
     usage_of,
 )
-from nemo_gym.metrics.table import Column, ColumnBuffer, Ints, Keys, RolloutTable, sort_order
+from nemo_gym.metrics.table import Column, ColumnBuffer, Ints, RolloutTable, RowKeys, sort_order
 
 Row = tuple[Any, ...]
 
@@ -167,10 +167,10 @@ class MetricsBuilder:
         mine: Ints = rows[self._key_column(2)[rows] == self._agents.get(agent, -1)]
         return mine
 
-    def keys(self) -> Keys:
+    def keys(self) -> RowKeys:
         """The indices of every rollout as it came; ``NO_INDEX`` where it has no rollout index."""
         self._pack()
-        return Keys(self._key_column(0), self._key_column(1))
+        return RowKeys(self._key_column(0), self._key_column(1))
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME, TASK_INDEX_K
 SHOWN: Final = 10
 
 
-class Change(NamedTuple):
+class RewardChange(NamedTuple):
     """A reward that became another one, and how often."""
 
     old: float
@@ -45,7 +45,7 @@ class RewardChanges:
     changed: int
     mean_old: float
     mean_new: float
-    changes: Sequence[Change]  # the most frequent first
+    changes: Sequence[RewardChange]  # the most frequent first
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -81,7 +81,7 @@ def reward_changes(old: RolloutTable, new: RolloutTable) -> RewardChanges:
         np.column_stack([before, after])[before != after].reshape(-1, 2), axis=0, return_counts=True
     )
     found = [
-        Change(old_reward, new_reward, count)
+        RewardChange(old_reward, new_reward, count)
         for (old_reward, new_reward), count in zip(pairs.tolist(), counts.tolist(), strict=True)
     ]
     return RewardChanges(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_gym.metrics.table import Keys
+from nemo_gym.metrics.table import RowKeys
 from nemo_gym.schemas.rows import RolloutKey
 
 
@@ -44,7 +44,7 @@ class Coverage:
         return f"{text}, {self.pending} not run" if self.pending else text
 
 
-def coverage(planned: Keys, completed: Keys, failures: Iterable[tuple[RolloutKey, str]]) -> Coverage:
+def coverage(planned: RowKeys, completed: RowKeys, failures: Iterable[tuple[RolloutKey, str]]) -> Coverage:
     """Coverage of a plan; of several failures of a rollout the last one counts. Keys outside the plan do not."""
     planned, completed = distinct(planned), distinct(completed)
     both = len(planned.task) + len(completed.task) - len(distinct(_joined(planned, completed)).task)
@@ -52,19 +52,19 @@ def coverage(planned: Keys, completed: Keys, failures: Iterable[tuple[RolloutKey
     return Coverage(len(planned.task), both, dict(sorted(Counter(last.values()).items())))
 
 
-def distinct(keys: Keys) -> Keys:
+def distinct(keys: RowKeys) -> RowKeys:
     """The keys in order, each once."""
     order = np.lexsort((keys.rollout, keys.task))
     task, rollout = keys.task[order], keys.rollout[order]
     first = np.r_[True, (task[1:] != task[:-1]) | (rollout[1:] != rollout[:-1])][: len(task)]
-    return Keys(task[first], rollout[first])
+    return RowKeys(task[first], rollout[first])
 
 
-def _joined(a: Keys, b: Keys) -> Keys:
-    return Keys(np.concatenate([a.task, b.task]), np.concatenate([a.rollout, b.rollout]))
+def _joined(a: RowKeys, b: RowKeys) -> RowKeys:
+    return RowKeys(np.concatenate([a.task, b.task]), np.concatenate([a.rollout, b.rollout]))
 
 
-def _has(keys: Keys, key: RolloutKey) -> bool:
+def _has(keys: RowKeys, key: RolloutKey) -> bool:
     """Whether each key is among these, which are in order."""
     low, high = (int(np.searchsorted(keys.task, key.task, side)) for side in ("left", "right"))
     place = low + int(np.searchsorted(keys.rollout[low:high], key.rollout))

@@ -33,7 +33,7 @@ class SolveRates:
     rollouts: Ints
 
     def bands(self) -> list[str]:
-        return [band_of(rate) for rate in self.rate.tolist()]
+        return [difficulty_of(rate) for rate in self.rate.tolist()]
 
     def counts(self) -> dict[str, int]:
         """How many tasks each band has, from never to always solved."""
@@ -57,7 +57,7 @@ def solve_rates(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> Solve
     return SolveRates(table.task[starts][scored], solved[scored] / count[scored], count[scored])
 
 
-def band_of(rate: float) -> str:
+def difficulty_of(rate: float) -> str:
     """The difficulty of a task with this solve rate."""
     if rate <= 0:
         return "never"

@@ -18,14 +18,14 @@ from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.aggregate import (
     ROLLOUT_INFOS,
-    Slab,
+    TaskBlock,
     anonymous_sample,
     completion,
     entry_head,
     info_columns,
     mean_metrics,
     rollout_infos,
-    task_slabs,
+    task_blocks,
 )
 from nemo_gym.metrics.statistics import defined, overall
 from nemo_gym.metrics.table import RolloutTable
@@ -75,23 +75,23 @@ def _write_entry(file: BinaryIO, entry: AgentMetrics) -> None:
 
 def table_groups(table: RolloutTable) -> Iterator[bytes]:
     """The text of each task's entry."""
-    for slab in task_slabs(table):
-        infos = iter(_info_texts(table, slab.start, slab.stop))
-        for head, size in zip(_head_texts(slab), slab.sizes, strict=True):
+    for block in task_blocks(table):
+        infos = iter(_info_texts(table, block.start, block.stop))
+        for head, size in zip(_head_texts(block), block.sizes, strict=True):
             yield b"%b%b%b" % (head, (b"," + _INFO).join(islice(infos, size)), _GROUP_END)
 
 
-def _head_texts(slab: Slab) -> Iterator[bytes]:
+def _head_texts(block: TaskBlock) -> Iterator[bytes]:
     """The text of each entry up to its first rollout."""
-    whole = np.asarray(~np.isnan(slab.statistics).any(axis=1)).tolist()
-    template = _head_template(slab.names)
-    texts = _texts(slab.statistics.ravel().tolist())
-    width = len(slab.names)
-    for i, (task, size) in enumerate(zip(slab.tasks, slab.sizes, strict=True)):
+    whole = np.asarray(~np.isnan(block.statistics).any(axis=1)).tolist()
+    template = _head_template(block.names)
+    texts = _texts(block.statistics.ravel().tolist())
+    width = len(block.names)
+    for i, (task, size) in enumerate(zip(block.tasks, block.sizes, strict=True)):
         if whole[i]:
             yield template % (b"%d" % task, *texts[i * width : (i + 1) * width], b"%d" % size, b"%d" % size)
         else:
-            yield _head_text(task, defined(slab.names, slab.statistics[i].tolist()), completion(size, size))
+            yield _head_text(task, defined(block.names, block.statistics[i].tolist()), completion(size, size))
 
 
 def _head_text(task: Any, statistics: dict[str, Any], counts: dict[str, Any]) -> bytes:

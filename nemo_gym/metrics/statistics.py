@@ -56,18 +56,18 @@ def describe(column: Column, starts: Ints) -> Stats:
         )
 
 
-class Passing(NamedTuple):
+class PassCounts(NamedTuple):
     """For each group, how many rows have a value and how many of these reach a threshold."""
 
     known: Ints
     passed: Ints
 
 
-def passing(column: Column, starts: Ints, threshold: float) -> Passing:
+def passing(column: Column, starts: Ints, threshold: float) -> PassCounts:
     """Count the values that are at least the threshold."""
     known = column.known
     reached = known & (np.where(known, column.values, 0.0) >= threshold)
-    return Passing(np.add.reduceat(known, starts, dtype=np.int64), np.add.reduceat(reached, starts, dtype=np.int64))
+    return PassCounts(np.add.reduceat(known, starts, dtype=np.int64), np.add.reduceat(reached, starts, dtype=np.int64))
 
 
 def _median(values: Floats, group: Ints, starts: Ints, count: Ints) -> Floats:

@@ -69,7 +69,7 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-class Keys(NamedTuple):
+class RowKeys(NamedTuple):
     """Task and rollout indices, one of each per rollout."""
 
     task: Ints
@@ -103,8 +103,8 @@ class RolloutTable:
     def __len__(self) -> int:
         return len(self.task)
 
-    def key_columns(self) -> Keys:
-        return Keys(self.task, self.rollout)
+    def key_columns(self) -> RowKeys:
+        return RowKeys(self.task, self.rollout)
 
     def metrics(self) -> dict[str, Column]:
         """What statistics see: all fields by name, where usage replaces a field of the same name."""

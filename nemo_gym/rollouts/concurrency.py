@@ -72,7 +72,7 @@ def limit_for(parallel: int | Literal["auto"] | None, *, window: int) -> Limit:
     return FixedLimit(parallel if parallel and parallel > 0 else window)
 
 
-class Reading(NamedTuple):
+class Measurement(NamedTuple):
     """What was measured at one limit."""
 
     limit: int
@@ -80,7 +80,7 @@ class Reading(NamedTuple):
     latency: float
 
 
-class Meter:
+class ThroughputMeter:
     """Measures at one limit. It first lets the change take effect, and counts only while the limit is made use of.
 
     Rollouts tend to end in bursts, so a measurement begins and ends between two bursts.
@@ -93,7 +93,7 @@ class Meter:
         self._since = self._last = float("-inf")
         self._clear()
 
-    def add(self, seconds: float, in_flight: int, now: float) -> Reading | None:
+    def add(self, seconds: float, in_flight: int, now: float) -> Measurement | None:
         """Count one completed rollout; returns a reading as soon as there is enough for one."""
         if self._skip > 0 or now == self._since:
             self._skip -= 1
@@ -106,12 +106,12 @@ class Meter:
         self._last = now
         return reading
 
-    def _read(self) -> Reading | None:
+    def _read(self) -> Measurement | None:
         rate, latency = self._count / (self._last - self._since), self._seconds / self._count
         made_use = self._busy >= 0.8 * self._count
         self._since = self._last
         self._clear()
-        return Reading(self._limit, rate, latency) if made_use else None
+        return Measurement(self._limit, rate, latency) if made_use else None
 
     def _clear(self) -> None:
         self._count = self._busy = 0
@@ -133,7 +133,7 @@ class AdaptiveLimit:
         self._ceiling: float = largest  # where there was trouble
         self._lift = FIRST_LIFT
         self._phase = _Phase.CLIMB
-        self._before: Reading | None = None  # what to compare the next reading with
+        self._before: Measurement | None = None  # what to compare the next reading with
         self._idle_latency: float | None = None
         self._patience = self._wait = FIRST_PATIENCE
         self._rate_to_keep = 0.0
@@ -191,7 +191,7 @@ class AdaptiveLimit:
             self._idle_latency = (self._idle_latency + latency) / 2
 
     # ---- what follows from a reading ---------------------------------------------------------------------------------
-    def _climb(self, reading: Reading, now: float) -> None:
+    def _climb(self, reading: Measurement, now: float) -> None:
         before, self._before = self._before, reading
         if before is not None and not _pays(before, reading):
             self._settle(max(before.limit, min(reading.limit, self._enough(max(before, reading, key=_rate)))), now)
@@ -200,7 +200,7 @@ class AdaptiveLimit:
         else:
             self._settle(reading.limit, now)
 
-    def _hold(self, reading: Reading, now: float) -> None:
+    def _hold(self, reading: Measurement, now: float) -> None:
         self._wait -= 1
         enough = self._enough(reading)
         if (self._wait > 0 and reading.limit <= 2 * enough) or now < self._calm_until:
@@ -213,7 +213,7 @@ class AdaptiveLimit:
         self._phase, self._before = _Phase.PROBE, reading
         self._change(target, now)
 
-    def _judge(self, reading: Reading, now: float) -> None:
+    def _judge(self, reading: Measurement, now: float) -> None:
         before = self._before
         assert before is not None
         if reading.limit < before.limit:
@@ -240,15 +240,15 @@ class AdaptiveLimit:
         self._settle(limit, now)
 
     # ---- limits to go to ---------------------------------------------------------------------------------------------
-    def _enough(self, reading: Reading) -> float:
+    def _enough(self, reading: Measurement) -> float:
         """As many as an endpoint with this throughput can be busy with."""
         return reading.rate * (self._idle_latency or reading.latency) * HEADROOM
 
-    def _lower(self, reading: Reading) -> int:
+    def _lower(self, reading: Measurement) -> int:
         target = min(0.85 * reading.limit, max(0.5 * reading.limit, self._enough(reading)))
         return max(1, round(target))
 
-    def _higher(self, reading: Reading, step: float = 1.25) -> int:
+    def _higher(self, reading: Measurement, step: float = 1.25) -> int:
         """A step up, but only half the way to where there was trouble."""
         target = max(step * reading.limit, reading.limit + 1)
         if self._ceiling < self._largest:
@@ -269,16 +269,16 @@ class AdaptiveLimit:
         self._changed_at = now
         self._meter = self._new_meter()
 
-    def _new_meter(self) -> Meter:
+    def _new_meter(self) -> ThroughputMeter:
         # A climb is in a hurry, and its steps are so large that a rough reading will do.
         hurried = self._phase is _Phase.CLIMB
-        return Meter(self._limit, max(self._limit, 8) if hurried else max(2 * self._limit, 48))
+        return ThroughputMeter(self._limit, max(self._limit, 8) if hurried else max(2 * self._limit, 48))
 
 
-def _rate(reading: Reading) -> float:
+def _rate(reading: Measurement) -> float:
     return reading.rate
 
 
-def _pays(before: Reading, after: Reading) -> bool:
+def _pays(before: Measurement, after: Measurement) -> bool:
     """Whether throughput grew with the limit."""
     return after.rate / before.rate - 1 >= PROPORTION * (after.limit / before.limit - 1)

@@ -150,7 +150,7 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
         None, exclude=True, description="Stop once more rollouts than this failed: a number, or a share like 0.1."
     )
     budget_tokens: int | None = Field(
-        None, ge=1, exclude=True, description="Start no more rollouts once this run has used so many tokens."
+        None, ge=1, exclude=True, description="Start no more rollouts once this run has used this many tokens."
     )
     budget_usd: float | None = Field(
         None, gt=0, exclude=True, description="The same for money; needs prices: {input: …, output: …} at the model."

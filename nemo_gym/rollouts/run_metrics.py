@@ -25,7 +25,7 @@ from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import Coverage, coverage
 from nemo_gym.metrics.report import Report, write_details
 from nemo_gym.metrics.statistics import overall
-from nemo_gym.metrics.table import Ints, Keys, RolloutTable
+from nemo_gym.metrics.table import Ints, RolloutTable, RowKeys
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
 from nemo_gym.rollouts.keyed import key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
@@ -75,10 +75,10 @@ class PlannedKeys:
         """The agents that the plans name."""
         return self.plan.agents
 
-    def keys_of(self, agent: str) -> Keys:
+    def keys_of(self, agent: str) -> RowKeys:
         """What an agent was asked for."""
         rows, keys = self.plan.rows_of(agent), self.plan.keys()
-        return Keys(keys.task[rows], keys.rollout[rows])
+        return RowKeys(keys.task[rows], keys.rollout[rows])
 
 
 def _failures(path: Path) -> list[tuple[RolloutKey, str]]:

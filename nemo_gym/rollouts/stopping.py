@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from nemo_gym.errors import Exit
+from nemo_gym.errors import ExitCode
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 END_WITHIN_S: Final = 4.0
@@ -89,10 +89,10 @@ def _end_process_soon(announce: Callable[[str], None], *, at_once: bool) -> None
     def end() -> None:
         with suppress(Exception):
             announce("some code does not stop, so the process ends now; what was saved is intact")
-        os._exit(Exit.INTERRUPTED)
+        os._exit(ExitCode.INTERRUPTED)
 
     if at_once:
-        os._exit(Exit.INTERRUPTED)
+        os._exit(ExitCode.INTERRUPTED)
     timer = threading.Timer(END_WITHIN_S, end)
     timer.daemon = True
     timer.start()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nemo_gym.errors import Exit
+from nemo_gym.errors import ExitCode
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
 from nemo_gym.schemas.responses import SPENT
@@ -209,13 +209,13 @@ class Tally:
             key = outcome.planned.key
             tally.example = f"task {key.task} rollout {key.rollout}: {outcome.failure.message}"
 
-    def exit_code(self, *, still_owed: int = 0) -> Exit:
+    def exit_code(self, *, still_owed: int = 0) -> ExitCode:
         """What to tell the shell; ``still_owed`` counts planned rollouts that are not completed for other reasons."""
         if self.ending is Ending.INTERRUPTED:
-            return Exit.INTERRUPTED
+            return ExitCode.INTERRUPTED
         if self.failed or self.vanished or still_owed or self.ending is not Ending.FINISHED:
-            return Exit.FAILURES
-        return Exit.OK
+            return ExitCode.FAILURES
+        return ExitCode.OK
 
 
 def failure_table(tally: Tally) -> str:
@@ -289,7 +289,7 @@ class Summary:
         return self.done_before + self.tally.completed
 
     @property
-    def exit_code(self) -> Exit:
+    def exit_code(self) -> ExitCode:
         """What to tell the shell."""
         return self.tally.exit_code(still_owed=self.planned - self.completed)
 

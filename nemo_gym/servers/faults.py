@@ -57,7 +57,7 @@ def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-class TellingUsage:
+class AttachUsage:
     """Attaches to a passing exception what was spent before it: a usage of the Responses API, or None.
 
     A class, and not a generator, because every rollout enters it.

@@ -32,7 +32,7 @@ from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
 from nemo_gym.servers.http.lazy import aiohttp
 from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
-from nemo_gym.servers.listen import LOG_ALL_REQUESTS, Switchboard, bind, listening
+from nemo_gym.servers.listen import LOG_ALL_REQUESTS, PortRouter, bind, listening
 from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.profiles.sampling import Marker, profiling
 from nemo_gym.servers.server_client import GymClient
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 LISTEN_FD_VARIABLE = "NEMO_GYM_LISTEN_FD"
 PARENT_FD_VARIABLE = "NEMO_GYM_PARENT_FD"
 OPEN_FILES = 65_535
-MARKERS = (Marker(Switchboard.__call__.__code__, server="self", path="scope"),)
+MARKERS = (Marker(PortRouter.__call__.__code__, server="self", path="scope"),)
 
 
 def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: str) -> FastAPI | None:

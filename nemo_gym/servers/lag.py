@@ -22,7 +22,7 @@ HEARTBEAT_S = 0.1
 BLOCKED_S = 1.0
 
 
-class Culprit(NamedTuple):
+class BlockingCode(NamedTuple):
     """The code that blocks the loop."""
 
     server: str | None
@@ -31,7 +31,7 @@ class Culprit(NamedTuple):
     line: int | None  # None if the interpreter does not know it
 
 
-def find_culprit(frame: FrameType | None, folders: Mapping[str, Path]) -> Culprit | None:
+def find_blocking_code(frame: FrameType | None, folders: Mapping[str, Path]) -> BlockingCode | None:
     """The innermost frame inside a server's folder, or the innermost of all if there is none."""
     # Text, not paths: a stack is deep, and while this thread compares paths the slow loop gets even less done.
     prefixes = [(server, f"{folder}{os.sep}") for server, folder in folders.items()]
@@ -40,11 +40,11 @@ def find_culprit(frame: FrameType | None, folders: Mapping[str, Path]) -> Culpri
         file = frame.f_code.co_filename
         for server, prefix in prefixes:
             if file.startswith(prefix):
-                return Culprit(server, file, frame.f_code.co_qualname, frame.f_lineno)
+                return BlockingCode(server, file, frame.f_code.co_qualname, frame.f_lineno)
         frame = frame.f_back
     if innermost is None:
         return None
-    return Culprit(None, innermost.f_code.co_filename, innermost.f_code.co_qualname, innermost.f_lineno)
+    return BlockingCode(None, innermost.f_code.co_filename, innermost.f_code.co_qualname, innermost.f_lineno)
 
 
 class LagWatch:
@@ -84,20 +84,20 @@ class LagWatch:
 
     def _examine(self, silence: float) -> None:
         """Warn about code in which the loop is found twice in a row. A loop that is only slow has moved on by then."""
-        culprit = find_culprit(sys._current_frames().get(self._thread_id), self._folders)  # noqa: SLF001
-        place = (culprit.file, culprit.function) if culprit is not None else None
+        blocking = find_blocking_code(sys._current_frames().get(self._thread_id), self._folders)  # noqa: SLF001
+        place = (blocking.file, blocking.function) if blocking is not None else None
         suspected_before, self._suspect = self._suspect == place, place
-        if culprit is None or place is None or place in self._named or not suspected_before:
+        if blocking is None or place is None or place in self._named or not suspected_before:
             return
         self._named.add(place)
-        owner = culprit.server or "code outside any server"
+        owner = blocking.server or "code outside any server"
         logger.warning(
             "%s blocks the event loop: %s at %s:%s has held it for %.1f s, and no other server can answer. "
             "Await there or use a thread, or set `isolation: process` for this server.",
             owner,
-            culprit.function,
-            culprit.file,
-            culprit.line,
+            blocking.function,
+            blocking.file,
+            blocking.line,
             silence,
         )
 

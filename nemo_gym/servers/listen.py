@@ -19,7 +19,7 @@ GRACE_S = 1
 LOG_ALL_REQUESTS = "uvicorn_logging_show_200_ok"
 
 
-class Switchboard:
+class PortRouter:
     """An ASGI app that passes each request to the app that owns the port."""
 
     def __init__(self, apps: Mapping[int, ASGIApp]) -> None:
@@ -75,7 +75,7 @@ async def listening(
     if log_all:
         _show(logging.getLogger("uvicorn.access"))
     config = uvicorn.Config(
-        Switchboard(apps),
+        PortRouter(apps),
         lifespan="off",
         log_config=None,
         access_log=log_all,

@@ -120,7 +120,7 @@ CatchallTool = Callable[[str, str, dict[str, Any]], MCPTool]
 ChooseTools = Callable[[list[MCPTool], CatchallTool | None], Iterable[MCPTool]]
 
 
-def harvest_tools(app: FastAPI) -> list[MCPTool]:
+def find_tools(app: FastAPI) -> list[MCPTool]:
     """The POST routes of an app that take no body, or a JSON object of a known type."""
     found: dict[str, MCPTool] = {}
     for route in _post_routes(app):
@@ -172,7 +172,7 @@ class ExposedTools:
     @cached_property
     def by_name(self) -> dict[str, MCPTool]:
         """All tools, whatever a token allows."""
-        chosen = self._choose(harvest_tools(self._app), catchall_tool(self._app))
+        chosen = self._choose(find_tools(self._app), catchall_tool(self._app))
         return {tool.name: tool for tool in chosen if tool.name not in RESERVED_MCP_TOOL_NAMES}
 
     @cached_property

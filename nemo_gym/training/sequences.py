@@ -11,9 +11,9 @@ from typing import Any
 
 from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.dpo import opposites
+from nemo_gym.export.dpo import best_with_worst
 from nemo_gym.export.rl import advantages
-from nemo_gym.export.select import SAME, draw_lot, has_log_probs
+from nemo_gym.export.select import SAME, has_log_probs, seeded_bytes
 from nemo_gym.export.sft import UnfitError
 from nemo_gym.export.tokens import TokenSpan, only_span
 from nemo_gym.io.lines import parse_line
@@ -50,8 +50,8 @@ class Group:
 
     def pairs(self, count: int, *, seed: int = 0) -> list[tuple[TokenSequence, TokenSequence]]:
         """Pairs of a better and a worse rollout, widest margins first; no rollout is used twice."""
-        ranked = sorted(self.sequences, key=lambda one: (-one.reward, draw_lot(seed, *one.key)))
-        return [(good, bad) for good, bad in opposites(ranked) if good.reward - bad.reward > SAME][:count]
+        ranked = sorted(self.sequences, key=lambda one: (-one.reward, seeded_bytes(seed, *one.key)))
+        return [(good, bad) for good, bad in best_with_worst(ranked) if good.reward - bad.reward > SAME][:count]
 
 
 def sequence_of(record: Mapping[str, Any], key: RolloutKey | None = None) -> TokenSequence:

@@ -28,7 +28,7 @@ from nemo_gym.view.guard import Guard
 from nemo_gym.view.index.steps_index import StepsState
 from nemo_gym.view.library import Library, Snapshot
 from nemo_gym.view.listing import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
-from nemo_gym.view.overview import at_present, overview
+from nemo_gym.view.overview import current_numbers, overview
 from nemo_gym.view.rollout import compare_rollouts, compare_runs, rollout, rows_of_run
 from nemo_gym.view.selection import Query, Selection, Selections
 from nemo_gym.view.timing import run_timing
@@ -136,7 +136,7 @@ class Api:
             found = overview(self._selections.get(snapshot, query), whole=whole, threshold=threshold)
             self._overviews = {**dict(list(self._overviews.items())[-8:]), key: found}
         numbers = self._overviews[key]
-        return numbers | at_present(snapshot.runs, numbers, whole=whole)
+        return numbers | current_numbers(snapshot.runs, numbers, whole=whole)
 
     def scatter(self, snapshot: Snapshot, request: Request) -> Any:
         names = (request.query_params.get(axis) or default for axis, default in (("x", "tokens"), ("y", "reward")))

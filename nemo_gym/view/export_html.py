@@ -20,7 +20,7 @@ from nemo_gym.io.files import replacing
 from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view.app import STATIC
 from nemo_gym.view.listing import id_of, line_of, read_record, read_values, to_bytes
-from nemo_gym.view.overview import at_present, overview
+from nemo_gym.view.overview import current_numbers, overview
 from nemo_gym.view.rollout import as_saved, compare_runs, continuity, timing_of
 from nemo_gym.view.scored import is_failure
 from nemo_gym.view.selection import Selection
@@ -34,7 +34,7 @@ _ROWS: Final = 500  # read at a time
 _MOST_COMPARED: Final = 6  # files
 
 
-class Written(NamedTuple):
+class ExportedPage(NamedTuple):
     """What an export came to."""
 
     rollouts: int
@@ -50,7 +50,7 @@ def export_html(
     whole: bool,
     threshold: float = PASS_THRESHOLD,
     static: Path = STATIC,
-) -> Written:
+) -> ExportedPage:
     """Write the rollouts of a selection. More than the limit is an error, and nothing is written."""
     data = embedded_data(selection, title=title, limit=int(limit_mb * 1e6), whole=whole, threshold=threshold)
     page = build_page(static, data)
@@ -61,7 +61,7 @@ def export_html(
             file.write(page)
     except OSError as error:
         raise ConfigError(f"can't write {path}: {error.strerror or error}", hint="choose another place") from None
-    return Written(len(selection), len(page))
+    return ExportedPage(len(selection), len(page))
 
 
 def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool, threshold: float) -> bytes:
@@ -78,7 +78,7 @@ def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool, 
             "state": state | {"title": title, "threshold": threshold},
             "columns": [fact.described() for fact in snapshot.columns.values()],
             "rollouts": [orjson.Fragment(row) for row in _rows(selection, limit)],
-            "overview": numbers | at_present(snapshot.runs, numbers, whole=whole) | {"progress": None},
+            "overview": numbers | current_numbers(snapshot.runs, numbers, whole=whole) | {"progress": None},
             "comparisons": _comparisons(selection),
             "timings": [run_timing(selection, run.number, whole=whole) for run in snapshot.runs],
             "apart": snapshot.tasks.apart,

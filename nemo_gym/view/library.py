@@ -25,7 +25,7 @@ from nemo_gym.filters.columns import FIXED, NUMBERS, PREVIEWS
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import distinct
-from nemo_gym.metrics.table import Keys
+from nemo_gym.metrics.table import RowKeys
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.steps_index import StepsIndex
 from nemo_gym.view.index.tables import ColumnFacts
@@ -292,7 +292,7 @@ class Plan:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
-        self.keys: Keys | None = None  # each rollout once, in order
+        self.keys: RowKeys | None = None  # each rollout once, in order
 
     @property
     def count(self) -> int | None:

@@ -16,7 +16,7 @@ from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.intervals import mean_intervals, share_fields
 from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.statistics import overall
-from nemo_gym.metrics.table import Floats, Keys, RolloutTable
+from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.view.library import ViewedRun
 from nemo_gym.view.scored import Scored, is_failure, scored
@@ -51,7 +51,7 @@ def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRES
     }
 
 
-def at_present(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
+def current_numbers(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
     """What can change although the rollouts do not: progress, and what the metrics file says."""
     if not whole:
         return {"progress": None, "metrics": None}
@@ -132,7 +132,7 @@ def _coverage(runs: tuple[ViewedRun, ...], selection: Selection, found: Scored) 
         if run.plan.keys is None:
             return None
         mine = found.run == run.number
-        done = distinct(Keys(found.index[mine], found.rollout[mine]))
+        done = distinct(RowKeys(found.index[mine], found.rollout[mine]))
         part = coverage(run.plan.keys, done, _failed_keys(selection, run))
         failed = Counter(total.failed) + Counter(part.failed)
         total = Coverage(total.planned + part.planned, total.completed + part.completed, dict(sorted(failed.items())))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from nemo_gym.base_responses_api_agent import Body
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
-from nemo_gym.servers.faults import TellingUsage
+from nemo_gym.servers.faults import AttachUsage
 from responses_api_agents.simple_agent.app import (
     SimpleAgent,
     SimpleAgentConfig,
@@ -87,7 +87,7 @@ class ConversationAgent(SimpleAgent):
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
         talk = begin(params, seeded.cookies)
-        with TellingUsage(lambda: talk.usage):
+        with AttachUsage(lambda: talk.usage):
             while not talk.is_over:
                 await self._take_turn(talk)
                 if not talk.is_over:

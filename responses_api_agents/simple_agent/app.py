@@ -25,7 +25,7 @@ from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNo
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.direct.unread import UnreadBody
-from nemo_gym.servers.faults import TellingUsage
+from nemo_gym.servers.faults import AttachUsage
 
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
@@ -125,7 +125,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
         response, cookies = await self._respond(params, seeded.cookies)
-        with TellingUsage(lambda: orjson.loads(response).get("usage")):
+        with AttachUsage(lambda: orjson.loads(response).get("usage")):
             verified = await self._post_resources("/verify", with_response(row, response), cookies)
             await raise_for_status(verified)
         return completed(await verified.read(), params, response)
@@ -150,7 +150,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         usage: Json | None = None
         model_cookies: Cookies = None
         step = 0
-        with TellingUsage(lambda: usage):
+        with AttachUsage(lambda: usage):
             while True:
                 step += 1
                 request = {**params, "input": question + trajectory}

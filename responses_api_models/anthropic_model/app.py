@@ -93,7 +93,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
             request_timeout_s=config.request_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
             max_retries=config.max_retries,
-            door=gates_of(self.server_client).door(config.anthropic_base_url, config.name, limit=limit),
+            gate=gates_of(self.server_client).for_role(config.anthropic_base_url, config.name, limit=limit),
         )
         secrets = [config.anthropic_api_key, *config.anthropic_default_headers.values()]
         address = ModelAddress(shown(config.anthropic_base_url), config.anthropic_model, secrets=secrets)

@@ -121,7 +121,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
             request_timeout_s=config.request_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
             max_retries=config.max_retries,
-            door=gates_of(self.server_client).door(config.openai_base_url, config.name, limit=limit),
+            gate=gates_of(self.server_client).for_role(config.openai_base_url, config.name, limit=limit),
         )
         secrets = [config.openai_api_key, *config.openai_default_headers.values()]
         address = ModelAddress(shown(config.openai_base_url), config.openai_model, secrets=secrets)

@@ -75,7 +75,7 @@ class EndpointSource:
         check_endpoint(settings.base_url, setting="base_url of the upstream endpoint", has_key=bool(settings.api_key))
         endpoint = Endpoint(
             **settings.model_dump(exclude={"model", "max_concurrent_requests"}),
-            door=gates_of(client).door(settings.base_url, "replay"),
+            gate=gates_of(client).for_role(settings.base_url, "replay"),
         )
         secrets = [settings.api_key, *settings.default_headers.values()]
         address = ModelAddress(shown(settings.base_url), settings.model or "any", secrets=secrets)

@@ -11,7 +11,7 @@ from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint
 from nemo_gym.servers.models.failures import ModelAddress
-from nemo_gym.servers.models.gate import Door, Gates
+from nemo_gym.servers.models.gate import Gates, RoleGate
 from responses_api_models.vllm_model.replicas import Replica, Replicas
 
 PROBE_TIMEOUT_S = 2.0
@@ -72,12 +72,12 @@ def open_replicas(config: VLLMModelConfig, gates: Gates) -> Replicas:
     for url in config.base_urls:
         check_endpoint(url, setting=f"base_url of {config.name}", has_key=bool(config.api_key))
     limit = config.endpoint_max_concurrent_requests
-    replicas = [_replica(config, url, gates.door(url, config.name, limit=limit)) for url in config.base_urls]
+    replicas = [_replica(config, url, gates.for_role(url, config.name, limit=limit)) for url in config.base_urls]
     return Replicas(replicas, max_retries=config.max_retries, wait_s=config.request_timeout_s)
 
 
-def _replica(config: VLLMModelConfig, url: str, door: Door) -> Replica:
-    def endpoint(seconds: float, connect_s: float, *, door: Door | None = None) -> Endpoint:
+def _replica(config: VLLMModelConfig, url: str, gate: RoleGate) -> Replica:
+    def endpoint(seconds: float, connect_s: float, *, gate: RoleGate | None = None) -> Endpoint:
         return Endpoint(
             base_url=url,
             api_key=config.api_key,
@@ -85,12 +85,12 @@ def _replica(config: VLLMModelConfig, url: str, door: Door) -> Replica:
             request_timeout_s=seconds,
             connect_timeout_s=connect_s,
             max_retries=0,  # another endpoint may be the better next attempt
-            door=door,
+            gate=gate,
         )
 
     secrets = [config.api_key, *config.default_headers.values()]
     return Replica(
-        endpoint=endpoint(config.request_timeout_s, config.connect_timeout_s, door=door),
+        endpoint=endpoint(config.request_timeout_s, config.connect_timeout_s, gate=gate),
         probe=endpoint(PROBE_TIMEOUT_S, PROBE_TIMEOUT_S),
         address=ModelAddress(shown(url), config.model, secrets=secrets),
         max_queue_depth=config.max_queue_depth,

@@ -5,7 +5,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli.command import Exit
+from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.commands import COMMANDS
 from nemo_gym.cli.manual import parameters_of, type_text, updated, value_text
 
@@ -129,4 +129,4 @@ def test_the_document_agrees_with_the_table_of_commands():
 
 def test_exit_codes_are_documented():
     documented = re.findall(r"^\| (\d+) \|", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert documented == [str(code.value) for code in Exit]
+    assert documented == [str(code.value) for code in ExitCode]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.cli.verification import needed, only, verifiers_of
+from nemo_gym.cli.verification import needed, select_servers, verifiers_of
 from nemo_gym.errors import ConfigError
 
 VERIFIER = """\
@@ -189,8 +189,8 @@ def test_the_policy_is_not_hosted_and_a_judge_is():
     assert verifiers == {"agent": "verifier"}
     kept = needed(config, verifiers)
     assert kept == {"agent", "verifier", "judge"}
-    assert set(only(config, kept)) == {"agent", "verifier", "judge", "other"}
-    assert only(config, kept)["other"] == 1
+    assert set(select_servers(config, kept)) == {"agent", "verifier", "judge", "other"}
+    assert select_servers(config, kept)["other"] == 1
 
 
 def test_an_agent_without_a_verifier_needs_to_be_given_one():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from nemo_gym.config.directives import expand, lengthen
+from nemo_gym.config.directives import expand, expand_short_forms
 from nemo_gym.config.locate import Locator
 from nemo_gym.errors import ConfigError, DeleteKeyNotFoundError, InheritPathNotFoundError
 
@@ -18,7 +18,7 @@ Failure = Callable[..., ConfigError]
 
 
 def expanded(data: dict[str, Any]) -> dict[str, Any]:
-    return expand(lengthen(data), locator=Locator()).data
+    return expand(expand_short_forms(data), locator=Locator()).data
 
 
 def test_inheriting_moves_the_block_and_puts_own_keys_on_top() -> None:

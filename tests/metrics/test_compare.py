@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.compare import Change, Run, compare, read_contents, reward_changes
-from nemo_gym.metrics.difficulty import band_of, solve_rate_counts, solve_rate_svg, solve_rates
+from nemo_gym.metrics.compare import RewardChange, Run, compare, read_contents, reward_changes
+from nemo_gym.metrics.difficulty import difficulty_of, solve_rate_counts, solve_rate_svg, solve_rates
 from nemo_gym.metrics.intervals import Interval
 from nemo_gym.metrics.report import bars, comparison_text, histogram, interval_table, solve_rate_table
 from nemo_gym.metrics.table import RolloutTable
@@ -31,7 +31,7 @@ def test_changes_are_counted_by_what_became_what(tmp_path: Path) -> None:
     new = table(tmp_path / "b", (3, 0, 1), (2, 0, 1.0), (1, 0, 1.0), (0, 0, 1.0), (0, 1, 1.0), (9, 9, 0.0))
     found = reward_changes(old, new)
     assert (found.rollouts, found.changed, found.mean_old, found.mean_new) == (5, 3, 0.5, 1.0)
-    assert found.changes == [Change(0.0, 1.0, 2), Change(0.5, 1.0, 1)]
+    assert found.changes == [RewardChange(0.0, 1.0, 2), RewardChange(0.5, 1.0, 1)]
     assert found.text().splitlines() == [
         "3 of 5 rewards changed; mean 0.5 → 1",
         "  old → new  rollouts",
@@ -125,7 +125,7 @@ def test_solve_rates_follow_the_threshold_and_skip_tasks_without_reward() -> Non
     ("rate", "band"), [(0, "never"), (0.1, "hard"), (0.25, "hard"), (0.5, "medium"), (0.8, "easy"), (1, "always")]
 )
 def test_bands_say_how_hard_a_task_is(rate: float, band: str) -> None:
-    assert band_of(rate) == band
+    assert difficulty_of(rate) == band
 
 
 def test_a_histogram_has_a_bar_per_value_or_range() -> None:

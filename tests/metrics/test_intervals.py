@@ -18,7 +18,7 @@ from nemo_gym.metrics.intervals import (
     wilson,
 )
 from nemo_gym.metrics.report import details, details_path, write_details
-from nemo_gym.metrics.table import Keys
+from nemo_gym.metrics.table import RowKeys
 from nemo_gym.schemas.rows import RolloutKey
 
 
@@ -119,10 +119,10 @@ def test_details_have_intervals_coverage_tool_use_and_difficulty() -> None:
 def test_coverage_counts_each_rollout_by_its_last_failure() -> None:
     keys = [RolloutKey(task, 0) for task in range(5)]
     failures = [(keys[1], "transient"), (keys[1], "timeout"), (keys[0], "transient"), (RolloutKey(9, 9), "other")]
-    found = coverage(Keys.of(keys * 2), Keys.of([keys[2], keys[0], RolloutKey(9, 0)]), failures)
+    found = coverage(RowKeys.of(keys * 2), RowKeys.of([keys[2], keys[0], RolloutKey(9, 0)]), failures)
     assert found == Coverage(5, 2, {"timeout": 1})
     assert str(found) == "2 of 5 rollouts completed (40.0 %), 1 failed (timeout 1), 2 not run"
-    assert coverage(Keys.of([]), Keys.of([]), [(keys[0], "timeout")]) == Coverage(0, 0)
+    assert coverage(RowKeys.of([]), RowKeys.of([]), [(keys[0], "timeout")]) == Coverage(0, 0)
     assert str(Coverage(0, 0)) == "0 of 0 rollouts completed (100.0 %)"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.errors import Exit
+from nemo_gym.errors import ExitCode
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
@@ -134,12 +134,12 @@ def test_exit_codes(planned: Make) -> None:
     done, broken, gone = Tally(completed=1), Tally(completed=1), Tally(completed=1)
     broken.add([failure(planned())])
     gone.add([Vanished(planned(), b"", 0.1, "kill_shaped")])
-    assert summary(done, planned=1).exit_code == Exit.OK == 0
-    assert summary(broken, planned=2).exit_code == Exit.FAILURES == 3
-    assert summary(gone, planned=2).exit_code == Exit.FAILURES
-    assert summary(done, planned=2, given_up=1).exit_code == Exit.FAILURES
+    assert summary(done, planned=1).exit_code == ExitCode.OK == 0
+    assert summary(broken, planned=2).exit_code == ExitCode.FAILURES == 3
+    assert summary(gone, planned=2).exit_code == ExitCode.FAILURES
+    assert summary(done, planned=2, given_up=1).exit_code == ExitCode.FAILURES
     stopped = Tally(completed=1, ending=Ending.INTERRUPTED)
-    assert summary(stopped, planned=2).exit_code == Exit.INTERRUPTED == 130
+    assert summary(stopped, planned=2).exit_code == ExitCode.INTERRUPTED == 130
 
 
 def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(planned: Make) -> None:

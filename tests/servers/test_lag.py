@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.servers.lag import find_culprit, watching_lag
+from nemo_gym.servers.lag import find_blocking_code, watching_lag
 
 
 def hold_the_loop(seconds: float) -> None:
@@ -33,7 +33,7 @@ async def test_waiting_is_not_blocking(caplog: pytest.LogCaptureFixture) -> None
 
 def test_code_outside_any_server_is_named_by_its_place() -> None:
     frame = sys._current_frames()[threading.get_ident()]
-    culprit = find_culprit(frame, {"elsewhere": Path("/nowhere")})
+    culprit = find_blocking_code(frame, {"elsewhere": Path("/nowhere")})
     assert culprit is not None
     assert culprit.server is None
     assert culprit.function == "test_code_outside_any_server_is_named_by_its_place"

@@ -11,7 +11,7 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.pass_majority import compute_pass_majority_metrics
 from nemo_gym.rollouts.run_metrics import aggregate_run
 from nemo_gym.view.library import Library
-from nemo_gym.view.overview import at_present, overview
+from nemo_gym.view.overview import current_numbers, overview
 from nemo_gym.view.selection import Query, select
 
 
@@ -42,7 +42,7 @@ async def test_they_are_the_numbers_of_the_metrics_file(write, record, failure, 
         assert agent["rollouts"] == details[name]["rollouts"]
     assert numbers["failed"] == {"model_error": 1}
     assert (numbers["planned"], numbers["completed"]) == (120, 119)
-    shown = at_present(found.snapshot().runs, numbers, whole=True)["metrics"]
+    shown = current_numbers(found.snapshot().runs, numbers, whole=True)["metrics"]
     assert [entry["agent_metrics"] for entry in shown] == [metrics[name]["agent_metrics"] for name in metrics]
 
 
@@ -101,7 +101,7 @@ def test_a_running_collection_has_a_pace_and_an_end(write, record, library):
 
     def progress():
         numbers = overview(select(found.snapshot(), Query()), whole=True)
-        return at_present(found.snapshot().runs, numbers, whole=True)["progress"]
+        return current_numbers(found.snapshot().runs, numbers, whole=True)["progress"]
 
     assert progress() == {"rate_per_s": 0.0, "eta_s": None, "done": 1, "planned": 10}
     write("run.jsonl", [record(0, number) for number in range(1, 4)], append=True)

@@ -105,7 +105,7 @@ def is_taken(files: RunFiles) -> bool:
     return files.rollouts.exists() and files.rollouts.stat().st_size > 0
 
 
-def taken(files: RunFiles) -> OutputTakenError:
+def output_taken(files: RunFiles) -> OutputTakenError:
     """The error that says what is there, and every way to go on."""
     lines, keys = 0, set()
     for line in read_lines(files.rollouts):

@@ -115,7 +115,7 @@ def write_plan(path: Path, writer: PlanWriter, rows: Iterable[Row], policy: Atte
     return plan
 
 
-def survey(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
+def read_owed(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
     """What is still owed of a plan."""
     plan = PlanOnDisk(path, policy, history.failures)
     for number, line in enumerate(read_lines(path), start=1):

@@ -38,8 +38,8 @@ from nemo_gym.rollouts.store.history import (
 )
 from nemo_gym.rollouts.store.journal import Fsync, Journal, Write, exclusive
 from nemo_gym.rollouts.store.manifest import Manifest, Request
-from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup, taken
-from nemo_gym.rollouts.store.plan_file import PlanOnDisk, PlanWriter, survey, write_extended, write_plan
+from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup, output_taken
+from nemo_gym.rollouts.store.plan_file import PlanOnDisk, PlanWriter, read_owed, write_extended, write_plan
 from nemo_gym.rollouts.store.repair import read_lines, set_aside
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class RolloutStore:
     def resume(self, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Go on with the plan that is there."""
         history = self._read_history()
-        plan = survey(self.files.plan, history, policy)
+        plan = read_owed(self.files.plan, history, policy)
         approve(plan)
         return self._go_on(plan, history)
 
@@ -92,7 +92,7 @@ class RolloutStore:
             write_extended(self.files.plan, writer, rows, history)
             file.flush()
             # Looked at before it takes its place: a plan that is refused must leave the old one as it was.
-            plan = replace(survey(Path(file.name), history, policy), path=self.files.plan)
+            plan = replace(read_owed(Path(file.name), history, policy), path=self.files.plan)
             approve(plan)
         self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
         return self._go_on(plan, history)
@@ -221,7 +221,7 @@ def open_plan(
         def approve_fresh(plan: PlanOnDisk) -> None:
             approve(plan)  # what is wrong with the input comes first
             if is_taken(store.files) and not overwrite:
-                raise taken(store.files)
+                raise output_taken(store.files)
 
         return store.start(rows(), request, policy, approve_fresh)
     changes = _changes(store, request)

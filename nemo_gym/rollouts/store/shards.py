@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _OPEN_FILES: Final = 64
 
 
-class Positions:
+class LinePositions:
     """The lines of some files, numbered in the order in which they were added."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -108,7 +108,7 @@ class Shards:
         self.unreadable: list[tuple[ShardPlace, str]] = []
         self.repeated = 0  # rollouts that were left out because they are there already
         self._builder = MetricsBuilder()
-        self._positions = Positions(paths)
+        self._positions = LinePositions(paths)
         for shard, path in enumerate(paths):
             self._read(shard, path)
         if strict and self.unreadable:

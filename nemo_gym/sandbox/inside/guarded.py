@@ -38,7 +38,7 @@ class GuardedLevel:
         if self.locked:
             self._check()
             hidden = list(map(os.path.realpath, settings["hidden"]))
-            visible = system.unhidden(map(os.path.realpath, self.readable), hidden)
+            visible = system.visible_paths(map(os.path.realpath, self.readable), hidden)
             landlock.restrict([*visible.whole, "/proc"], [self.boxes, *system.DEVICES], listed=visible.listed)
             self.filter = seccomp.assemble(kernel.architecture(), one_group=True)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)

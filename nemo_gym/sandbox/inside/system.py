@@ -43,25 +43,25 @@ def hidden(extra: Iterable[str] = ()) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Visible:
+class VisiblePaths:
     """What can be read once hidden parts are excluded: whole paths, and folders that can only be listed."""
 
     whole: list[str]
     listed: list[str]
 
 
-def unhidden(paths: Iterable[str], secret: Iterable[str]) -> Visible:
+def visible_paths(paths: Iterable[str], secret: Iterable[str]) -> VisiblePaths:
     """Split folders that contain hidden ones, because a Landlock rule can only allow, and covers everything below.
 
     Links are left out, because rules apply to their targets.
     """
-    visible = Visible([], [])
+    visible = VisiblePaths([], [])
     for path in (path for path in paths if not os.path.islink(path)):
         inner = [other for other in secret if other == path or other.startswith(f"{path}/")]
         if not inner:
             visible.whole.append(path)
         elif path not in inner:
-            below = unhidden((entry.path for entry in os.scandir(path)), inner)
+            below = visible_paths((entry.path for entry in os.scandir(path)), inner)
             visible.whole.extend(below.whole)
             visible.listed.extend((path, *below.listed))
     return visible

@@ -13,19 +13,19 @@ from omegaconf import DictConfig
 
 from nemo_gym.servers.checking.environment_probes import PlayedAlone, check_retention, check_sessions, check_speed
 from nemo_gym.servers.checking.environment_report import EnvironmentReport, PlayerSummary, is_number, listed
+from nemo_gym.servers.checking.hosted_environment import HostedEnvironment, PlayedRollout, host_environment
 from nemo_gym.servers.checking.players import (
     Item,
     RandomPlayer,
     Row,
     ScriptedPlayer,
     SilentPlayer,
+    answer_forms,
     expected_values,
     message,
     repeating,
     solutions,
-    wordings,
 )
-from nemo_gym.servers.checking.stage import Played, Stage, open_stage
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.inspection import Finding
 
@@ -38,23 +38,23 @@ async def check_environment(
     config: DictConfig, rows: Sequence[Row], *, recorded: Sequence[Row] = ()
 ) -> EnvironmentReport:
     """Play the rows and check everything that is visible from outside. ``recorded`` holds saved rollouts of them."""
-    async with open_stage(config) as stage:
-        report = EnvironmentReport(stage.resources, len(rows))
-        if not stage.has_route(NEXT_TURN):  # in a conversation of several turns, the model can ask for the difference
+    async with host_environment(config) as hosted:
+        report = EnvironmentReport(hosted.resources, len(rows))
+        if not hosted.has_route(NEXT_TURN):  # in a conversation of several turns, the model can ask for the difference
             report.findings += ambiguous_rows(rows)
-        playable = [row async for row in _accepted(stage, rows, report)]
+        playable = [row async for row in _accepted(hosted, rows, report)]
         if not playable:
             return report
-        _check_tools(stage, playable, report)
-        games = await _play_all(stage, playable, report)
-        again = await _play_recorded(stage, recorded, report)
+        _check_tools(hosted, playable, report)
+        games = await _play_all(hosted, playable, report)
+        again = await _play_recorded(hosted, recorded, report)
         by_player = {name: [rollout.played for rollout in rollouts] for name, rollouts in games.items()}
         by_player["recorded"] = again
         report.players = [PlayerSummary.of(name, played) for name, played in by_player.items() if played]
-        _check_rewards(stage, by_player, report)
-        await check_sessions(stage, config, [*games["random"], *games["scripted"]], report)
-        await check_retention(stage, playable, report)
-        await check_speed(stage, [(row, _some_output(row)) for row in playable], report)
+        _check_rewards(hosted, by_player, report)
+        await check_sessions(hosted, config, [*games["random"], *games["scripted"]], report)
+        await check_retention(hosted, playable, report)
+        await check_speed(hosted, [(row, _some_output(row)) for row in playable], report)
         return report
 
 
@@ -87,10 +87,10 @@ def _expectation(row: Row) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in LABELS and key != "responses_create_params"}
 
 
-async def _accepted(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> AsyncIterator[Row]:
+async def _accepted(hosted: HostedEnvironment, rows: Sequence[Row], report: EnvironmentReport) -> AsyncIterator[Row]:
     refused = []
     for number, row in enumerate(rows, start=1):
-        seeded = await stage.seed(row)
+        seeded = await hosted.seed(row)
         if seeded.ok:
             yield row
         else:
@@ -99,25 +99,27 @@ async def _accepted(stage: Stage, rows: Sequence[Row], report: EnvironmentReport
         report.error("rows", f"{len(refused)} of {len(rows)} are refused by /seed_session: {listed(refused)}")
 
 
-def _check_tools(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> None:
+def _check_tools(hosted: HostedEnvironment, rows: Sequence[Row], report: EnvironmentReport) -> None:
     """Check that every tool that a row offers is a route."""
     names = {tool.get("name") for row in rows for tool in row["responses_create_params"].get("tools") or ()}
-    missing = [name for name in sorted(filter(None, names)) if not stage.has_route(f"/{name}")]
+    missing = [name for name in sorted(filter(None, names)) if not hosted.has_route(f"/{name}")]
     if missing:
         report.error("tools", f"rows offer tools that are no routes of the server: {listed(missing)}")
 
 
-async def _play_all(stage: Stage, rows: Sequence[Row], report: EnvironmentReport) -> dict[str, list[PlayedAlone]]:
+async def _play_all(
+    hosted: HostedEnvironment, rows: Sequence[Row], report: EnvironmentReport
+) -> dict[str, list[PlayedAlone]]:
     games: dict[str, list[PlayedAlone]] = {"silent": [], "random": [], "scripted": []}
     hedged = []
     for number, row in enumerate(rows, start=1):
         for name, player in (("silent", SilentPlayer()), ("random", RandomPlayer(f"row {number}"))):
-            games[name].append(PlayedAlone(row, player, await stage.play(row, player)))
-        best = await _best_solution(stage, row)
+            games[name].append(PlayedAlone(row, player, await hosted.play(row, player)))
+        best = await _best_solution(hosted, row)
         if best is not None:
             games["scripted"].append(PlayedAlone(row, *best))
             report.rows_solved += best[1].reward == 1
-            if await _accepts_both(stage, row, best[0], rows):
+            if await _accepts_both(hosted, row, best[0], rows):
                 hedged.append(number)
     if hedged:
         text = f"rows {listed(hedged)}: an answer that says two different things is rewarded, in either order"
@@ -125,11 +127,11 @@ async def _play_all(stage: Stage, rows: Sequence[Row], report: EnvironmentReport
     return games
 
 
-async def _best_solution(stage: Stage, row: Row) -> tuple[ScriptedPlayer, Played] | None:
+async def _best_solution(hosted: HostedEnvironment, row: Row) -> tuple[ScriptedPlayer, PlayedRollout] | None:
     """The player with the highest reward among those that take their answer from the row."""
     best = None
     for player in solutions(row):
-        played = await stage.play(row, player)
+        played = await hosted.play(row, player)
         if played.failure is not None and played.failure_class is None:
             return player, played  # report a crash rather than any reward
         if is_number(played.reward) and (best is None or played.reward > best[1].reward):
@@ -139,19 +141,19 @@ async def _best_solution(stage: Stage, row: Row) -> tuple[ScriptedPlayer, Played
     return best
 
 
-async def _accepts_both(stage: Stage, row: Row, solved: ScriptedPlayer, rows: Sequence[Row]) -> bool:
+async def _accepts_both(hosted: HostedEnvironment, row: Row, solved: ScriptedPlayer, rows: Sequence[Row]) -> bool:
     """Whether the verifier accepts an answer that gives both the right and a wrong solution, in either order."""
     right = _only_text(solved)
-    if right is None or stage.is_judged:
+    if right is None or hosted.is_judged:
         return False
     own = list(expected_values(row))
     others = [value for other in rows for value in expected_values(other) if value not in own]
-    same_form = [text for value in others for text in wordings(value) if _form(text, value) == _form_of(right, own)]
+    same_form = [text for value in others for text in answer_forms(value) if _form(text, value) == _form_of(right, own)]
     if not same_form:
         return False
     wrong = same_form[0]
-    orders = [await stage.verify(row, [message("\n".join(texts))]) for texts in ((right, wrong), (wrong, right))]
-    alone = await stage.verify(row, [message(right)])
+    orders = [await hosted.verify(row, [message("\n".join(texts))]) for texts in ((right, wrong), (wrong, right))]
+    alone = await hosted.verify(row, [message(right)])
     return alone.reward == 1 and all(each.reward == 1 for each in orders)
 
 
@@ -168,24 +170,28 @@ def _only_text(player: ScriptedPlayer) -> str | None:
     return str(items[0]["content"][0]["text"]) if len(items) == 1 and items[0]["type"] == "message" else None
 
 
-async def _play_recorded(stage: Stage, recorded: Sequence[Row], report: EnvironmentReport) -> list[Played]:
+async def _play_recorded(
+    hosted: HostedEnvironment, recorded: Sequence[Row], report: EnvironmentReport
+) -> list[PlayedRollout]:
     """Repeat saved rollouts, including their tool calls; the rewards should be the same as before."""
     played, changed = [], []
     for number, rollout in enumerate(recorded, start=1):
         row = {key: value for key, value in rollout.items() if key not in ("response", "reward")}
         response = rollout.get("response") or {}
-        again = await stage.play(row, repeating(response.get("output") or []))
+        again = await hosted.play(row, repeating(response.get("output") or []))
         played.append(again)
         # A truncated answer can't be repeated faithfully, because the player does not stop in the middle.
         is_whole = again.failure is None and not response.get("incomplete_details")
         if is_whole and is_number(rollout.get("reward")) and again.reward != rollout["reward"]:
             changed.append(f"rollout {number}: {rollout['reward']} then, {again.reward} now")
-    if changed and not stage.is_judged:
+    if changed and not hosted.is_judged:
         report.warn("recorded rollouts", f"those of data/example_rollouts.jsonl get other rewards: {listed(changed)}")
     return played
 
 
-def _check_rewards(stage: Stage, games: Mapping[str, Sequence[Played]], report: EnvironmentReport) -> None:
+def _check_rewards(
+    hosted: HostedEnvironment, games: Mapping[str, Sequence[PlayedRollout]], report: EnvironmentReport
+) -> None:
     crashes = [each.failure for played in games.values() for each in played if each.failure and not each.failure_class]
     if crashes:
         distinct = list(dict.fromkeys(crashes))
@@ -195,7 +201,7 @@ def _check_rewards(stage: Stage, games: Mapping[str, Sequence[Played]], report: 
     odd = [reward for reward in rewards if not is_number(reward) or not 0 <= reward <= 1]
     if odd:
         report.error("rewards", f"{len(odd)} of {len(rewards)} are no numbers from 0 to 1: {listed(odd)}")
-    if stage.is_judged or not rewards:
+    if hosted.is_judged or not rewards:
         return
     if len({str(reward) for reward in rewards}) == 1:
         text = f"all {len(rewards)} rollouts got {rewards[0]}, whatever was answered: nothing can be learnt from that"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from nemo_gym.servers.checking.stage import Played
+from nemo_gym.servers.checking.hosted_environment import PlayedRollout
 from nemo_gym.servers.inspection import Finding
 
 SHOWN: Final = 3
@@ -23,7 +23,7 @@ class PlayerSummary:
     highest: float | None
 
     @classmethod
-    def of(cls, player: str, played: Sequence[Played]) -> "PlayerSummary":
+    def of(cls, player: str, played: Sequence[PlayedRollout]) -> "PlayerSummary":
         """The figures of its rollouts."""
         rewards = [each.reward for each in played if is_number(each.reward) and each.failure is None]
         failed = sum(each.failure is not None for each in played)

@@ -116,7 +116,7 @@ def solutions(row: Row) -> list[ScriptedPlayer]:
         calls = _calls(value)
         if calls:
             found.append(ScriptedPlayer(tuple((call(*each, f"call_{n}"),) for n, each in enumerate(calls))))
-        found += [ScriptedPlayer(((message(text),),)) for text in wordings(value)]
+        found += [ScriptedPlayer(((message(text),),)) for text in answer_forms(value)]
     return found[:MAX_SOLUTIONS]
 
 
@@ -138,7 +138,7 @@ def expected_values(row: Row) -> Iterator[Any]:
             yield value
 
 
-def wordings(value: Any) -> list[str]:
+def answer_forms(value: Any) -> list[str]:
     """A value in the forms in which models write their final answers."""
     if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict | list):
         value = value[0]

@@ -7,7 +7,7 @@ arrive. Both take the options of aiohttp and these:
     _internal     the call stays inside a Gym: no proxy, more time, and no resending of what may have arrived
     retries       how often to try again, and after which failures (``RetryPolicy``)
     on_retry      called before every further attempt
-    door          the entrance to the gate that limits requests to an endpoint
+    gate          the gate that limits requests to an endpoint
     same_origin   do not follow redirects to another scheme, host or port: the request may hold keys in its headers
 
 Retries are bounded; the error after the last one says what was tried (``request_errors``). A cancelled request closes
@@ -35,7 +35,7 @@ from nemo_gym.servers.http.reply import Body, cookie_header, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
-from nemo_gym.servers.models.gate import Door
+from nemo_gym.servers.models.gate import RoleGate
 from nemo_gym.steps.recording import note_retry, note_wait
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def _log_retry(retry: Retry) -> None:
 class RequestSettings:
     """The options of requests. Worked out once by callers that send many requests with the same options."""
 
-    __slots__ = ("door", "internal", "on_retry", "options", "policy", "same_origin", "timeout", "without_total")
+    __slots__ = ("gate", "internal", "on_retry", "options", "policy", "same_origin", "timeout", "without_total")
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RequestSettings:
         _internal: bool = False,
         retries: RetryPolicy | None = None,
         on_retry: Callable[[Retry], None] = _log_retry,
-        door: Door | None = None,
+        gate: RoleGate | None = None,
         same_origin: bool = False,
         timeout: "float | Timeout | aiohttp.ClientTimeout | EllipsisType | None" = ...,
         **options: Any,
@@ -92,7 +92,7 @@ class RequestSettings:
         self.internal = _internal
         self.policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
         self.on_retry = on_retry
-        self.door = door
+        self.gate = gate
         self.same_origin = same_origin
         if timeout is ...:
             timeout = INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT
@@ -144,12 +144,12 @@ async def stream(
 class _Call:
     """A request and everything that its attempts share."""
 
-    __slots__ = ("body", "client", "door", "inside", "method", "options", "settings", "url", "whole")
+    __slots__ = ("body", "client", "gate", "inside", "method", "options", "settings", "url", "whole")
 
     def __init__(self, method: str, url: str | URL, body: Any, settings: RequestSettings, *, whole: bool) -> None:
         self.method, self.url, self.body = method, url, body
         self.settings = settings
-        self.door = settings.door
+        self.gate = settings.gate
         self.inside = False
         # Whether the body is read before the answer is returned.
         self.whole = whole
@@ -173,8 +173,8 @@ class _Call:
                     raise self.failure(error, attempts=attempt) from error
                 reason, failed = request_errors.describe(error, self.settings.timeout), type(error).__name__
             else:
-                if self.door is not None:
-                    self.door.note_answer(response)
+                if self.gate is not None:
+                    self.gate.note_answer(response)
                 delay = self._delay_after(response, attempt)
                 if delay is None:
                     return response
@@ -192,9 +192,9 @@ class _Call:
 
     def leave(self) -> None:
         """Give up the place behind the gate."""
-        if self.inside and self.door is not None:
+        if self.inside and self.gate is not None:
             self.inside = False
-            self.door.leave()
+            self.gate.leave()
 
     def _may_repeat(self, error: Exception) -> bool:
         return request_errors.may_repeat(error, resend=self.settings.policy.resend or self.method in IDEMPOTENT)
@@ -211,9 +211,9 @@ class _Call:
 
     async def _attempt(self) -> "aiohttp.ClientResponse":
         """Make one attempt once the gate before the endpoint lets it in."""
-        if self.door is not None and not self.door.is_free:
+        if self.gate is not None and not self.gate.is_free:
             since = perf_counter()
-            await self.door.enter()
+            await self.gate.enter()
             self.inside = True
             note_wait(since, "gate")
         try:

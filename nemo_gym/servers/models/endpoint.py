@@ -29,7 +29,7 @@ from nemo_gym.servers.http.client import (
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.servers.http.retry import RetryPolicy
 from nemo_gym.servers.models.failures import ModelAddress
-from nemo_gym.servers.models.gate import Door
+from nemo_gym.servers.models.gate import RoleGate
 from nemo_gym.steps.recording import note_wait
 from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
 from nemo_gym.steps.trace_context import current_traceparent
@@ -53,8 +53,8 @@ class Endpoint:
     request_timeout_s: float | None = 600.0
     connect_timeout_s: float = 30.0
     max_retries: int = 8
-    # The entrance to the gate that all model servers of a Gym share; None if requests are not limited.
-    door: Door | None = field(default=None, repr=False)
+    # The gate that all model servers of a Gym share; None if requests are not limited.
+    gate: RoleGate | None = field(default=None, repr=False)
     retries: int = 0
     _headers: CIMultiDict[str] = field(init=False, repr=False)  # as aiohttp wants them
     _policy: RetryPolicy = field(init=False, repr=False)
@@ -89,7 +89,7 @@ class Endpoint:
             timeout=Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s),
             retries=self._policy,
             on_retry=self._count_retry,
-            door=self.door,
+            gate=self.gate,
             # The headers contain keys that must not reach another host.
             same_origin=True,
             _internal=self.internal,

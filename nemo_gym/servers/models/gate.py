@@ -1,15 +1,15 @@
 """The gate before an endpoint: limits how many requests all model servers of a Gym send at once, and pauses them.
 
-Every request enters through a door; there is one door for each role (policy, judge, …). The gate admits at most
-``limit`` requests at a time. Waiting requests are admitted in turn, one role after the other, so that no role starves
-another. The gate is entered once per attempt: a request that waits before its next attempt holds no place.
+Every request enters in a role (policy, judge, …). The gate admits at most ``limit`` requests at a time. Waiting
+requests are admitted in turn, one role after the other, so that no role starves another. The gate is entered once per
+attempt: a request that waits before its next attempt holds no place.
 
 An endpoint that asks for a pause closes the gate for all roles. A busy endpoint (429, 503, 529) does so in
 ``Retry-After``. A successful answer may say that it was the last one for now, with a header like
 ``x-ratelimit-remaining-tokens: 0`` or ``anthropic-ratelimit-requests-remaining: 0`` and the time of the next one in the
 matching ``reset`` header. Answers are frequent and limits are rare, so headers are decoded only if a name is relevant.
 
-``Turns`` decides, without tasks or clocks; ``Gate`` waits. An open gate without a limit is not entered at all.
+``AdmissionQueue`` decides, without tasks or clocks; ``Gate`` waits. An open gate without a limit is not entered at all.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class EndpointAnswer(Protocol):
         """The decoded headers, with case-insensitive names."""
 
 
-class Turns(Generic[Waiter]):
+class AdmissionQueue(Generic[Waiter]):
     """Decides who may enter and when. Pure: times are passed in, and waiters are any hashable objects."""
 
     __slots__ = ("_waiting", "busy", "closed_until", "limit")
@@ -192,7 +192,7 @@ class Gate:
     """The gate of one endpoint. All its waiters must share an event loop."""
 
     def __init__(self, endpoint: str) -> None:
-        self.turns: Turns[asyncio.Future[None]] = Turns()
+        self.queue: AdmissionQueue[asyncio.Future[None]] = AdmissionQueue()
         self.pauses = 0
         self._endpoint = endpoint
         # An endpoint sends the same headers again and again, so the result is looked up by their names.
@@ -201,26 +201,26 @@ class Gate:
 
     def enter(self) -> bool:
         """Enter at once if possible; if this returns False, ``wait``."""
-        return self.turns.enter(time.monotonic())
+        return self.queue.enter(time.monotonic())
 
     async def wait(self, role: str) -> None:
         """Enter when it is our turn."""
         waiter = asyncio.get_running_loop().create_future()
-        self.turns.wait(role, waiter)
+        self.queue.wait(role, waiter)
         self._admit()
         try:
             await waiter
         except asyncio.CancelledError:
             if not waiter.cancelled():  # it was admitted at the same moment
                 self.leave()
-            self.turns.forget(role, waiter)
+            self.queue.forget(role, waiter)
             self._set_timer()
             raise
 
     def leave(self) -> None:
         """Give up the place, and admit others."""
-        self.turns.leave()
-        if self.turns.has_waiting:
+        self.queue.leave()
+        if self.queue.has_waiting:
             # Not immediately, because the answer has not been examined yet and may ask for a pause.
             asyncio.get_running_loop().call_soon(self._admit)
 
@@ -230,7 +230,7 @@ class Gate:
             return
         seconds = pause_asked_for(answer.status, answer.headers, datetime.now(UTC))
         if seconds > 0:
-            self.turns.close(time.monotonic() + seconds)
+            self.queue.close(time.monotonic() + seconds)
             self._count_pause(seconds)
 
     def _is_exhausted(self, raw_headers: tuple[tuple[bytes, bytes], ...]) -> bool:
@@ -244,16 +244,16 @@ class Gate:
 
     def _admit(self) -> None:
         now = time.monotonic()
-        while (waiter := self.turns.admit(now)) is not None:
+        while (waiter := self.queue.admit(now)) is not None:
             if waiter.cancelled():
-                self.turns.leave()
+                self.queue.leave()
             else:
                 waiter.set_result(None)
         self._set_timer()
 
     def _set_timer(self) -> None:
         """Wake up when the gate opens, if there are waiters."""
-        until = self.turns.closed_until if self.turns.has_waiting else None
+        until = self.queue.closed_until if self.queue.has_waiting else None
         if until is None and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -271,15 +271,15 @@ class Gate:
             logger.warning("%s asks for a pause of %.3g s (pause %d)", self._endpoint, seconds, self.pauses)
 
 
-class Door:
-    """The entrance of one role to a gate."""
+class RoleGate:
+    """A gate as one role uses it."""
 
-    __slots__ = ("_turns", "gate", "leave", "note_answer", "role")
+    __slots__ = ("_queue", "gate", "leave", "note_answer", "role")
 
     def __init__(self, gate: Gate, role: str) -> None:
         self.gate = gate
         self.role = role
-        self._turns = gate.turns
+        self._queue = gate.queue
         self.leave: Final = gate.leave
         # Must be called right after leaving, without an await in between.
         self.note_answer: Final = gate.note_answer
@@ -287,7 +287,7 @@ class Door:
     @property
     def is_free(self) -> bool:
         """Whether there is neither a limit nor a pause, so that requests need not enter and leave."""
-        return self._turns.limit is None and self._turns.closed_until is None
+        return self._queue.limit is None and self._queue.closed_until is None
 
     async def enter(self) -> None:
         """Enter when it is our turn."""
@@ -301,12 +301,12 @@ class Gates:
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
 
-    def door(self, base_url: str, role: str, *, limit: int | None = None) -> Door:
-        """A role's door to the endpoint of a URL. If several limits are given for an endpoint, the lowest applies."""
+    def for_role(self, base_url: str, role: str, *, limit: int | None = None) -> RoleGate:
+        """The gate before the endpoint of a URL, for one role. Of several limits for it, the lowest applies."""
         endpoint = origin(base_url)
         gate = self._gates.setdefault(endpoint, Gate(endpoint))
-        gate.turns.restrict(limit)
-        return Door(gate, role)
+        gate.queue.restrict(limit)
+        return RoleGate(gate, role)
 
 
 def origin(base_url: str) -> str:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from nemo_gym.servers.models.gate import (
-    Door,
+    AdmissionQueue,
     Gate,
     Gates,
-    Turns,
+    RoleGate,
     gates_of,
     is_exhausted,
     mentions_limits,
@@ -159,7 +159,7 @@ def test_dates_mean_the_time_until_then(wait: timedelta) -> None:
     assert seconds_until((NOON + wait).isoformat(), NOON) == pytest.approx(wait.total_seconds())
 
 
-def admitted(turns: Turns[str], now: float = 0.0) -> list[str]:
+def admitted(turns: AdmissionQueue[str], now: float = 0.0) -> list[str]:
     """All who may go in now."""
     found = []
     while (waiter := turns.admit(now)) is not None:
@@ -167,7 +167,7 @@ def admitted(turns: Turns[str], now: float = 0.0) -> list[str]:
     return found
 
 
-def queued(turns: Turns[str], *waiters: str) -> Turns[str]:
+def queued(turns: AdmissionQueue[str], *waiters: str) -> AdmissionQueue[str]:
     """Tickets wait; the letter is the role."""
     for waiter in waiters:
         turns.wait(waiter[0], waiter)
@@ -178,14 +178,14 @@ def queued(turns: Turns[str], *waiters: str) -> Turns[str]:
 
 
 def test_without_a_limit_everybody_goes_at_once() -> None:
-    turns: Turns[str] = Turns()
+    turns: AdmissionQueue[str] = AdmissionQueue()
 
     assert all(turns.enter(0.0) for _ in range(1000))
     assert turns.busy == 1000
 
 
 def test_the_limit_holds_until_somebody_leaves() -> None:
-    turns: Turns[str] = Turns(2)
+    turns: AdmissionQueue[str] = AdmissionQueue(2)
 
     assert [turns.enter(0.0) for _ in range(3)] == [True, True, False]
     turns.leave()
@@ -193,13 +193,13 @@ def test_the_limit_holds_until_somebody_leaves() -> None:
 
 
 def test_roles_take_turns_and_keep_their_own_order() -> None:
-    turns = queued(Turns(), "a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    turns = queued(AdmissionQueue(), "a1", "a2", "a3", "a4", "b1", "b2", "c1")
 
     assert admitted(turns) == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
 
 
 def test_a_role_that_comes_late_waits_for_one_turn_and_not_for_a_queue() -> None:
-    turns = queued(Turns(1), *(f"a{number}" for number in range(100)))
+    turns = queued(AdmissionQueue(1), *(f"a{number}" for number in range(100)))
     first = turns.admit(0.0)
     queued(turns, "b0")
     order = []
@@ -212,14 +212,14 @@ def test_a_role_that_comes_late_waits_for_one_turn_and_not_for_a_queue() -> None
 
 
 def test_nobody_overtakes_those_who_wait() -> None:
-    turns = queued(Turns(1), "a1")
+    turns = queued(AdmissionQueue(1), "a1")
 
     assert not turns.enter(0.0)
     assert admitted(turns) == ["a1"]
 
 
 def test_a_closed_gate_lets_nobody_in_before_its_time() -> None:
-    turns = queued(Turns(), "a1", "b1")
+    turns = queued(AdmissionQueue(), "a1", "b1")
     turns.close(10.0)
 
     assert not turns.enter(9.9)
@@ -230,7 +230,7 @@ def test_a_closed_gate_lets_nobody_in_before_its_time() -> None:
 
 
 def test_the_longest_pause_counts() -> None:
-    turns: Turns[str] = Turns()
+    turns: AdmissionQueue[str] = AdmissionQueue()
     turns.close(10.0)
     turns.close(5.0)
 
@@ -241,14 +241,14 @@ def test_the_longest_pause_counts() -> None:
 
 
 def test_a_gate_that_opens_still_has_its_limit() -> None:
-    turns = queued(Turns(2), "a1", "a2", "b1")
+    turns = queued(AdmissionQueue(2), "a1", "a2", "b1")
     turns.close(1.0)
 
     assert admitted(turns, 1.0) == ["a1", "b1"]
 
 
 def test_who_waits_no_longer_is_forgotten() -> None:
-    turns = queued(Turns(), "a1", "a2", "b1")
+    turns = queued(AdmissionQueue(), "a1", "a2", "b1")
     turns.forget("a", "a1")
     turns.forget("b", "b1")
     turns.forget("b", "b1")
@@ -260,7 +260,7 @@ def test_who_waits_no_longer_is_forgotten() -> None:
 
 @pytest.mark.parametrize(("given", "limit"), [([None], None), ([None, 4, None], 4), ([8, 3, 5], 3)])
 def test_the_lowest_limit_wins(given: list[int | None], limit: int | None) -> None:
-    turns: Turns[str] = Turns()
+    turns: AdmissionQueue[str] = AdmissionQueue()
     for one in given:
         turns.restrict(one)
 
@@ -287,29 +287,29 @@ class Trace:
     closed_until: float = 0.0
     busy: int = 0
     asked: int = 0
-    turns: Turns[str] = field(init=False)
+    turns: AdmissionQueue[str] = field(init=False)
     waiting: list[str] = field(default_factory=list)
     # How many of other roles went in before a ticket that waits, and how many of its own were before it.
     overtaken: dict[str, int] = field(default_factory=dict)
     ahead: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.turns = Turns(self.limit)
+        self.queue = AdmissionQueue(self.limit)
 
     def play(self, move: str, what: str) -> None:
         if move == "ask":
             self.ask(what)
         elif move == "leave" and self.busy:
-            self.turns.leave()
+            self.queue.leave()
             self.busy -= 1
         elif move == "close":
-            self.turns.close(self.now + int(what))
+            self.queue.close(self.now + int(what))
             self.closed_until = max(self.closed_until, self.now + int(what))
         elif move == "pass":
             self.now += int(what)
-        for waiter in admitted(self.turns, self.now):
+        for waiter in admitted(self.queue, self.now):
             self.admit(waiter)
-        assert self.turns.busy == self.busy
+        assert self.queue.busy == self.busy
         assert self.limit is None or self.busy <= self.limit
         if self.waiting:
             assert self.now < self.closed_until or self.busy == self.limit, "a place stays empty"
@@ -317,14 +317,14 @@ class Trace:
     def ask(self, role: str) -> None:
         self.asked += 1
         waiter = f"{role}{self.asked}"
-        if self.turns.enter(self.now):
+        if self.queue.enter(self.now):
             assert not self.waiting
             self.busy += 1
             assert self.now >= self.closed_until
             return
         self.ahead[waiter] = sum(other[0] == role for other in self.waiting)
         self.overtaken[waiter] = 0
-        self.turns.wait(role, waiter)
+        self.queue.wait(role, waiter)
         self.waiting.append(waiter)
 
     def admit(self, waiter: str) -> None:
@@ -363,24 +363,24 @@ class Answer:
         return tuple((name.encode(), value.encode()) for name, value in self.said.items())
 
 
-def doors(*roles: str, limit: int | None = None) -> list[Door]:
+def role_gates(*roles: str, limit: int | None = None) -> list[RoleGate]:
     gates = Gates()
-    return [gates.door("http://host/v1", role, limit=limit) for role in roles]
+    return [gates.for_role("http://host/v1", role, limit=limit) for role in roles]
 
 
-async def through(door: Door, name: str, log: list[str], answer: Answer | None = None) -> None:
+async def through(entrance: RoleGate, name: str, log: list[str], answer: Answer | None = None) -> None:
     """Go in, stay for a moment, come out."""
-    await door.enter()
+    await entrance.enter()
     try:
         log.append(name)
         await asyncio.sleep(0.001)
     finally:
-        door.leave()
-    door.note_answer(answer or Answer())
+        entrance.leave()
+    entrance.note_answer(answer or Answer())
 
 
 async def test_two_roles_share_one_place_by_turns() -> None:
-    policy, judge = doors("policy", "judge", limit=1)
+    policy, judge = role_gates("policy", "judge", limit=1)
     log: list[str] = []
     many = [through(policy, "p", log) for _ in range(4)]
     few = [through(judge, "j", log) for _ in range(2)]
@@ -389,11 +389,11 @@ async def test_two_roles_share_one_place_by_turns() -> None:
 
     assert "".join(log) == "ppjpjp"
     assert policy.gate is judge.gate
-    assert policy.gate.turns.busy == 0
+    assert policy.gate.queue.busy == 0
 
 
 async def test_a_pause_holds_back_every_role_until_it_is_over() -> None:
-    policy, judge = doors("policy", "judge")
+    policy, judge = role_gates("policy", "judge")
     log: list[str] = []
     started = time.monotonic()
     await through(judge, "j", log, Answer(429, {"Retry-After": "0.05"}))
@@ -406,15 +406,15 @@ async def test_a_pause_holds_back_every_role_until_it_is_over() -> None:
 
 
 async def test_a_pause_that_is_prolonged_while_others_wait() -> None:
-    (door,) = doors("policy")
+    (entrance,) = role_gates("policy")
     log: list[str] = []
     started = time.monotonic()
-    await door.enter()
-    door.note_answer(Answer(429, {"Retry-After": "0.02"}))
-    waiting = [asyncio.create_task(through(door, "p", log)) for _ in range(3)]
+    await entrance.enter()
+    entrance.note_answer(Answer(429, {"Retry-After": "0.02"}))
+    waiting = [asyncio.create_task(through(entrance, "p", log)) for _ in range(3)]
     await asyncio.sleep(0)
-    door.leave()
-    door.note_answer(Answer(200, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "120ms"}))
+    entrance.leave()
+    entrance.note_answer(Answer(200, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "120ms"}))
     await asyncio.gather(*waiting)
 
     assert time.monotonic() - started >= 0.12
@@ -422,10 +422,10 @@ async def test_a_pause_that_is_prolonged_while_others_wait() -> None:
 
 
 async def test_the_next_in_line_heeds_the_answer_of_the_one_before() -> None:
-    (door,) = doors("policy", limit=1)
+    (entrance,) = role_gates("policy", limit=1)
     log: list[str] = []
-    first = asyncio.create_task(through(door, "first", log, Answer(429, {"Retry-After": "30"})))
-    second = asyncio.create_task(through(door, "second", log))
+    first = asyncio.create_task(through(entrance, "first", log, Answer(429, {"Retry-After": "30"})))
+    second = asyncio.create_task(through(entrance, "second", log))
     await first
     for _ in range(5):
         await asyncio.sleep(0)
@@ -433,54 +433,54 @@ async def test_the_next_in_line_heeds_the_answer_of_the_one_before() -> None:
     await asyncio.gather(second, return_exceptions=True)
 
     assert log == ["first"]
-    assert door.gate.turns.busy == 0
+    assert entrance.gate.queue.busy == 0
 
 
 async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
-    (door,) = doors("policy", limit=1)
+    (entrance,) = role_gates("policy", limit=1)
     log: list[str] = []
-    await door.enter()
-    gone = [asyncio.create_task(through(door, "gone", log)) for _ in range(3)]
-    stays = asyncio.create_task(through(door, "stays", log))
+    await entrance.enter()
+    gone = [asyncio.create_task(through(entrance, "gone", log)) for _ in range(3)]
+    stays = asyncio.create_task(through(entrance, "stays", log))
     await asyncio.sleep(0)
-    door.leave()
+    entrance.leave()
     for task in gone:
         task.cancel()  # they know of it only after the next one was let in
     await stays
     await asyncio.gather(*gone, return_exceptions=True)
 
     assert log == ["stays"]
-    assert door.gate.turns.busy == 0
+    assert entrance.gate.queue.busy == 0
 
 
 async def test_who_is_cancelled_the_moment_the_turn_comes_gives_the_place_back() -> None:
-    (door,) = doors("policy", limit=1)
+    (entrance,) = role_gates("policy", limit=1)
     log: list[str] = []
-    await door.enter()
-    gone = asyncio.create_task(through(door, "gone", log))
-    stays = asyncio.create_task(through(door, "stays", log))
+    await entrance.enter()
+    gone = asyncio.create_task(through(entrance, "gone", log))
+    stays = asyncio.create_task(through(entrance, "stays", log))
     await asyncio.sleep(0)
-    door.leave()
+    entrance.leave()
     await asyncio.sleep(0)
     gone.cancel()  # it was let in, and does not know yet
     await stays
 
     assert gone.cancelled()
     assert log == ["stays"]
-    assert door.gate.turns.busy == 0
+    assert entrance.gate.queue.busy == 0
 
 
 def test_a_gate_outlives_the_loop_whose_tasks_waited_at_it() -> None:
-    (door,) = doors("policy")
+    (entrance,) = role_gates("policy")
     log: list[str] = []
 
     async def give_up() -> None:
-        await through(door, "first", log, Answer(503, {"Retry-After": "0.05"}))
+        await through(entrance, "first", log, Answer(503, {"Retry-After": "0.05"}))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(through(door, "never", log), 0.001)
+            await asyncio.wait_for(through(entrance, "never", log), 0.001)
 
     asyncio.run(give_up())
-    asyncio.run(through(door, "second", log))
+    asyncio.run(through(entrance, "second", log))
 
     assert log == ["first", "second"]
 
@@ -533,14 +533,14 @@ def test_an_endpoint_is_scheme_host_and_port(url: str, endpoint: str) -> None:
 
 def test_roles_of_one_endpoint_share_a_gate_with_the_lowest_limit() -> None:
     gates = Gates()
-    policy = gates.door("http://host/v1", "policy", limit=8)
-    judge = gates.door("http://host:80/other", "judge", limit=3)
-    other = gates.door("https://host/v1", "policy")
+    policy = gates.for_role("http://host/v1", "policy", limit=8)
+    judge = gates.for_role("http://host:80/other", "judge", limit=3)
+    other = gates.for_role("https://host/v1", "policy")
 
     assert policy.gate is judge.gate
-    assert policy.gate.turns.limit == 3
+    assert policy.gate.queue.limit == 3
     assert other.gate is not policy.gate
-    assert other.gate.turns.limit is None
+    assert other.gate.queue.limit is None
 
 
 def test_a_server_without_a_gym_has_gates_of_its_own() -> None:

@@ -36,7 +36,7 @@ LABEL: Final = re.compile(r"\[\[[^\[\]\n]{1,30}\]\]|\b[A-Z]{3,12}\b")
 
 
 @dataclass(slots=True)
-class Game:
+class ActivePlayer:
     """The player of one rollout, and how often it has been asked."""
 
     player: Player
@@ -44,11 +44,11 @@ class Game:
     step: int = 0
 
 
-_GAME: ContextVar[Game | None] = ContextVar("game", default=None)
+_ACTIVE_PLAYER: ContextVar[ActivePlayer | None] = ContextVar("active_player", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedRollout:
     """How a rollout or a verification ended: with a verdict, or with the reason for not having one."""
 
     verdict: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Played:
 
 
 @dataclass
-class Stage:
+class HostedEnvironment:
     """An environment that can be played."""
 
     client: GymClient
@@ -74,14 +74,14 @@ class Stage:
     agent: str
     is_judged: bool
 
-    async def play(self, row: Row, player: Player) -> Played:
+    async def play(self, row: Row, player: Player) -> PlayedRollout:
         """Run a whole rollout with the environment's own agent."""
         prompt = row.get("responses_create_params", {}).get("input")
-        token = _GAME.set(Game(player, prompt if isinstance(prompt, list) else [prompt]))
+        token = _ACTIVE_PLAYER.set(ActivePlayer(player, prompt if isinstance(prompt, list) else [prompt]))
         try:
             return await self._timed(self.agent, "/run", row)
         finally:
-            _GAME.reset(token)
+            _ACTIVE_PLAYER.reset(token)
 
     def has_route(self, path: str) -> bool:
         """Whether the environment answers a POST to this path."""
@@ -92,32 +92,32 @@ class Stage:
         """Start a rollout and return the reply."""
         return await self.client.post(server_name=self.resources, url_path="/seed_session", json=row)
 
-    async def verify(self, row: Row, output: list[Item]) -> Played:
+    async def verify(self, row: Row, output: list[Item]) -> PlayedRollout:
         """Only verify an answer, in its own session."""
         seeded = await self.seed(row)
         if not seeded.ok:
-            return Played(failure=f"/seed_session: {first_cause(await seeded.read())}")
+            return PlayedRollout(failure=f"/seed_session: {first_cause(await seeded.read())}")
         body = {**row, "response": response_of(output)}
         return await self._timed(self.resources, "/verify", body, cookies=seeded.cookies)
 
-    async def _timed(self, server: str, path: str, body: Row, *, cookies: Any = None) -> Played:
+    async def _timed(self, server: str, path: str, body: Row, *, cookies: Any = None) -> PlayedRollout:
         async with _heartbeat() as pulse:
             started = time.perf_counter()
             reply = await self.client.post(server_name=server, url_path=path, json=body, cookies=cookies)
             content = await reply.read()
             seconds = time.perf_counter() - started
         if not reply.ok:
-            return Played(failure=f"{path}: status {reply.status}: {first_cause(content)}", seconds=seconds)
+            return PlayedRollout(failure=f"{path}: status {reply.status}: {first_cause(content)}", seconds=seconds)
         verdict = orjson.loads(content)
         if not isinstance(verdict, dict):
-            return Played(failure=f"{path}: the verdict is not an object", seconds=seconds)
+            return PlayedRollout(failure=f"{path}: the verdict is not an object", seconds=seconds)
         failure_class = verdict.get(NG_FAILURE_CLASS_KEY)
         failure = f"{path}: {failure_class}" if failure_class else None
-        return Played(verdict, failure, failure_class, seconds, pulse.longest_s)
+        return PlayedRollout(verdict, failure, failure_class, seconds, pulse.longest_s)
 
 
 @asynccontextmanager
-async def open_stage(config: DictConfig) -> AsyncIterator[Stage]:
+async def host_environment(config: DictConfig) -> AsyncIterator[HostedEnvironment]:
     """Build the servers of a configuration with one environment."""
     instances = read_instances(config)
     environment = _only(instances, RESOURCES_SERVERS)
@@ -139,7 +139,7 @@ async def open_stage(config: DictConfig) -> AsyncIterator[Stage]:
             client.attach(instance.name, LocalServer(apps[-1], label=label, base_url="http://127.0.0.1:1"))
             await stack.enter_async_context(apps[-1].router.lifespan_context(apps[-1]))
         judged = bool(_referred(environment, RESPONSES_API_MODELS))
-        yield Stage(client, servers[0], apps[0], environment.name, chosen[0].name, judged)
+        yield HostedEnvironment(client, servers[0], apps[0], environment.name, chosen[0].name, judged)
 
 
 def _only(instances: list[ServerInstance], kind: str) -> ServerInstance:
@@ -174,13 +174,13 @@ def _model_app() -> FastAPI:
 
 
 def _answer(asked: Mapping[str, Any]) -> list[Item]:
-    game = _GAME.get()
+    active = _ACTIVE_PLAYER.get()
     said = asked.get("input")
     prompt = said if isinstance(said, list) else [{"role": "user", "content": said}]
-    if game is None or not _same_start(prompt, game.prompt):
+    if active is None or not _same_start(prompt, active.prompt):
         return [message(_label(prompt))]  # for a judge or a simulated user
-    game.step += 1
-    return game.player.answer(game.step - 1, asked.get("tools") or [])
+    active.step += 1
+    return active.player.answer(active.step - 1, asked.get("tools") or [])
 
 
 def _same_start(asked: list[Any], prompt: list[Any]) -> bool:

@@ -249,12 +249,13 @@ def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], m
         os.close(descriptor)
         control.sendall(b"%d" % pid)
         return
-    control.close()
+    control.close()  # the parent's end of life is known by this socket, which no child may hold open
     # A program that started us may have ignored it, and that is inherited; then nothing would end a call.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _set_limits(memory_mb << 20)
     with contextlib.suppress(EOFError, OSError):
         _answer_calls(Connection(descriptor), target, cpu_s)
+    # Without the interpreter's usual end: it would run exit handlers that the parent registered for itself.
     os._exit(0)
 
 

@@ -195,6 +195,7 @@ class Child:
         await self._reading
 
     def _signal(self, number: signal.Signals) -> None:
+        # The group, because a server may have started processes of its own; it leads one since it was started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 

@@ -100,6 +100,7 @@ class Journal:
         self._fsync = fsync
         self._write = write
         with storage_errors(path, "open"):
+            # O_CLOEXEC: a server process that inherited the descriptor would keep the file open after we are gone.
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
         self._synced_size = self.size
@@ -113,6 +114,7 @@ class Journal:
             with storage_errors(self.path, "write to"):
                 self._write_all(data)
         except BaseException:
+            # A part of a line would be glued to the next one. If even this fails, the next start repairs the file.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
             raise
@@ -122,7 +124,7 @@ class Journal:
 
     def sync(self) -> None:
         """Force what was appended to the disk. May run in another thread than ``append``."""
-        size = self.size
+        size = self.size  # before syncing: what another thread appends meanwhile may not be covered
         if self._fsync is not Fsync.NEVER and size > self._synced_size:
             with storage_errors(self.path, "sync"):
                 os.fsync(self._descriptor)
@@ -137,7 +139,7 @@ class Journal:
 
     def _write_all(self, data: bytes) -> None:
         rest = data
-        while rest:
+        while rest:  # a write that is interrupted, or that fills the disk, takes only a part
             rest = rest[self._write(self._descriptor, rest) :]
 
     def __enter__(self) -> Self:

@@ -45,8 +45,8 @@ def set_aside(path: Path, spans: Sequence[StoredSpan]) -> None:
     with storage_errors(path, "repair"):
         if spans:
             reasons = Counter(span.why for span in spans)
-            told = ", ".join(f"{count} {why}" for why, count in reasons.items())
-            logger.warning("%s: set aside %s (kept in %s)", path, told, torn_path(path).name)
+            counts = ", ".join(f"{count} {why}" for why, count in reasons.items())
+            logger.warning("%s: set aside %s (kept in %s)", path, counts, torn_path(path).name)
             _keep(path, spans)
             _cut(path, spans)
         _end_last_line(path)
@@ -57,6 +57,7 @@ def _keep(path: Path, spans: Iterable[StoredSpan]) -> None:
         for span in spans:
             source.seek(span.start)
             aside.write(source.read(span.end - span.start).rstrip(b"\n") + b"\n")
+        # On disk before it is cut out of its file: a crash in between leaves it in both places, never in none.
         aside.flush()
         os.fsync(aside.fileno())
 

@@ -158,7 +158,7 @@ async def test_one_answer_that_asks_for_a_pause_holds_all_roles_back(status: int
         others = await asyncio.gather(*(ask(client, other) for other in ("policy", "judge", "critic")))
         # A pause has a beginning that we know and an end before which nobody came.
         assert time.monotonic() - started >= PAUSE_S
-        gate = client.gates.door(endpoint.url, "anybody").gate
+        gate = client.gates.for_role(endpoint.url, "anybody").gate
 
     assert (first == 200) == (status == 200)
     assert others == [200, 200, 200]
@@ -185,4 +185,4 @@ async def test_what_remains_is_no_reason_to_wait() -> None:
         gym_at(endpoint, policy={}, judge={}) as client,
     ):
         assert [await ask(client, "policy") for _ in range(5)] == [200] * 5
-        assert client.gates.door(endpoint.url, "anybody").gate.pauses == 0
+        assert client.gates.for_role(endpoint.url, "anybody").gate.pauses == 0

@@ -201,7 +201,7 @@ def _write_pairs(
 def _check_filter(recipe: Recipe, paths: list[Path]) -> None:
     """Say it if a filter dropped everything because it names a field that no rollout has."""
     if parse_filter(recipe.filter):
-        columns = {name for one in RolloutReader(paths, Drops()) for name in record_fields(one.record)}
+        columns = {name for one in RolloutReader(paths) for name in record_fields(one.record)}
         parse_filter(recipe.filter, columns | {"file"})
 
 

@@ -51,16 +51,13 @@ def main(arguments: list[str] | None = None) -> None:
     folder, method = options.output, options.method
     base = options.model or asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
     before, after = folder / "before.jsonl", folder / f"after_{method}.jsonl"
-    rollouts, samples, policy = folder / "train.jsonl", folder / f"{method}.jsonl", folder / f"{method}.gguf"
     keep_settings(options)
     heldout = Sampling(options.heldout, options.heldout_repeats, options.heldout_temperature)
-    training = Sampling(choose_tasks(options), options.repeats, options.temperature)
 
     stage("held-out tasks, before", lambda: collect(options, base, before, heldout))
-    stage("train tasks", lambda: collect(options, base, rollouts, training))
-    stage("samples", lambda: export(options, rollouts, samples))
-    if not policy.exists():
-        stage(f"training with {method}", lambda: train(options, samples, base, policy))
+    policy = base
+    for number in range(1, options.rounds + 1):
+        policy = improve(options, policy, number)
     stage("held-out tasks, after", lambda: collect(options, policy, after, heldout))
 
     found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
@@ -68,6 +65,20 @@ def main(arguments: list[str] | None = None) -> None:
     picture = folder / f"before_and_after_{method}.svg"
     picture.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {method}"))
     print(f"\n{comparison_text(found)}\n{picture}")
+
+
+def improve(options: Options, policy: Path, number: int) -> Path:
+    """One round: roll out tasks that no round had before, train on what was sampled, and give back the new policy."""
+    name = f"{options.method}_{number}"
+    samples, better = options.output / f"{name}.jsonl", options.output / f"{name}.gguf"
+    # The first round's rollouts are those of the base model, whatever the method.
+    rollouts = options.output / ("train.jsonl" if number == 1 else f"train_{name}.jsonl")
+    training = Sampling(choose_tasks(options, number), options.repeats, options.temperature)
+    stage(f"train tasks of round {number}", lambda: collect(options, policy, rollouts, training))
+    stage("samples", lambda: export(options, rollouts, samples))
+    if not better.exists():
+        stage(f"training with {options.method}", lambda: train(options, samples, policy, better))
+    return better
 
 
 def stage(name: str, work: Callable[[], None]) -> None:
@@ -88,11 +99,13 @@ def keep_settings(options: Options) -> None:
     path.with_suffix(".part").replace(path)
 
 
-def choose_tasks(options: Options) -> Path:
-    """Sample the train tasks; every seed gets other ones."""
+def choose_tasks(options: Options, number: int) -> Path:
+    """Sample the train tasks of a round; every seed and every round gets other ones, until the file has no more."""
     lines = options.train.read_text().splitlines(keepends=True)
-    path: Path = options.output / "train_tasks.jsonl"
-    path.write_text("".join(random.Random(options.seed).sample(lines, min(options.tasks, len(lines)))))  # noqa: S311
+    lines = random.Random(options.seed).sample(lines, len(lines))  # noqa: S311
+    tasks = min(options.tasks, len(lines))
+    path: Path = options.output / f"train_tasks_{number}.jsonl"
+    path.write_text("".join(lines[place % len(lines)] for place in range(tasks * (number - 1), tasks * number)))
     return path
 
 
@@ -100,6 +113,7 @@ def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> 
     """Roll out tasks with a model in this process; what the output already has is not collected again."""
     server = "++policy_model.responses_api_models.local_model"
     settings = [f"{server}.return_token_id_information=true", f"{server}.model_path={model.resolve()}"]
+    settings.append(f"{server}.extra_body={options.truncation}")
     config = parse_config([f"+config_paths=[{options.configs}]", *settings, *options.overrides]).config
     collection = RolloutCollectionConfig(
         agent_name=options.agent,
@@ -186,9 +200,11 @@ def read_options(arguments: list[str] | None) -> Options:
     add("--agent", default="format_following_simple_agent")
     add("--train", type=Path, default=data / "data/train.jsonl", help="task file")
     add("--heldout", type=Path, default=data / "data/validation.jsonl", help="task file without any train task")
-    add("--tasks", type=int, default=128, help="how many train tasks")
+    add("--rounds", type=int, default=2, help="each collects with the policy of the one before")
+    add("--tasks", type=int, default=64, help="train tasks of a round")
     add("--repeats", type=int, default=8, help="rollouts of each train task")
     add("--temperature", type=float, default=0.8, help="for train tasks")
+    add("--truncation", default="{top_k: 40, top_p: 0.95, min_p: 0.05}", help="of sampling, for all tasks alike")
     add("--heldout-repeats", type=int, default=4)
     add("--heldout-temperature", type=float, default=0.7)
     add("--max-output-tokens", type=int, default=100)

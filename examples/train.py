@@ -29,8 +29,9 @@ from nemo_gym.servers.gym import host_gym
 from nemo_gym.training.chart import before_and_after_svg
 from nemo_gym.training.gguf import load_model, write_gguf
 from nemo_gym.training.learner import Learner
+from nemo_gym.training.losses import imitation_loss, policy_gradient_loss, preference_loss
 from nemo_gym.training.sequences import Group, TokenSequence, read_groups
-from nemo_gym.training.tree import Tree, log_probs_of, pack, predictions
+from nemo_gym.training.tree import Tree, pack, predictions
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 Options = argparse.Namespace
@@ -170,20 +171,12 @@ def choose(options: Options, group: Group) -> list[TokenSequence]:
 def loss(options: Options, model: torch.nn.Module, tree: Tree, sequences: list[TokenSequence]) -> torch.Tensor:
     """Compute the loss of one task, summed over its tokens or pairs."""
     logits = predictions(model, tree)
-    log_probs = log_probs_of(tree, logits)
     if options.method == "sft":
-        return -log_probs.sum()
+        return imitation_loss(tree, logits)
     if options.method == "dpo":
-        gains = torch.stack([part.sum() for part in (log_probs - tree.old_log_probs).split(tree.sizes)])
-        return -torch.nn.functional.logsigmoid(options.beta * (gains[0::2] - gains[1::2])).sum()
-    advantages = torch.tensor(Group(0, sequences).advantages()).repeat_interleave(torch.tensor(tree.sizes))
-    advantages = advantages.to(logits)
-    # The gradient is that of the distribution that was sampled from, at its temperature. With any other one, tokens
-    # would be pushed even where all rollouts are equally good. How far the policy has moved is known at temperature 1.
-    tempered = log_probs_of(tree, logits, temperature=options.temperature)
-    moved = (log_probs.detach() - tree.old_log_probs) / options.temperature
-    ratio = (moved + tempered - tempered.detach()).exp()
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - options.clip, 1 + options.clip) * advantages).sum()
+        return preference_loss(tree, logits, beta=options.beta)
+    advantages = Group(0, sequences).advantages()
+    return policy_gradient_loss(tree, logits, advantages, temperature=options.temperature, clip=options.clip)
 
 
 def read_options(arguments: list[str] | None) -> Options:

@@ -79,13 +79,13 @@ def test_the_other_methods_share_what_was_collected(
     assert (tmp_path / "out" / f"{method}_2.gguf").stat().st_mtime_ns == policy.st_mtime_ns
 
 
-def test_rounds_share_no_task_with_each_other_or_with_the_held_out_ones(
-    loop: ModuleType, tmp_path: Path
-) -> None:
+def test_rounds_share_no_task_with_each_other_or_with_the_held_out_ones(loop: ModuleType, tmp_path: Path) -> None:
     options = loop.read_options(["--output", str(tmp_path)])
     chosen = [loop.choose_tasks(options, number).read_text().splitlines() for number in (1, 2)]
     assert [len(tasks) for tasks in chosen] == [options.tasks] * 2
-    prompts = [json.loads(line)["prompt"] for line in itertools.chain(*chosen, options.heldout.open())]
+    prompts = [
+        json.loads(line)["prompt"] for line in itertools.chain(*chosen, options.heldout.read_text().splitlines())
+    ]
     assert len(set(prompts)) == len(prompts)
 
 

@@ -29,7 +29,7 @@ def arguments(tiny_model: Path, tmp_path: Path) -> list[str]:
     files = ["--output", str(tmp_path / "out"), "--model", str(tiny_model)]
     files += ["--train", str(train), "--heldout", str(heldout)]
     small = "++policy_model.responses_api_models.local_model.n_ctx=1024"
-    return [*files, "--tasks", "3", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
+    return [*files, "--rounds", "2", "--tasks", "3", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from nemo_gym.training.chart import before_and_after_svg
 from nemo_gym.training.gguf import load_model, write_gguf
 from nemo_gym.training.learner import Learner
 from nemo_gym.training.sequences import Group, TokenSequence, read_groups
-from nemo_gym.training.tree import Tree, log_probs_of, pack, predictions
+from nemo_gym.training.tree import Tree, imitation_loss, pack, policy_gradient_loss, predictions, preference_loss
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 Options = argparse.Namespace
@@ -51,16 +51,13 @@ def main(arguments: list[str] | None = None) -> None:
     folder, method = options.output, options.method
     base = options.model or asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
     before, after = folder / "before.jsonl", folder / f"after_{method}.jsonl"
-    rollouts, samples, policy = folder / "train.jsonl", folder / f"{method}.jsonl", folder / f"{method}.gguf"
     keep_settings(options)
     heldout = Sampling(options.heldout, options.heldout_repeats, options.heldout_temperature)
-    training = Sampling(choose_tasks(options), options.repeats, options.temperature)
 
     stage("held-out tasks, before", lambda: collect(options, base, before, heldout))
-    stage("train tasks", lambda: collect(options, base, rollouts, training))
-    stage("samples", lambda: export(options, rollouts, samples))
-    if not policy.exists():
-        stage(f"training with {method}", lambda: train(options, samples, base, policy))
+    policy = base
+    for number in range(1, options.rounds + 1):
+        policy = improve(options, policy, number)
     stage("held-out tasks, after", lambda: collect(options, policy, after, heldout))
 
     found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
@@ -68,6 +65,20 @@ def main(arguments: list[str] | None = None) -> None:
     picture = folder / f"before_and_after_{method}.svg"
     picture.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {method}"))
     print(f"\n{comparison_text(found)}\n{picture}")
+
+
+def improve(options: Options, policy: Path, number: int) -> Path:
+    """One round: roll out tasks that no round had before, train on what was sampled, and give back the new policy."""
+    name = f"{options.method}_{number}"
+    samples, better = options.output / f"{name}.jsonl", options.output / f"{name}.gguf"
+    # The first round's rollouts are those of the base model, whatever the method.
+    rollouts = options.output / ("train.jsonl" if number == 1 else f"train_{name}.jsonl")
+    training = Sampling(choose_tasks(options, number), options.repeats, options.temperature)
+    stage(f"train tasks of round {number}", lambda: collect(options, policy, rollouts, training))
+    stage("samples", lambda: export(options, rollouts, samples))
+    if not better.exists():
+        stage(f"training with {options.method}", lambda: train(options, samples, policy, better))
+    return better
 
 
 def stage(name: str, work: Callable[[], None]) -> None:
@@ -88,11 +99,13 @@ def keep_settings(options: Options) -> None:
     path.with_suffix(".part").replace(path)
 
 
-def choose_tasks(options: Options) -> Path:
-    """Sample the train tasks; every seed gets other ones."""
+def choose_tasks(options: Options, number: int) -> Path:
+    """Sample the train tasks of a round; every seed and every round gets other ones, until the file has no more."""
     lines = options.train.read_text().splitlines(keepends=True)
-    path: Path = options.output / "train_tasks.jsonl"
-    path.write_text("".join(random.Random(options.seed).sample(lines, min(options.tasks, len(lines)))))  # noqa: S311
+    lines = random.Random(options.seed).sample(lines, len(lines))  # noqa: S311
+    tasks = min(options.tasks, len(lines))
+    path: Path = options.output / f"train_tasks_{number}.jsonl"
+    path.write_text("".join(lines[place % len(lines)] for place in range(tasks * (number - 1), tasks * number)))
     return path
 
 
@@ -100,6 +113,7 @@ def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> 
     """Roll out tasks with a model in this process; what the output already has is not collected again."""
     server = "++policy_model.responses_api_models.local_model"
     settings = [f"{server}.return_token_id_information=true", f"{server}.model_path={model.resolve()}"]
+    settings.append(f"{server}.extra_body={options.truncation}")
     config = parse_config([f"+config_paths=[{options.configs}]", *settings, *options.overrides]).config
     collection = RolloutCollectionConfig(
         agent_name=options.agent,
@@ -156,20 +170,12 @@ def choose(options: Options, group: Group) -> list[TokenSequence]:
 def loss(options: Options, model: torch.nn.Module, tree: Tree, sequences: list[TokenSequence]) -> torch.Tensor:
     """Compute the loss of one task, summed over its tokens or pairs."""
     logits = predictions(model, tree)
-    log_probs = log_probs_of(tree, logits)
     if options.method == "sft":
-        return -log_probs.sum()
+        return imitation_loss(tree, logits)
     if options.method == "dpo":
-        gains = torch.stack([part.sum() for part in (log_probs - tree.old_log_probs).split(tree.sizes)])
-        return -torch.nn.functional.logsigmoid(options.beta * (gains[0::2] - gains[1::2])).sum()
-    advantages = torch.tensor(Group(0, sequences).advantages()).repeat_interleave(torch.tensor(tree.sizes))
-    advantages = advantages.to(logits)
-    # The gradient is that of the distribution that was sampled from, at its temperature. With any other one, tokens
-    # would be pushed even where all rollouts are equally good. How far the policy has moved is known at temperature 1.
-    tempered = log_probs_of(tree, logits, temperature=options.temperature)
-    moved = (log_probs.detach() - tree.old_log_probs) / options.temperature
-    ratio = (moved + tempered - tempered.detach()).exp()
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - options.clip, 1 + options.clip) * advantages).sum()
+        return preference_loss(tree, logits, beta=options.beta)
+    advantages = Group(0, sequences).advantages()
+    return policy_gradient_loss(tree, logits, advantages, temperature=options.temperature, clip=options.clip)
 
 
 def read_options(arguments: list[str] | None) -> Options:
@@ -186,9 +192,11 @@ def read_options(arguments: list[str] | None) -> Options:
     add("--agent", default="format_following_simple_agent")
     add("--train", type=Path, default=data / "data/train.jsonl", help="task file")
     add("--heldout", type=Path, default=data / "data/validation.jsonl", help="task file without any train task")
-    add("--tasks", type=int, default=128, help="how many train tasks")
+    add("--rounds", type=int, default=1, help="each collects with the policy of the one before")
+    add("--tasks", type=int, default=128, help="train tasks of a round")
     add("--repeats", type=int, default=8, help="rollouts of each train task")
     add("--temperature", type=float, default=0.8, help="for train tasks")
+    add("--truncation", default="{}", help="of sampling, for all tasks alike, such as {top_k: 40, min_p: 0.05}")
     add("--heldout-repeats", type=int, default=4)
     add("--heldout-temperature", type=float, default=0.7)
     add("--max-output-tokens", type=int, default=100)

@@ -3,6 +3,9 @@
 The rollouts of a task share their prompt, which is most of their tokens. The attention mask lets every branch see only
 the prefix and itself, and the positions of every branch continue from the prefix, so the log-probabilities equal those
 of separate sequences.
+
+The losses are sums over the sampled tokens of a tree, or over its pairs; the caller divides them by the number in the
+whole step. They compare with the log-probabilities that the engine recorded, so no second model is needed.
 """
 
 import itertools
@@ -87,3 +90,31 @@ def log_probs_of(tree: Tree, logits: torch.Tensor, *, temperature: float = 1.0) 
     scaled = logits.float() / temperature
     chosen: torch.Tensor = scaled.gather(-1, tree.targets[:, None])[:, 0]
     return chosen - scaled.logsumexp(-1)
+
+
+def imitation_loss(tree: Tree, logits: torch.Tensor) -> torch.Tensor:
+    """The negative log-likelihood of what was sampled."""
+    return -log_probs_of(tree, logits).sum()
+
+
+def preference_loss(tree: Tree, logits: torch.Tensor, *, beta: float) -> torch.Tensor:
+    """The loss of DPO, for a tree of pairs: better, worse, better, worse. The reference is the policy that sampled."""
+    moved = log_probs_of(tree, logits) - tree.old_log_probs
+    gains = torch.stack([part.sum() for part in moved.split(tree.sizes)])
+    return -torch.nn.functional.logsigmoid(beta * (gains[0::2] - gains[1::2])).sum()
+
+
+def policy_gradient_loss(
+    tree: Tree, logits: torch.Tensor, advantages: Sequence[float], *, temperature: float, clip: float
+) -> torch.Tensor:
+    """The clipped surrogate of PPO with one advantage for each sequence of the tree.
+
+    The gradient is that of the distribution that was sampled from, at its temperature. With any other one, tokens would
+    be pushed even where all rollouts are equally good. How far the policy has moved is known at temperature 1.
+    """
+    sizes = torch.tensor(tree.sizes, device=logits.device)
+    weights = torch.tensor(advantages, device=logits.device).repeat_interleave(sizes)
+    tempered = log_probs_of(tree, logits, temperature=temperature)
+    moved = (log_probs_of(tree, logits.detach()) - tree.old_log_probs) / temperature
+    ratio = (moved + tempered - tempered.detach()).exp()
+    return -torch.minimum(ratio * weights, ratio.clamp(1 - clip, 1 + clip) * weights).sum()

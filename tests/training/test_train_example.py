@@ -1,6 +1,7 @@
 """The whole loop with a tiny model: all methods, killed and resumed."""
 
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -28,7 +29,7 @@ def arguments(tiny_model: Path, tmp_path: Path) -> list[str]:
     files = ["--output", str(tmp_path / "out"), "--model", str(tiny_model)]
     files += ["--train", str(train), "--heldout", str(heldout)]
     small = "++policy_model.responses_api_models.local_model.n_ctx=1024"
-    return [*files, "--tasks", "6", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
+    return [*files, "--rounds", "2", "--tasks", "3", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,9 @@ def killed_when(condition: Callable[[], bool], arguments: list[str]) -> None:
 
 def test_a_killed_loop_goes_on_where_it_was(arguments: list[str], loop: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    checkpoint = out / "grpo.checkpoint"
+    checkpoint = out / "grpo_1.checkpoint"
     killed_when(checkpoint.exists, arguments)
-    assert not (out / "grpo.gguf").exists()
+    assert not (out / "grpo_1.gguf").exists()
     before, rollouts = ((out / name).read_bytes() for name in ("before.jsonl", "train.jsonl"))
     loop.main(arguments)
     assert (out / "before.jsonl").read_bytes() == before
@@ -73,9 +74,19 @@ def test_the_other_methods_share_what_was_collected(
 ) -> None:
     loop.main([*arguments, "--method", method])
     assert "step 1/" in capsys.readouterr().out
-    policy = (tmp_path / "out" / f"{method}.gguf").stat()
+    policy = (tmp_path / "out" / f"{method}_2.gguf").stat()
     loop.main([*arguments, "--method", method])
-    assert (tmp_path / "out" / f"{method}.gguf").stat().st_mtime_ns == policy.st_mtime_ns
+    assert (tmp_path / "out" / f"{method}_2.gguf").stat().st_mtime_ns == policy.st_mtime_ns
+
+
+def test_rounds_share_no_task_with_each_other_or_with_the_held_out_ones(loop: ModuleType, tmp_path: Path) -> None:
+    options = loop.read_options(["--output", str(tmp_path)])
+    chosen = [loop.choose_tasks(options, number).read_text().splitlines() for number in (1, 2)]
+    assert [len(tasks) for tasks in chosen] == [options.tasks] * 2
+    prompts = [
+        json.loads(line)["prompt"] for line in itertools.chain(*chosen, options.heldout.read_text().splitlines())
+    ]
+    assert len(set(prompts)) == len(prompts)
 
 
 def test_a_folder_of_other_settings_is_refused(arguments: list[str], loop: ModuleType, tmp_path: Path) -> None:

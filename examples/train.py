@@ -70,9 +70,10 @@ def main(arguments: list[str] | None = None) -> None:
 def improve(options: Options, policy: Path, number: int) -> Path:
     """One round: roll out tasks that no round had before, train on what was sampled, and give back the new policy."""
     name = f"{options.method}_{number}"
-    samples, better = options.output / f"{name}.jsonl", options.output / f"{name}.gguf"
+    folder: Path = options.output
+    samples, better = folder / f"{name}.jsonl", folder / f"{name}.gguf"
     # The first round's rollouts are those of the base model, whatever the method.
-    rollouts = options.output / ("train.jsonl" if number == 1 else f"train_{name}.jsonl")
+    rollouts = folder / ("train.jsonl" if number == 1 else f"train_{name}.jsonl")
     training = Sampling(choose_tasks(options, number), options.repeats, options.temperature)
     stage(f"train tasks of round {number}", lambda: collect(options, policy, rollouts, training))
     stage("samples", lambda: export(options, rollouts, samples))

@@ -25,11 +25,11 @@ SCRIPT = ROOT / "examples" / "train.py"
 
 @pytest.fixture
 def arguments(tiny_model: Path, tmp_path: Path) -> list[str]:
-    train, heldout = write_tasks(tmp_path / "train.jsonl", 6), write_tasks(tmp_path / "heldout.jsonl", 4)
+    train, heldout = write_tasks(tmp_path / "train.jsonl", 12), write_tasks(tmp_path / "heldout.jsonl", 4)
     files = ["--output", str(tmp_path / "out"), "--model", str(tiny_model)]
     files += ["--train", str(train), "--heldout", str(heldout)]
     small = "++policy_model.responses_api_models.local_model.n_ctx=1024"
-    return [*files, "--rounds", "2", "--tasks", "3", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
+    return [*files, "--tasks", "6", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def loop() -> ModuleType:
 
 def killed_when(condition: Callable[[], bool], arguments: list[str]) -> None:
     """Run the script and kill it, without warning, once the condition holds."""
-    command, alone = [sys.executable, SCRIPT, *arguments], {**os.environ, "OMP_NUM_THREADS": "1"}
+    command, alone = [sys.executable, str(SCRIPT), *arguments], {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=alone, stdout=subprocess.DEVNULL) as process:
         while not condition():
             assert process.poll() is None, "it ended before it could be killed"
@@ -55,6 +55,7 @@ def killed_when(condition: Callable[[], bool], arguments: list[str]) -> None:
 
 def test_a_killed_loop_goes_on_where_it_was(arguments: list[str], loop: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    arguments = [*arguments, "--rounds", "2"]
     checkpoint = out / "grpo_1.checkpoint"
     killed_when(checkpoint.exists, arguments)
     assert not (out / "grpo_1.gguf").exists()
@@ -63,6 +64,7 @@ def test_a_killed_loop_goes_on_where_it_was(arguments: list[str], loop: ModuleTy
     assert (out / "before.jsonl").read_bytes() == before
     assert (out / "train.jsonl").read_bytes() == rollouts
     assert not checkpoint.exists()
+    assert (out / "grpo_2.gguf").exists()
     found = json.loads((out / "comparison_grpo.json").read_text())
     assert found["paired_tasks"] == 4
     assert "<svg" in (out / "before_and_after_grpo.svg").read_text()
@@ -74,9 +76,9 @@ def test_the_other_methods_share_what_was_collected(
 ) -> None:
     loop.main([*arguments, "--method", method])
     assert "step 1/" in capsys.readouterr().out
-    policy = (tmp_path / "out" / f"{method}_2.gguf").stat()
+    policy = (tmp_path / "out" / f"{method}_1.gguf").stat()
     loop.main([*arguments, "--method", method])
-    assert (tmp_path / "out" / f"{method}_2.gguf").stat().st_mtime_ns == policy.st_mtime_ns
+    assert (tmp_path / "out" / f"{method}_1.gguf").stat().st_mtime_ns == policy.st_mtime_ns
 
 
 def test_rounds_share_no_task_with_each_other_or_with_the_held_out_ones(loop: ModuleType, tmp_path: Path) -> None:

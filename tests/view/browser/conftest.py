@@ -63,25 +63,25 @@ def load_beside() -> Callable[[str], ModuleType]:
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Serve]:
-    """Starts the viewer as people do; returns the address."""
+    """Starts the viewer as people do; returns the address, once everything is indexed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*paths: Path) -> str:
         files = ",".join(f"'{path}'" for path in paths)
         command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath=[{files}]", "+server_port=0"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
+        assert process.stderr is not None
         address = process.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:"), address
+        assert any("Ctrl-C ends the viewer" in line for line in process.stderr)
         return address
 
     yield start
     for process in started:
         process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import ssl
 
 logger = logging.getLogger(__name__)
+
+CLOSE_S: Final = 1.0
 
 Frames: TypeAlias = "asyncio.Queue[Frame]"
 # The last argument is the worker's description of itself.
@@ -26,7 +28,7 @@ class Listener:
         self._secret = secret
         self._welcome = welcome
         self._server: asyncio.Server | None = None
-        self._visits: set[asyncio.Task[None]] = set()
+        self._visits: dict[asyncio.Task[None], Connection] = {}
 
     async def open(self, host: str, port: int = 0, tls: "ssl.SSLContext | None" = None) -> int:
         """Start listening; returns the port."""
@@ -45,30 +47,39 @@ class Listener:
         """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
-        visits = list(self._visits)
+        visits = dict(self._visits)
         for visit in visits:
             visit.cancel()
         await asyncio.gather(*visits, return_exceptions=True)
+        # Sockets are closed by the event loop, once what was still to be sent is gone; it may be about to end.
+        closing = [connection.closed for connection in visits.values() if connection.opened.done()]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_S)
 
     def _receive(self) -> Connection:
         frames: Frames = asyncio.Queue()
         connection = Connection(frames.put_nowait, limit=UNAUTHENTICATED_LIMIT)
         visit = asyncio.get_running_loop().create_task(self._attend(connection, frames))
-        self._visits.add(visit)
-        visit.add_done_callback(self._visits.discard)
+        self._visits[visit] = connection
+        visit.add_done_callback(self._visits.pop)
         return connection
 
     async def _attend(self, connection: Connection, frames: Frames) -> None:
         try:
+            about = await self._admit(connection, frames)
+            if about is not None:
+                await self._welcome(connection, frames, about)
+        finally:
+            connection.close()
+
+    async def _admit(self, connection: Connection, frames: Frames) -> dict[str, Any] | None:
+        """What the worker says about itself; None if it was refused."""
+        try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await connection.opened
             keep_alive(connection)
-            about = await admit(connection, frames, self._secret)
+            return await admit(connection, frames, self._secret)
         except (RefusedError, TimeoutError) as refusal:
             logger.warning("A connection to the collector was refused: %s", str(refusal) or "it was never opened")
             connection.abort()
-            return
-        try:
-            await self._welcome(connection, frames, about)
-        finally:
-            connection.close()
+            return None

@@ -170,10 +170,11 @@ async def test_the_event_loop_is_never_held_up(jail: Jail) -> None:
         return turns
 
     ticking = asyncio.create_task(tick())
-    await asyncio.gather(*(jail.run("print(sum(range(10**5)))") for _ in range(20)))
+    await asyncio.gather(*(jail.run("import time; time.sleep(0.5)") for _ in range(6)))
     stop = True
-    # Counted in turns and in CPU time of this thread, because other processes hold it up, too.
-    assert await ticking > 20
+    # Counted in turns and in CPU time of this thread, because other processes hold it up, too. If a run held it up,
+    # there would be one turn for each of them.
+    assert await ticking > 12
     assert longest < 0.02
 
 

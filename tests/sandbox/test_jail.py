@@ -266,11 +266,12 @@ async def test_a_fork_server_that_dies_is_an_error_and_then_replaced(
     await jail.start()
     running = asyncio.create_task(jail.run("import time; time.sleep(1000)", limits=SandboxLimits(wall_s=1000)))
     await asyncio.sleep(0.2)
-    for pid in descendants(os.getpid()):
-        # The first one takes others with it.
-        with contextlib.suppress(OSError):
-            if b"nemo_gym.sandbox.inside.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+    # Stopped first, so that the server can't report the death of the program as its result. One takes others with it.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(OSError):
+                if b"nemo_gym.sandbox.inside.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, number)
     with pytest.raises(SandboxError):
         await running
     while True:

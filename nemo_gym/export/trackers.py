@@ -157,8 +157,10 @@ class BackgroundTracker:
         with guarded(self.name, on_failure=self._give_up):
             self._tracker = self._start()
         self._has_started.set()
+        if self._tracker is None:
+            return  # rather than waiting for calls for ever: trainers collect again and again in one process
         while (work := self._queue.get()) is not None:
-            if self._tracker is not None and not self._given_up:
+            if not self._given_up:
                 with guarded(self.name, on_failure=self._after_failure):
                     work(self._tracker)
 

@@ -101,6 +101,15 @@ def test_a_tracker_that_can_not_start_or_is_not_wanted_is_no_tracker(caplog: pyt
         assert trackers.all == []
 
 
+def test_a_tracker_that_is_not_wanted_leaves_no_thread_behind() -> None:
+    with tracking(lambda: None) as trackers:
+        assert not trackers.all
+        left = [thread for thread in threading.enumerate() if thread.name == "W&B"]
+    for thread in left:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 def test_a_tracker_that_never_starts_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
     go_on = threading.Event()
     tracker = BackgroundTracker("slow", lambda: Recorder() if go_on.wait() else None, unreached_s=0.02)

@@ -131,25 +131,20 @@ async def test_a_rollout_that_takes_too_long_has_the_step_it_was_in(mock_model: 
     assert record.steps[1].duration > 0
 
 
-async def test_waiting_for_a_slot_is_told_from_working(mock_model: Any) -> None:
+@pytest.mark.parametrize(
+    ("limit", "waited_for"),
+    [
+        ("++policy_model.responses_api_models.openai_model.max_concurrent_requests=1", "slot"),
+        ("+global_aiohttp_connector_limit_per_host=1", "connection"),
+    ],
+)
+async def test_waiting_is_told_from_working(mock_model: Any, limit: str, waited_for: str) -> None:
     mock_model.set(latency="30")
-    limit = "++policy_model.responses_api_models.openai_model.max_concurrent_requests=1"
     async with host_gym(configuration(mock_model.base_url, limit)) as gym:
         attempt = recorded(AgentAttempt(gym.client))
         outcomes = await asyncio.gather(*(attempt(planned(number)) for number in range(3)))
     model = [step for outcome in outcomes for step in record_of(outcome).steps if step.kind == "model"]
-    assert any(step.waited_for == "slot" and step.waited > 0 for step in model)
-    assert all(step.waited <= step.duration for step in model)
-
-
-async def test_waiting_for_a_connection_is_told_from_working(mock_model: Any) -> None:
-    mock_model.set(latency="30")
-    limit = "+global_aiohttp_connector_limit_per_host=1"
-    async with host_gym(configuration(mock_model.base_url, limit)) as gym:
-        attempt = recorded(AgentAttempt(gym.client))
-        outcomes = await asyncio.gather(*(attempt(planned(number)) for number in range(3)))
-    model = [step for outcome in outcomes for step in record_of(outcome).steps if step.kind == "model"]
-    assert any(step.waited_for == "connection" and step.waited > 0 for step in model)
+    assert any(step.waited_for == waited_for and step.waited > 0 for step in model)
     assert all(step.waited <= step.duration for step in model)
 
 

@@ -1,4 +1,4 @@
-# Every target sets up what it needs; nothing but Python 3.11+ with venv and pip is assumed.
+# Every target sets up what it needs; you need only Python 3.11+ with venv and pip.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -41,8 +41,9 @@ $(TRAIN): pyproject.toml
 train: $(TRAIN) ## train a real small model on its own rollouts and see the reward rise (ARGS="--seed 1"; 15 minutes)
 	@$(BIN)/python examples/train.py $(ARGS)
 
+# One worker more than the two cores of a usual CI machine: a quarter of their time, tests wait for retries and time limits.
 test: $(DEV) ## run the tests
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 clients: $(DEV) ## run model servers with the clients of LangChain, pydantic-ai and openai-agents
 	$(PIP) -e '.[clients]'
@@ -58,7 +59,7 @@ check: $(DEV) ## format check, lint, types, tests: what CI runs
 	$(BIN)/mypy
 	$(MAKE) test
 
-ray-chaos: $(DEV) ## kill actors, nodes and connections of a collection on Ray, again and again (minutes)
+ray-chaos: $(DEV) ## repeatedly kill actors, nodes and connections of a collection on Ray (minutes)
 	$(BIN)/python -m pytest -q -s -n 0 -o pythonpath=tests/executors tests/executors/chaos_ray.py
 
 lowest: ## run the tests on the lowest supported versions of the dependencies
@@ -71,12 +72,12 @@ lowest: ## run the tests on the lowest supported versions of the dependencies
 engines: $(DEV) ## run real engines (llama.cpp, vLLM, transformers) through our model servers and write docs/engines.md (20 minutes)
 	$(BIN)/python scripts/engine_matrix.py $(if $(TORCH),--pip "$(TORCH)") $(ARGS)
 
-bench: $(DEV) ## measure our cost beside a bare HTTP client
+bench: $(DEV) ## measure the cost of a rollout compared with a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench.py
 	$(BIN)/python benchmarks_perf/bench_models.py
 	$(BIN)/python benchmarks_perf/bench_metrics.py
 
-bench-all: bench ## all other measurements, too: scale, concurrency, viewer, embedded model (half an hour)
+bench-all: bench ## these and all other measurements: scale, concurrency, viewer, embedded model (half an hour)
 	$(BIN)/python benchmarks_perf/bench_scale.py
 	$(BIN)/python benchmarks_perf/bench_concurrency.py
 	$(BIN)/python benchmarks_perf/bench_viewer.py
@@ -84,7 +85,7 @@ bench-all: bench ## all other measurements, too: scale, concurrency, viewer, emb
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py
 
-soak: $(DEV) ## 100,000 rollouts through faults, kills, outages and Ctrl-C: nothing lost, nothing twice (half an hour)
+soak: $(DEV) ## run 100,000 rollouts through faults, kills, outages and Ctrl-C; none may be lost or repeated (half an hour)
 	$(BIN)/python benchmarks_perf/soak.py
 
 clean: ## remove everything the targets made

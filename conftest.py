@@ -1,9 +1,12 @@
 """What holds for every test of the repository, those of the server folders included."""
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Machines are shared and slow at times: how long an example takes says nothing about the code.
@@ -19,3 +22,18 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # that interrupt a process would then wait for nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect the tests without looking for garbage, and never look through what they brought into memory.
+
+    Thousands of tests and the libraries that they import stay until the end. The garbage collector would go through
+    them again and again while they are loaded, and at every full collection afterwards.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -1,34 +1,46 @@
 #!/usr/bin/env python3
 """What model servers and converters cost, compared with the work that cannot be avoided.
 
-    python benchmarks_perf/bench_models.py [--n 2000] [--rounds 5] [--parallel 32]
+    python benchmarks_perf/bench_models.py [--n 500] [--rounds 20] [--parallel 32]
+    python benchmarks_perf/bench_models.py --instructions [--n 60] [--parallel 8] [--only vllm]
 
 Conversions of a 100-item conversation are measured beside reading and writing its JSON (at most 3 times that), calls of
 the model servers beside a bare client that sends the same upstream request (at most 1.3 times that for a short
 question, 1.6 times for the conversation). All but the last three items of the conversation were sent before, as in an
 agent's next turn, so a server that remembers how it began converts only these. All in one process and CPU time only;
 the mock endpoint has its own. Rounds are interleaved, because machines are shared and noisy, and the best one counts.
+
+``--instructions`` counts instructions with valgrind instead, which do not depend on what else the machine does: those
+of N calls, after some that are not counted, in user mode. ``--profile`` writes where they were spent.
 """
 
 import argparse
 import asyncio
 import json
+import os
+import re
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import aiohttp
 import orjson
 import uvloop
-from processes import ROOT, mock_model
+from processes import ROOT, mock_model, run
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.conversion.anthropic.calling import request_to_messages
 from nemo_gym.conversion.anthropic.serving import messages_to_request
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.servers import lag
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.server_client import GymClient
 
 TASK = json.loads((ROOT / "resources_servers/example_single_tool_call/data/example.jsonl").read_text().splitlines()[0])
 ASKED: dict[str, Any] = TASK["responses_create_params"]
@@ -112,16 +124,54 @@ def config_of(folder: Path, name: str, base_url: str, *extra: str) -> Any:
 
 async def cpu_ms(call: Call, n: int, parallel: int) -> float:
     """CPU time of a call, many at once."""
+    await call()
+    started = time.process_time()
+    await repeat(call, n, parallel)
+    return 1000 * (time.process_time() - started) / n
+
+
+async def repeat(call: Call, n: int, parallel: int) -> None:
     pending = iter(range(n))
 
     async def worker() -> None:
         for _ in pending:
             await call()
 
-    await call()
-    started = time.process_time()
     await asyncio.gather(*(worker() for _ in range(parallel)))
-    return 1000 * (time.process_time() - started) / n
+
+
+BARE = {"bare client, Responses API": "/responses", "bare client, Chat Completions": "/chat/completions"}
+SERVERS: dict[str, tuple[str, list[str]]] = {
+    "openai_model": ("openai_model", []),
+    "openai_model, chat_completions": ("openai_model", ["endpoint=chat_completions"]),
+    "vllm_model": ("vllm_model", []),
+}
+if (ROOT / MODELS / "replay_model/app.py").exists():
+    SERVERS["replay_model"] = ("replay_model", ["mode=replay"])
+
+
+def floor_of(name: str) -> str:
+    """The bare client that sends what a server sends."""
+    responses, chat = BARE
+    return chat if name.startswith(("vllm", "openai_model, chat")) else responses
+
+
+@asynccontextmanager
+async def caller(name: str, base_url: str, asked: dict[str, Any], folder: Path) -> AsyncIterator[Call]:
+    """What makes a call of a bare client or of a model server in this process."""
+    if name in BARE:
+        converter = ResponsesConverter(return_token_id_information=False)
+        body = asked if BARE[name] == "/responses" else converter.request_to_chat(asked)
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            yield bare_call(session, base_url + BARE[name], body | {"model": "mock"})
+        return
+    server, settings = SERVERS[name]
+    if server == "replay_model":
+        upstream = f"upstream={{base_url: '{base_url}', api_key: none, model: mock}}"
+        async with host_gym(config_of(folder, server, base_url, "mode=record", upstream)) as gym:
+            await server_call(gym.client, asked)()
+    async with host_gym(config_of(folder, server, base_url, *settings)) as gym:
+        yield server_call(gym.client, asked)
 
 
 def bare_call(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Call:
@@ -132,76 +182,106 @@ def bare_call(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) ->
     return call
 
 
-async def measure(
-    arguments: argparse.Namespace, base_url: str, asked: dict[str, Any], label: str, *, goal: float
-) -> None:
-    """Every model server beside the bare client that sends what it sends."""
-    chat = ResponsesConverter(return_token_id_information=False).request_to_chat(asked) | {"model": "mock"}
-    costs: dict[str, float] = {}
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-        bare = {
-            "responses": bare_call(session, f"{base_url}/responses", asked | {"model": "mock"}),
-            "chat": bare_call(session, f"{base_url}/chat/completions", chat),
-        }
-        for _ in range(arguments.rounds):
-            for name, call in bare.items():
-                note(costs, name, await cpu_ms(call, arguments.n, arguments.parallel))
-            for name, server, settings in SERVERS:
-                note(costs, name, await served(server, settings, base_url, asked, arguments))
-    print(f"a call with {label}")
-    for name, floor in (("responses", "bare client, Responses API"), ("chat", "bare client, Chat Completions")):
-        print(f"  {floor:37} {costs[name]:8.3f} ms")
-    for name, _, _ in SERVERS:
-        floor = costs["chat" if name.startswith(("vllm", "openai_model, chat")) else "responses"]
-        print(f"  {name:37} {costs[name]:8.3f} ms   {ratio(costs[name], floor, goal)}")
+def server_call(client: GymClient, asked: dict[str, Any]) -> Call:
+    async def call() -> object:
+        reply = await client.post(server_name="policy_model", url_path="/v1/responses", json=asked)
+        answer = orjson.loads(await reply.read())
+        assert "output" in answer, answer
+        return answer
+
+    return call
 
 
-SERVERS: list[tuple[str, str, list[str]]] = [
-    ("openai_model", "openai_model", []),
-    ("openai_model, chat_completions", "openai_model", ["endpoint=chat_completions"]),
-    ("vllm_model", "vllm_model", []),
-]
-if (ROOT / MODELS / "replay_model/app.py").exists():
-    SERVERS.append(("replay_model", "replay_model", ["mode=replay"]))
+async def cpu_times(options: argparse.Namespace, names: list[str], base_url: str, asked: dict[str, Any]) -> list[float]:
+    """Milliseconds of CPU time of a call; the best of several rounds."""
+    async with AsyncExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory())
+        calls = [await opened.enter_async_context(caller(name, base_url, asked, Path(folder))) for name in names]
+        rounds = [[await cpu_ms(call, options.n, options.parallel) for call in calls] for _ in range(options.rounds)]
+    return [min(costs) for costs in zip(*rounds, strict=True)]
 
 
-def note(costs: dict[str, float], name: str, cost: float) -> None:
-    costs[name] = min(cost, costs.get(name, float("inf")))
-
-
-async def served(
-    server: str, settings: list[str], base_url: str, asked: dict[str, Any], arguments: argparse.Namespace
-) -> float:
-    """CPU time of a call of a model server in this process."""
+def counted(options: argparse.Namespace, names: list[str], base_url: str, asked: str) -> list[float]:
+    """Thousands of instructions of a call."""
+    given = ["--asked", asked, "--base-url", base_url, "--parallel", str(options.parallel), "--n", str(options.n)]
     with tempfile.TemporaryDirectory() as folder:
-        if server == "replay_model":
-            upstream = f"upstream={{base_url: '{base_url}', api_key: none, model: mock}}"
-            await ask(config_of(Path(folder), server, base_url, "mode=record", upstream), asked, arguments)
-        return await ask(config_of(Path(folder), server, base_url, *settings), asked, arguments)
+        counts = options.profile or Path(folder) / "counts"
+        valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}"]
+        return [
+            instructions([*valgrind, sys.executable, __file__, "--calls", name, *given], counts) / options.n / 1000
+            for name in names
+        ]
 
 
-async def ask(config: Any, asked: dict[str, Any], arguments: argparse.Namespace) -> float:
-    async with host_gym(config) as gym:
+def instructions(command: list[str], counts: Path) -> int:
+    """Count while a process makes its calls: it says when it is ready, and then waits for a line each time."""
+    with subprocess.Popen(
+        command, stdin=PIPE, stdout=PIPE, text=True, env=os.environ | {"PYTHONHASHSEED": "0"}
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for state in ("on", "off"):
+            if process.stdout.readline() != "ready\n":
+                raise SystemExit(f"{' '.join(command)} failed")
+            run(["callgrind_control", "-i", state, str(process.pid)])
+            print(file=process.stdin, flush=True)
+    found = re.search(r"^totals: (\d+)", counts.read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{counts} has no total")
+    return int(found[1])
 
-        async def call() -> object:
-            reply = await gym.client.post(server_name="policy_model", url_path="/v1/responses", json=asked)
-            answer = orjson.loads(await reply.read())
-            assert "output" in answer, answer
-            return answer
 
-        return await cpu_ms(call, arguments.n, arguments.parallel)
+async def only_calls(options: argparse.Namespace) -> None:
+    """Make calls of one kind, for valgrind to count."""
+    # Under valgrind everything takes fifty times as long, so what happens every so often would count fifty-fold.
+    lag.HEARTBEAT_S = 3600
+    lag.LagWatch.watch = lambda _: None  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        async with caller(options.calls, options.base_url, ASKED_AS[options.asked], Path(folder)) as call:
+            await repeat(call, 3 * options.parallel, options.parallel)
+            print("ready", flush=True)
+            sys.stdin.readline()
+            await repeat(call, options.n, options.parallel)
+            print("ready", flush=True)
+            sys.stdin.readline()
 
 
-async def main(arguments: argparse.Namespace) -> None:
-    bench_conversions()
+ASKED_AS = {"a short question": ASKED, "the conversation above": conversation()}
+
+
+async def main(options: argparse.Namespace) -> None:
+    if options.calls:
+        await only_calls(options)
+        return
+    if not options.instructions:
+        bench_conversions()
+    servers = [name for name in SERVERS if options.only in name]
+    names = [name for name in BARE if name in map(floor_of, servers)] + servers
+    unit = "k instructions" if options.instructions else "ms"
     with mock_model() as base_url:
-        await measure(arguments, base_url, ASKED, "a short question", goal=SHORT_GOAL)
-        await measure(arguments, base_url, conversation(), "the conversation above", goal=LONG_GOAL)
+        for (label, asked), goal in zip(ASKED_AS.items(), (SHORT_GOAL, LONG_GOAL), strict=True):
+            print(f"a call with {label}", flush=True)
+            if options.instructions:
+                costs = dict(zip(names, counted(options, names, base_url, label), strict=True))
+            else:
+                costs = dict(zip(names, await cpu_times(options, names, base_url, asked), strict=True))
+            for name, cost in costs.items():
+                beside = "" if name in BARE else ratio(cost, costs[floor_of(name)], goal)
+                print(f"  {name:37} {cost:8.3f} {unit}   {beside}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--parallel", type=int, default=32)
-    uvloop.run(main(parser.parse_args()))
+    parser.add_argument("--n", type=int, help="calls in a round; 500, or 60 with --instructions")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--parallel", type=int, help="calls at once; 32, or 8 with --instructions")
+    parser.add_argument("--instructions", action="store_true", help="count instructions with valgrind")
+    parser.add_argument("--only", default="", help="only servers with this in their name")
+    parser.add_argument("--profile", type=Path, help="file for callgrind's counts of the last server")
+    parser.add_argument("--calls", help=argparse.SUPPRESS)
+    parser.add_argument("--asked", help=argparse.SUPPRESS)
+    parser.add_argument("--base-url", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.n = given.n or (60 if given.instructions else 500)
+    given.parallel = given.parallel or (8 if given.instructions else 32)
+    uvloop.run(main(given))

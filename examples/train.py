@@ -9,6 +9,7 @@ same command goes on. A larger model on a GPU: --model big.gguf --device cuda --
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import time
@@ -34,7 +35,8 @@ from nemo_gym.training.tree import Tree, imitation_loss, pack, policy_gradient_l
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 Options = argparse.Namespace
-RATES = {"grpo": 5e-4, "dpo": 5e-4, "sft": 1e-3}
+RATES = {"grpo": 1e-3, "dpo": 5e-4, "sft": 2e-3}
+EPOCHS = {"grpo": 1, "dpo": 1, "sft": 2}
 
 
 class Sampling(NamedTuple):
@@ -203,15 +205,16 @@ def read_options(arguments: list[str] | None) -> Options:
     add("--max-output-tokens", type=int, default=100)
     add("--device", default="cpu")
     add("--dtype", default="float32")
-    add("--lr", type=float, help="learning rate; without one, what suits the method")
-    add("--epochs", type=int, default=1)
+    add("--lr", type=float, help="learning rate; without it, what suits the method")
+    add("--epochs", type=int, help="passes over the samples; without it, what suits the method")
     add("--batch", type=int, default=8, help="tasks in a step")
     add("--rank", type=int, default=16, help="of the adapters")
-    add("--clip", type=float, default=0.2, help="grpo: how far the ratio counts")
+    add("--clip", type=float, default=math.inf, help="grpo: how far the ratio counts, such as 0.2")
     add("--beta", type=float, default=0.1, help="dpo: weight of the reference")
     add("--solved", type=float, default=1.0, help="sft: reward from which on a rollout is imitated")
     options = parser.parse_args(arguments)
     options.lr = options.lr or RATES[options.method]
+    options.epochs = options.epochs or EPOCHS[options.method]
     return options
 
 

@@ -71,6 +71,7 @@ __all__ = [
     "SimpleResourcesServer",
     "gym_tool",
     "normalize_tool_name",
+    "refuse_invalid_rows",
 ]
 
 
@@ -138,11 +139,15 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         app = FastAPI()
         self.setup_session_middleware(app)
         verify = self.verify
+        # Added to the routes before the tools of a subclass, which may have a catch-all route.
         if self._offers_mcp():
-            app.router.routes.append(
-                Route(self.mcp_url_path, MCPEndpoint(self._mcp_server(app)), include_in_schema=False)
-            )
-            app.post("/seed_session")(with_metadata(self.seed_session, self._mcp_metadata))
+            endpoint = MCPEndpoint(self._mcp_server(app), name=self.config.name)
+            app.router.routes.append(Route(self.mcp_url_path, endpoint, include_in_schema=False))
+
+            def metadata(request: Request, seed_body: dict[str, Any]) -> MCPServerMetadata:
+                return endpoint.watch(self._mcp_metadata(request, seed_body))
+
+            app.post("/seed_session")(with_metadata(self.seed_session, metadata))
         else:
             app.post("/seed_session")(self.seed_session)
         if self.config.expose_tools_over_mcp:
@@ -158,7 +163,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     def _mcp_server(self, app: FastAPI) -> Any:
         """The server of the ``mcp`` package that answers ``/mcp``."""
         key, base_url = self.get_session_middleware_key(), f"http://{self.config.host}:{self.config.port}"
-        tools = ExposedTools(app, server_key=key, base_url=base_url, choose=self.mcp_tools)
+        tools = ExposedTools(app, server_key=key, base_url=base_url, choose=self.mcp_tools, name=self.config.name)
         return tool_server(self.config.name, tools)
 
     def mcp_tools(self, harvested: list[MCPTool], catchall: CatchallTool | None) -> Iterable[MCPTool]:
@@ -192,7 +197,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         return BaseSeedSessionResponse()
 
     async def get_reverify_mode(self) -> dict[str, ReverifyMode]:
-        """Tell ``ng_reverify`` whether saved rollouts can be scored again."""
+        """Answer ``ng_reverify``: whether saved rollouts can be scored again."""
         return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE)}
 
     @abstractmethod
@@ -203,6 +208,20 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Turn all results of one agent into metrics."""
         return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)
+
+
+def refuse_invalid_rows(row: type[BaseModel]) -> Any:
+    """A ``seed_session`` for servers without state: it refuses what is not a valid ``row``, before a model is called.
+
+    Use it in the body of a class: ``seed_session: ClassVar[Any] = refuse_invalid_rows(MyRow)``.
+    """
+
+    async def seed_session(self: SimpleResourcesServer, body: BaseModel) -> BaseSeedSessionResponse:
+        del self, body  # FastAPI has validated the body by now
+        return BaseSeedSessionResponse()
+
+    seed_session.__annotations__["body"] = row  # the route takes the type of its body from here
+    return seed_session
 
 
 class MCPResourcesServer(SimpleResourcesServer):

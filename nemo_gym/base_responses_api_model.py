@@ -35,7 +35,7 @@ __all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "Simp
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
     """Settings of a model server; subclass it to add fields."""
 
-    # What to do about parts of a request that the endpoint's protocol has no words for.
+    # What to do about parts of a request that the endpoint's protocol can't express.
     on_loss: OnLoss = "error"
 
 
@@ -66,7 +66,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         app = FastAPI()
         self.setup_session_middleware(app)
         cached = self._cached_calls.wrap if self._cached_calls is not None else lambda handler: handler
-        # What is cached is the whole answer, so a stream of it is made here.
+        # The cache holds whole answers. Streams of them are made here, so the endpoint's own are not passed on.
         relays = self.stream_relays() if self._cached_calls is None else {}
         for path, handler in (
             (CHAT_COMPLETIONS, self.chat_completions_handler()),
@@ -80,7 +80,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return app
 
     def stream_relays(self) -> Mapping[str, Relay]:
-        """By path: what passes the streams of an endpoint on. All other streams are made from whole answers."""
+        """The relays, by path, that pass on an endpoint's streams. All other streams are made from whole answers."""
         return {}
 
     def responses_handler(self) -> Callable[..., Any]:
@@ -100,7 +100,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return [str(getattr(self.config, "model", None) or self.config.name)]
 
     async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
-        """How many tokens a request of the Responses API would be read as; None if the endpoint can't tell."""
+        """The number of tokens of a request of the Responses API; None if the endpoint can't count them."""
         del asked  # for servers that can
         return None
 
@@ -121,6 +121,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
         """Answer one request of Anthropic's Messages API, by way of ``/v1/responses``."""
         cheap, cached = self.responses_handler(), self._cached_calls
+        # The cheaper handler is used only if it takes unparsed requests, with options that only its endpoint knows.
         handler = cheap if forwarded_kind(cheap) else self.responses
         return await answer_messages(
             handler if cached is None else cached.wrap(handler),

@@ -126,6 +126,7 @@ def _prepare(dataset: BenchmarkDatasetConfig) -> None:
             f"benchmark {dataset.name}: there is no file {dataset.prepare_script}",
             hint="prepare_script is a path like benchmarks/<name>/prepare.py",
         )
+    # Loaded from its path, because the folder may be the user's, which can't be imported as a package.
     spec = importlib.util.spec_from_file_location(f"benchmarks.{script.parent.name}.{script.stem}", script)
     assert spec is not None
     assert spec.loader is not None
@@ -136,6 +137,7 @@ def _prepare(dataset: BenchmarkDatasetConfig) -> None:
         raise ConfigError(f"{script} has no function prepare()", hint="it must write the data and return its path")
     logger.info("Preparing benchmark %s", dataset.name)
     made = Path(prepare()).absolute()
+    # A user's script writes where the command runs; the built-in ones write into the installation.
     if made not in (Path(dataset.jsonl_fpath).absolute(), PARENT_DIR / dataset.jsonl_fpath):
         raise ConfigError(
             f"benchmark {dataset.name}: prepare() wrote {made}, but jsonl_fpath is {dataset.jsonl_fpath}",

@@ -205,9 +205,8 @@ def get_wandb_run() -> Any:
     missing = [name for name, value in given.items() if not value]
     if 0 < len(missing) < len(given):
         verb = "is" if len(missing) == 1 else "are"
-        told = " and ".join(missing), verb, ", ".join(given)
-        logger.warning("no W&B run: %s %s missing; all of %s are needed", *told)
-    if missing or wanted.wandb_api_key == MASK:
+        logger.warning("no W&B run: %s %s missing; all of %s are needed", " and ".join(missing), verb, ", ".join(given))
+    if missing or wanted.wandb_api_key == MASK:  # a masked configuration was made to be shown, not to be used
         return None
     wandb = _import_wandb()
     if wandb.run is not None:

@@ -163,12 +163,15 @@ def _chosen(match: re.Match[str]) -> str:
     return named if named is not None else (match[1] if match.re.groups and match[1] is not None else match[0])
 
 
-# The scale that a score is given on: of "7/10" and "7 out of 10", the 7 is meant.
-_SCALE: Final = re.compile(r"(?<=\d)\s*(?:/|\bout\s+of\b)\s*\d+(?:[.,]\d+)?", re.IGNORECASE)
+# The scale that a score is given on: of "7/10", "7 of 10" and "7 points (out of 10)", the 7 is meant.
+_SCALE: Final = re.compile(
+    r"(?<=\d)(?:\s*(?:points?|stars?|marks?))?\s*\(?\s*(?:[/\u2044\u2215]|\b(?:out\s+)?of\b)\s*\d+(?:[.,]\d+)?",
+    re.IGNORECASE,
+)
 
 
 def _before(character: str) -> str:
-    """What may not come before a label that begins so: the rest of a word or of a number."""
+    """A pattern for what may come before a label with this first character: not the rest of a word or number."""
     if character.isdigit():
         return r"(?<![\w.,])"
     return r"\b" if character.isalnum() or character == "_" else ""
@@ -187,7 +190,7 @@ SHOWN: Final = 300
 
 
 class JudgeError(RolloutError):
-    """There is no verdict. The headers tell every server in between what kind of failure this is."""
+    """There is no verdict. The headers inform every server in between what kind of failure this is."""
 
     def __init__(self, message: str, *, retry_after: str | None = None) -> None:
         super().__init__(message)
@@ -197,7 +200,7 @@ class JudgeError(RolloutError):
 
 
 def cut_off(response: NeMoGymResponse) -> str:
-    """Why a response ends before its end; nothing if it does not."""
+    """Why a response is incomplete; an empty string if it is complete."""
     details = response.incomplete_details
     if details is None and response.status != "incomplete":
         return ""
@@ -231,7 +234,7 @@ class Judge:
         request = {**self.config.responses_create_params, "input": self.config.messages(values)}
         text, reason = "", ""
         for _ in range(self.config.max_attempts):
-            async with self._slots:
+            async with self._slots:  # released between attempts, so that other questions get their turn
                 response = await self._answer(request)
             text, reason = response.output_text, cut_off(response)
             # A label in half an answer may be one that the judge was about to reject.
@@ -250,19 +253,10 @@ class Judge:
             content = await reply.read()
         except request_errors.RequestFailedError as error:
             raise self._error(str(error)) from error
-        if not reply.ok:
-            raise self._error(
-                f"status {reply.status}: {first_cause(content)[:SHOWN]}", retry_after=reply.headers.get("Retry-After")
-            )
-        try:
-            response = NeMoGymResponse.model_validate_json(content)
-        except ValidationError as error:
-            raise self._error(f"not a response ({error.error_count()} errors): {content[:SHOWN]!r}") from error
-        count_judge(name, response.usage)
-        return response
+        return _read_answer(name, reply, content, NeMoGymResponse)
 
-    def _error(self, reason: str, *, retry_after: str | None = None) -> JudgeError:
-        return JudgeError(f"judge {self.config.model_server.name}: {reason}", retry_after=retry_after)
+    def _error(self, reason: str) -> JudgeError:
+        return JudgeError(f"judge {self.config.model_server.name}: {reason}")
 
 
 Decision = TypeVar("Decision")
@@ -291,18 +285,24 @@ async def call_judge(
         content = await reply.read()
     except Exception as error:  # whatever a client or a test double raises, there is no answer
         raise JudgeError(f"judge {server_name}: {type(error).__name__}: {error}") from error
-    status = getattr(reply, "status", None)
+    answer = _read_answer(server_name, reply, content, response_model)
+    if isinstance(answer, NeMoGymResponse) and (reason := cut_off(answer)):
+        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {answer.output_text[-SHOWN:]!r}")
+    return answer
+
+
+def _read_answer(name: str, reply: Any, content: bytes, response_model: type[Parsed]) -> Parsed:
+    """The answer as a model, with its usage counted, because it costs money even if it turns out to be useless."""
+    status = getattr(reply, "status", None)  # a test double may have none
     if isinstance(status, int) and status >= 400:
         cause = first_cause(content)[:SHOWN]
-        raise JudgeError(f"judge {server_name}: status {status}: {cause}", retry_after=reply.headers.get("Retry-After"))
+        raise JudgeError(f"judge {name}: status {status}: {cause}", retry_after=reply.headers.get("Retry-After"))
     try:
         answer = response_model.model_validate_json(content)
     except ValidationError as error:
         reason = f"{error.error_count()} errors in {response_model.__name__}"
-        raise JudgeError(f"judge {server_name}: {reason}: {content[:SHOWN]!r}") from error
-    count_judge(server_name, getattr(answer, "usage", None))
-    if isinstance(answer, NeMoGymResponse) and (reason := cut_off(answer)):
-        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {answer.output_text[-SHOWN:]!r}")
+        raise JudgeError(f"judge {name}: {reason}: {content[:SHOWN]!r}") from error
+    count_judge(name, getattr(answer, "usage", None))
     return answer
 
 

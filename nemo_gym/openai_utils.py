@@ -114,11 +114,19 @@ __all__ = [
     "TokenIDLogProbMixin",
     "accumulate_response_usage",
     "add_spent",
+    "final_text",
 ]
 
 # An item with only some of the required fields can't be trained on.
 REQUIRED_TOKEN_METADATA_FIELDS: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs"})
 TOKEN_METADATA_FIELDS: Final = REQUIRED_TOKEN_METADATA_FIELDS | {"routed_experts"}
+
+
+def final_text(response: NeMoGymResponse) -> str:
+    """The text of the last message; in ``output_text``, remarks between tool calls precede it."""
+    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
+    content = messages[-1].content if messages else []
+    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
 
 
 def accumulate_response_usage(
@@ -136,14 +144,14 @@ def accumulate_response_usage(
         name: _add_details(getattr(total, name, None), getattr(additional, name, None))
         for name in ("input_tokens_details", "output_tokens_details")
     }
-    # The details are summed, so nothing has to be said besides, unless somebody has.
+    # The details are summed above, so what was paid for follows from them, unless one of the two states it itself.
     has_spent = any(SPENT in (usage.model_extra or {}) for usage in (total, additional))
     spent = add_spent(total.model_dump(), additional.model_dump()) if has_spent else {}
     return total.model_copy(update={**sums, **details, **spent}, deep=True)
 
 
 def add_spent(total: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What was paid for in two usages, where that is not what they add up to anyway; to be put into their sum."""
+    """The field for what was paid for in two usages, to be added to their sum; empty if the sum says it already."""
     if not (SPENT in total or SPENT in new or _cached(total) or _cached(new)):
         return {}
     both = [_spent(total), _spent(new)]

@@ -103,12 +103,13 @@ class ProcessPool:
         try:
             answer = worker.ask(request, WAIT_LIMIT_S + self.time_limit_s)
         except (EOFError, OSError) as error:
+            # The connection only shows that the process has died. Its exit status says why.
             status = self._forks.end(worker)
             if status == -signal.SIGPROF:
                 raise CallLimitError(f"took longer than {self.time_limit_s:g} s") from error
             raise WorkerError(f"the verifier's process died (exit code {status})") from error
         except BaseException:
-            self._forks.end(worker)
+            self._forks.end(worker)  # it may answer late, and the next caller would take that for its own answer
             raise
         if "memory" in answer:
             self._forks.end(worker)  # it may still hold most of that memory
@@ -239,7 +240,9 @@ def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: s
             _fork(control, descriptors[0], target, int(memory_mb), float(cpu_s))
         else:
             pid = int(request.split()[1])
-            os.kill(pid, signal.SIGKILL)
+            os.kill(
+                pid, signal.SIGKILL
+            )  # safe for a worker that has died: nobody else reaps it, so its id is not reused
             control.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
@@ -249,8 +252,8 @@ def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], m
         os.close(descriptor)
         control.sendall(b"%d" % pid)
         return
-    control.close()  # the parent's end of life is known by this socket, which no child may hold open
-    # A program that started us may have ignored it, and that is inherited; then nothing would end a call.
+    control.close()  # the caller notices by this socket that its fork server is gone, so no worker may hold it open
+    # Whoever started us may have ignored this signal, and that is inherited. Then nothing would end a call.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _set_limits(memory_mb << 20)
     with contextlib.suppress(EOFError, OSError):
@@ -279,10 +282,11 @@ def _answer(target: Callable[..., Any], arguments: list[Any]) -> bytes:
 
 
 def _set_limits(extra_memory: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform != "linux":
         return  # other kernels do not enforce RLIMIT_AS
+    # The limit is on address space, of which a fork has its parent's already.
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + extra_memory, used + extra_memory))

@@ -90,7 +90,7 @@ def _readable(path: str, *, what: str) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """The command used to be a function of this module, and old console scripts still look for it here."""
+    """Console scripts written for older versions import the command from here."""
     if name != "materialize_prompts_cli":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{__name__}.{name} is the command ng_materialize_prompts now", DeprecationWarning, stacklevel=2)

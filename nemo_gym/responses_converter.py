@@ -12,6 +12,7 @@ from pydantic import BaseModel, PrivateAttr, TypeAdapter
 from nemo_gym.conversion.chat_answers import (
     ChatAnswer,
     Item,
+    ResponseTemplate,
     answer_of,
     answer_to_response,
     assistant_to_items,
@@ -22,10 +23,9 @@ from nemo_gym.conversion.chat_answers import (
     with_version,
 )
 from nemo_gym.conversion.chat_requests import PastReasoning, ResponsesConverterState, items_to_messages, options_to_chat
-from nemo_gym.conversion.conversation_cache import ConversationCache, Raw, encode_list, joined
 from nemo_gym.conversion.losses import AUDIO_ANSWERED, LossPolicy, OnLoss, Way
 from nemo_gym.conversion.parts import extract_reasoning, separate_reasoning, wrap_reasoning
-from nemo_gym.io.json import EncodedJson
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -65,10 +65,8 @@ class ResponsesConverter(BaseModel):
     on_loss: OnLoss = "warn"
 
     _losses: LossPolicy = PrivateAttr()
-    _conversations: ConversationCache = PrivateAttr(default_factory=ConversationCache)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Prepare what is remembered between requests."""
         super().model_post_init(context)
         self._losses = LossPolicy(self.on_loss)
 
@@ -115,30 +113,27 @@ class ResponsesConverter(BaseModel):
     def request_to_chat(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The same request for Chat Completions; what that can't express is logged or refused (``on_loss``)."""
         options, lost = options_to_chat(asked, keep_strict=self.keep_strict, custom_tools=self.custom_tools)
+        messages = self._messages(asked["input"], lost)
+        if asked.get("instructions") is not None:
+            messages.insert(0, {"role": "system", "content": asked["instructions"]})
+        return {"messages": messages, **options}
+
+    def conversation_to_chat(self, conversation: str | Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The messages for a text or for items; what a chat can't express is logged or refused (``on_loss``)."""
+        return self._messages(conversation, ())
+
+    def _messages(self, conversation: str | Iterable[Mapping[str, Any]], lost: Sequence[str]) -> list[dict[str, Any]]:
+        """The messages; ``lost`` is what else of the request can't be expressed."""
         state = ResponsesConverterState(
             self.return_token_id_information, self.past_reasoning, custom_tools=self.custom_tools
         )
-        if asked.get("instructions") is not None:
-            state.messages.append({"role": "system", "content": asked["instructions"]})
-        question = asked["input"]
-        if isinstance(question, str):
-            state.messages.append({"role": "user", "content": [{"type": "text", "text": question}]})
-            question = ()
-        messages = items_to_messages(question, state)
+        if isinstance(conversation, str):
+            state.messages.append({"role": "user", "content": [{"type": "text", "text": conversation}]})
+            conversation = ()
+        messages = items_to_messages(conversation, state)
         if lost or state.lost or state.remarks:
             self._losses.check(Way.TO_CHAT, [*lost, *state.lost, *sorted(state.remarks)])
-        return {"messages": messages, **options}
-
-    def unread_to_chat(self, asked: Mapping[str, Any], items: Sequence[Raw]) -> dict[str, Any]:
-        """The same for a conversation that has not been parsed; ``messages`` is JSON already.
-
-        Only what was added since the last call of the conversation is converted.
-        """
-        options = self.request_to_chat({**asked, "input": ()})
-        # Checked with every part, because a beginning is remembered only if it may be sent.
-        messages = self._conversations.convert(items, lambda new: self.request_to_chat({"input": new})["messages"])
-        options["messages"] = EncodedJson(b"[%b]" % joined(encode_list(options["messages"]), messages))
-        return options
+        return messages
 
     def message_to_items(self, message: Mapping[str, Any]) -> list[Item]:
         """The items of one assistant message; the last one holds the tokens, if they are wanted and available."""
@@ -164,6 +159,14 @@ class ResponsesConverter(BaseModel):
             self._losses.check(Way.FROM_CHAT, [AUDIO_ANSWERED])
         output = self.message_to_items(answer.message)
         return answer_to_response(answer, output, asked, id=f"resp_{_new_id()}", model=model)
+
+    def answer_to_json(self, answer: ChatAnswer, template: ResponseTemplate) -> bytes:
+        """The same as text, for requests whose responses are alike."""
+        if type(self).answer_to_response is not ResponsesConverter.answer_to_response:
+            return encode_json(self.answer_to_response(answer, template.asked, model=template.model))
+        if answer.message.get("audio"):
+            self._losses.check(Way.FROM_CHAT, [AUDIO_ANSWERED])
+        return template.fill(answer, self.message_to_items(answer.message), id=f"resp_{_new_id()}")
 
     def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
         return extract_reasoning(content)

@@ -25,7 +25,7 @@ from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.telemetry import Telemetry, import_extra, telemetry
-from nemo_gym.export.trackers import Trackers, files_to_keep, tracking
+from nemo_gym.export.trackers import Trackers, files_to_keep, off_the_loop, tracking
 from nemo_gym.global_config import get_wandb_run
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
@@ -94,8 +94,8 @@ class IncompleteResults:
         self._lines: dict[RolloutKey, bytes] = {}
 
     def __call__(self, outcomes: Iterable[Outcome]) -> None:
-        """Record outcomes."""
         for outcome in outcomes:
+            # A rollout that failed may complete in a later attempt; then it is in the rollout file.
             if isinstance(outcome, Completed):
                 self._lines.pop(outcome.planned.key, None)
             else:
@@ -117,12 +117,12 @@ class RolloutCollectionHelper(BaseModel):
         Unlike the command, this starts afresh without ``overwrite``, and moves an existing output aside.
         """
         incomplete = IncompleteResults()
-        with trackers_of(config) as trackers:
+        async with off_the_loop(trackers_of(config)) as trackers:
             listener = Telemetry([incomplete, *([trackers.follow] if trackers.all else [])]).listener
             try:
                 summary = await self.collect(config, listener=listener, lenient=True)
             finally:
-                await close_http_client()
+                await close_http_client()  # a script's event loop may end here, and connections must not outlive it
             rollouts = summary.files.rollouts if config.upload_rollouts_to_wandb else None
             trackers.log(summary.metrics, rollouts=rollouts, files=files_to_keep(summary.files, content=bool(rollouts)))
         logger.info("%s", summary.text())
@@ -162,8 +162,8 @@ class RolloutCollectionHelper(BaseModel):
         aggregate = None if config.disable_aggregation else lambda store: self._aggregate(store, gym)
         if attempt is None:
             attempt = self._attempt(gym, config)
-        async with telemetry(config, RunFiles.of(config.output), listener) as told:
-            return await run_collection(run, attempt, _control(config, agents, stop, told), aggregate)
+        async with telemetry(config, RunFiles.of(config.output), listener) as monitor:
+            return await run_collection(run, attempt, _control(config, agents, stop, monitor), aggregate)
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
         """A client for the servers that run elsewhere, found through their head server."""
@@ -237,7 +237,7 @@ class RolloutCollectionHelper(BaseModel):
 
 
 def trackers_of(config: RolloutCollectionConfig) -> AbstractContextManager[Trackers]:
-    """The trackers that a collection is to tell."""
+    """The experiment trackers that a collection reports to."""
     names = config.trackers or ()
     parameters = mask_secrets(config.model_dump(mode="json"))
     starts: dict[str, Callable[[], Any]] = {}
@@ -266,7 +266,9 @@ def _source(config: RolloutCollectionConfig, default_agent: str | None = None) -
     return PlanSource(config.input_jsonl_fpath, config.limit, spec)
 
 
-def _control(config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, told: Telemetry) -> RunControl:
+def _control(
+    config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch | None, monitor: Telemetry
+) -> RunControl:
     return RunControl(
         limit=limit_for(config.num_samples_in_parallel, window=config.max_in_flight),
         max_failures=config.max_failures,
@@ -278,8 +280,8 @@ def _control(config: RolloutCollectionConfig, agents: Agents, stop: StopSwitch |
         steps=config.steps,
         trace_run=config.trace_run,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
-        listener=told.listener,
-        on_start=told.on_start,
+        listener=monitor.listener,
+        on_start=monitor.on_start,
         stream=sys.stderr,
     )
 
@@ -321,7 +323,7 @@ def _failures_path_for(output_fpath: Path) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """The commands used to be functions of this module, and older programs still look for them here."""
+    """Programs written for older versions import the commands from here."""
     if name not in {"collect_rollouts", "aggregate_rollouts"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{__name__}.{name} is the command ng_{name} now", DeprecationWarning, stacklevel=2)

@@ -67,7 +67,7 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
 
     agent_name: str | None = Field(None, description="Agent for rows without an agent_ref.")
     input_jsonl_fpath: str = Field(description="File with one task per line.")
-    limit: int | None = Field(None, description="Use only the first tasks, this many; null or 0: all.")
+    limit: int | None = Field(None, description="Use only this many tasks, the first ones; null or 0: all.")
     num_repeats: int | dict[str, int] = Field(
         1, description="Rollouts per task, or a number for each agent: {agent: 4, _default: 1}."
     )

@@ -2,6 +2,8 @@
 
 import os
 from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
@@ -38,6 +40,7 @@ __all__ = [
     "ServerStatus",
     "SimpleServer",
     "apply_rollout_prefix",
+    "close_with_app",
     "get_first_server_config_dict",
     "get_global_aiohttp_client",
     "get_global_config_dict",
@@ -111,6 +114,17 @@ class SimpleServer(BaseServer):
         """Serve one instance in this process; called at the end of every server's ``app.py``."""
         name = os.environ.get(CONFIG_PATH_ENV_VAR, "")
         return serve_standalone(cls, get_global_config_dict(), name)
+
+
+def close_with_app(app: FastAPI, close: Callable[[], Awaitable[None]]) -> None:
+    """Have ``close`` called when the server stops; for what a server holds open, such as processes."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await close()
+
+    app.router.lifespan_context = lifespan
 
 
 def get_server_url(server_name: str) -> str:

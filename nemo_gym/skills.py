@@ -75,6 +75,7 @@ def hash_skill_dir(path: Path) -> str:
     """Twelve hexadecimal digits that change when any file of the folder changes."""
     digest = sha256()
     for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
+        # Zero bytes separate names and contents, so that no two folders give the same sequence of bytes.
         digest.update(file.relative_to(path).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs: a small language model takes five tasks, four times each; every rollout is scored and saved.
+"""What `make demo` runs: a small language model attempts five tasks, four times each; each rollout is scored and saved.
 
     python scripts/demo.py [model configuration] [name=value …]
 
@@ -24,12 +24,12 @@ MODEL: Final = "responses_api_models/local_model/configs/local_model.yaml"
 OUTPUT: Final = Path("results/demo/rollouts.jsonl")
 WIDTH: Final = 100
 INTRODUCTION: Final = """\
-A small language model inside this process takes five arithmetic tasks, each four times; it can call
-a calculator. Every attempt is scored (1 for the right number, 0 for anything else) and saved."""
+A small language model inside this process attempts five arithmetic tasks, four times each. It can
+call a calculator. Every attempt is scored (1 for the right number, 0 for anything else) and saved."""
 NEXT: Final = """\
 source .venv/bin/activate
 
-# look at the rollouts in your browser
+# view the rollouts in your browser
 ng_viewer +jsonl_fpath=results/demo/rollouts.jsonl
 
 # another environment

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 
 from tests.forked_commands import ForkedCommands, fork_server
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,10 +73,7 @@ class MockProcess:
 
 @pytest.fixture(scope="session")
 def _mock_process() -> Iterator[MockProcess]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    process = MockProcess(port)
+    process = MockProcess(free_port())
     yield process
     process.stop()
 

@@ -390,7 +390,7 @@ def fails_and_recovers(desk: Desk, model: "MockModel", monkeypatch: pytest.Monke
     def check(kind: str, *words: str, overrides: tuple[str, ...] = ()) -> None:
         before = desk.collected
         ran = desk.type(*COLLECT, *GO_ON, ONCE, "+patience_s=0", *overrides)
-        how = "put off by causes outside" if kind in OUTSIDE else "failed"
+        how = "held up by the servers or the model" if kind in OUTSIDE else "failed"
         expect(ran, 3, f"\n{kind} ", f"1 of 2 rollouts completed (1 {how})", "add: +resume_from_cache=true", *words)
         assert desk.collected == before
         (failure,) = desk.failures()

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import pytest
 import yaml
 
 from tests.forked_commands import ForkedCommand, ForkedCommands
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -205,9 +205,7 @@ def typed(fence: Fence) -> list[str]:
 
 @pytest.fixture
 def read(tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands) -> Iterator[Callable[[Path], Reader]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        reader = Reader(tmp_path, mock_model, int(probe.getsockname()[1]), commands)
+    reader = Reader(tmp_path, mock_model, free_port(), commands)
 
     def read(document: Path) -> Reader:
         policy = {"policy_base_url": mock_model.base_url, "policy_api_key": "none", "policy_model_name": "mock"}

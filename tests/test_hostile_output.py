@@ -1,6 +1,6 @@
 """Whatever a model writes, verifying it takes time in proportion to its length.
 
-Every environment in the repository is asked to verify answers and tool calls of 80,000 characters that make naive
+Every environment in the repository is asked to verify answers and tool calls of 40,000 characters that make naive
 readers of text slow: long runs of marks, brackets, digits and fragments of what verifiers look for. Cost is CPU time,
 and only how it grows is judged: quadratic work grows sixteenfold when the answer gets four times as long.
 """
@@ -19,10 +19,10 @@ from nemo_gym.servers.venvs import read_requirements, unmet
 
 ROOT = Path(__file__).parent.parent
 OPENAI_MODEL = ROOT / "responses_api_models/openai_model/configs/openai_model.yaml"
-LENGTH = 80_000
+LENGTH = 40_000
 # Between the factors of linear (4) and quadratic (16) work.
 MAX_GROWTH = 9
-# What costs less is not worth measuring: any quadratic reader of 80,000 characters costs seconds.
+# What costs less is not worth measuring: any quadratic reader of 40,000 characters costs a second or more.
 NOTICEABLE_S = 0.1
 UNITS = [
     *(".", "!?", ".'", "[", "{", "(", "{}", '"', "- ", "\n", " ", "a-", "```\n", "\\", "$", "\u00e9", "\u200b"),

@@ -148,6 +148,9 @@ async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
         ({"labels": {"fine": 1}}, "", None),
         ({"labels": {str(n): n / 10 for n in range(11)}}, "Between 5/10 and 8/10. Score: 7/10", "7"),
         ({"labels": {str(n): n / 10 for n in range(11)}}, "I give it 7 out of 10.", "7"),
+        ({"labels": {str(n): n / 10 for n in range(11)}}, "7 of 10", "7"),
+        ({"labels": {str(n): n / 10 for n in range(11)}}, "The score is 7 points (out of 10).", "7"),
+        ({"labels": {str(n): n / 10 for n in range(11)}}, "7\u204410", "7"),
         ({"labels": {str(n): n / 10 for n in range(11)}}, "7.5", None),
         ({"labels": {"7": 0.7, "5": 0.5}}, "It deserves a 7.", "7"),
         ({"labels": {"1/2": 0.5, "2": 1}}, "Half of it: 1/2", "1/2"),
@@ -385,7 +388,7 @@ async def test_an_answer_that_is_no_response_is_a_failure() -> None:
 
     config = BaseResponsesAPIModelConfig(host="", port=0, entrypoint="", name="judge")
     attach(client, "judge", Odd(config=config, server_client=client, script=lambda _: ""))
-    with pytest.raises(JudgeError, match="not a response"):
+    with pytest.raises(JudgeError, match="errors in NeMoGymResponse"):
         await Judge(settings(**SAME), client).ask(expected=1, answer=1)
 
 

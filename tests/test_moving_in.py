@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.forked_commands import ForkedCommands
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -31,11 +31,9 @@ ISOLATED = [
 def project(tmp_path: Path, mock_model: "MockModel") -> Path:
     """A user's project: the copied folders, and an env.yaml that names the model."""
     shutil.copytree(FOREIGN, tmp_path, dirs_exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     (tmp_path / "env.yaml").write_text(
         f"policy_base_url: {mock_model.base_url}\npolicy_api_key: none\npolicy_model_name: mock\n"
-        f"head_server: {{host: 127.0.0.1, port: {port}}}\n"
+        f"head_server: {{host: 127.0.0.1, port: {free_port()}}}\n"
     )
     return tmp_path
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.forked_commands import ForkedCommand, ForkedCommands, Ran
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -76,11 +77,9 @@ class Terminal:
 @pytest.fixture
 def terminal(tmp_path: Path, mock_model: "MockModel", commands: ForkedCommands) -> Iterator[Terminal]:
     """Its env.yaml names the model, and a port for the head server: others may be using the usual one."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     (tmp_path / "env.yaml").write_text(
         f"policy_base_url: {mock_model.base_url}\npolicy_api_key: {KEY}\npolicy_model_name: mock-model\n"
-        f"head_server: {{host: 127.0.0.1, port: {port}}}\n"
+        f"head_server: {{host: 127.0.0.1, port: {free_port()}}}\n"
     )
     yield Terminal(tmp_path, commands)
     for path in tmp_path.rglob("*"):

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Final
 
-from nemo_gym.data.hub import AS_PARQUET, HubFile, Row, fetch_rows, write_rows
-from resources_servers.verifiable_instructions.registry import read_instructions
+from nemo_gym.data.hub import AS_PARQUET, HubFile, fetch_rows, write_rows
+from resources_servers.verifiable_instructions.registry import benchmark_row
 
 SOURCE: Final = HubFile("allenai/IFBench_test", "default/train/0000.parquet", rows=300, revision=AS_PARQUET)
 OUTPUT: Final = Path(__file__).absolute().parent / "data" / "ifbench_benchmark.jsonl"
@@ -12,12 +12,4 @@ OUTPUT: Final = Path(__file__).absolute().parent / "data" / "ifbench_benchmark.j
 
 def prepare() -> Path:
     """Write the rows and say where they are."""
-    return write_rows(map(task, fetch_rows(SOURCE)), OUTPUT)
-
-
-def task(row: Row) -> Row:
-    """A prompt as a row of verifiable_instructions."""
-    given = [{name: value for name, value in (kwargs or {}).items() if value is not None} for kwargs in row["kwargs"]]
-    names = list(row["instruction_id_list"])
-    read_instructions(names, given)
-    return {"key": row["key"], "prompt": row["prompt"], "instruction_id_list": names, "kwargs": given}
+    return write_rows(map(benchmark_row, fetch_rows(SOURCE)), OUTPUT)

@@ -35,7 +35,7 @@ def prepare() -> Path:
 
 
 def example(row: Row) -> str:
-    """A solved problem, as it stands in the prompt."""
+    """A solved problem, as the prompt shows it."""
     tests = "\n".join(row["test_list"])
     return (
         f"You are an expert Python programmer, and here is your task: {row['text']} Your code should pass these tests:"

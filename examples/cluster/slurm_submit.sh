@@ -1,5 +1,5 @@
 #!/bin/bash
-# Submits the array of shards, and the aggregation that waits until every shard has ended well.
+# Submits the array of shards, and the aggregation, which waits until every shard has ended successfully.
 set -euo pipefail
 jobs="${JOBS:-examples/cluster}"
 mkdir -p logs

@@ -35,7 +35,7 @@ from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.data.samples import Mode
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.processes import worker_count, worker_pool
-from nemo_gym.export.trackers import files_to_keep
+from nemo_gym.export.trackers import files_to_keep, off_the_loop
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import to_json
 from nemo_gym.rollout_collection import (
@@ -76,7 +76,9 @@ class CollectRolloutsConfig(RolloutCollectionConfig):
         description="File for the rollouts; the other files of the run go beside it. Default: "
         "results/<agent>/<time>.jsonl.",
     )
-    limit: int | None = Field(default=None, ge=0, description="Use only the first tasks, this many; null or 0: all.")
+    limit: int | None = Field(
+        default=None, ge=0, description="Use only this many tasks, the first ones; null or 0: all."
+    )
     num_samples_in_parallel: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
         default=None,
         description="Maximum rollouts at once; auto: adapt to the endpoint; null or 0: at most max_in_flight.",
@@ -85,13 +87,12 @@ class CollectRolloutsConfig(RolloutCollectionConfig):
 
 
 def collect_rollouts(overrides: Sequence[str]) -> int:
-    """Collect rollouts and show their metrics. The exit code tells whether all of them succeeded.
+    """Collect rollouts and show their metrics. The exit code says whether all of them succeeded.
 
     If a split is named instead of a task file, the split is prepared first.
     """
     if any(re.match(r"\+*split=", override) for override in overrides):
-        end_to_end: int = import_module("nemo_gym.cli.collection").e2e_collect_rollouts(overrides)
-        return end_to_end
+        return e2e_collect_rollouts(overrides)
     config = read_configuration(CollectRolloutsConfig, overrides)
     parameters = build(CollectRolloutsConfig, config)
     check_request_parameters(parameters.responses_create_params)
@@ -131,12 +132,14 @@ async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summ
         reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
         _workers(config, parameters) as attempt,
     ):
-        with on_signals(stop, console.note, end_process=True), trackers_of(parameters) as trackers:
-            summary = await RolloutCollectionHelper().collect(
-                parameters, client=client, attempt=attempt, stop=stop, listener=trackers.listener
-            )
-            rollouts = uploaded(summary.files.rollouts, parameters)
-            trackers.log(summary.metrics, rollouts=rollouts, files=files_to_keep(summary.files, content=bool(rollouts)))
+        with on_signals(stop, console.note, end_process=True):
+            async with off_the_loop(trackers_of(parameters)) as trackers:
+                summary = await RolloutCollectionHelper().collect(
+                    parameters, client=client, attempt=attempt, stop=stop, listener=trackers.listener
+                )
+                rollouts = uploaded(summary.files.rollouts, parameters)
+                kept = files_to_keep(summary.files, content=bool(rollouts))
+                trackers.log(summary.metrics, rollouts=rollouts, files=kept)
             return summary
 
 
@@ -150,7 +153,7 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
     """The requested workers, or None to run rollouts in this process."""
     on_cluster = parameters.executor == "ray"
     number = 0 if on_cluster else worker_count(parameters.workers)
-    if number == 1:
+    if number == 1:  # a single worker would only add the way to it
         yield None
         return
     if parameters.serve is False or not read_instances(config):
@@ -237,7 +240,7 @@ def prepared_tasks(config: DictConfig, wanted: E2ERolloutCollectionConfig) -> Pa
     mode = Mode.example_validation if wanted.split == "example" else Mode.train_preparation
     settings = {"should_download": True, "mode": mode.value, "output_dirpath": str(folder)}
     console.note(f"preparing the data in {folder}")
-    asked = config.copy()
+    asked = config.copy()  # the collection must not see the parameters of the preparation
     asked.update(settings)
     TrainDataProcessor().run(asked)
     if not tasks.exists():

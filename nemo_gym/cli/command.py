@@ -200,7 +200,7 @@ def to_overrides(arguments: Sequence[str], flags: Sequence[Flag]) -> list[str]:
     words = iter(arguments)
     for word in words:
         if word.startswith("-"):
-            typed.append(_read_flag(word, words, flags))
+            typed.append(_read_flag(word, words, flags))  # takes its value from the same iterator
         else:
             overrides.append(word)
     return [*_as_overrides(typed, overrides), *overrides]

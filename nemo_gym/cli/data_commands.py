@@ -73,7 +73,7 @@ DATA_COMMANDS: Final = (
         path="dataset download",
         function="nemo_gym.cli.hub_datasets:download_dataset",
         parameters="nemo_gym.cli.hub_datasets:DownloadDatasetConfig",
-        summary="Fetch task files from the Hugging Face hub.",
+        summary="Download task files from the Hugging Face hub.",
         examples=(
             "ng_download_dataset_from_hf +repo_id=owner/name +split=train +output_fpath=data/train.jsonl",
             "ng dataset download --repo-id owner/name --output-dir data",
@@ -129,7 +129,10 @@ DATA_COMMANDS: Final = (
         )
         for what, summary in (
             ("environments", "List the environments with their domain, licence and missing packages."),
-            ("resources_servers", "The same list by the name of the folder; a name after it shows one of them."),
+            (
+                "resources_servers",
+                "List the environments by the names of their folders; followed by a name, show one of them.",
+            ),
             ("agents", "List the agents."),
             ("models", "List the model servers."),
         )

@@ -83,7 +83,7 @@ def _configuration(folder: ServerFolder, chosen: str | None) -> DictConfig:
 
 @contextmanager
 def _only_errors_logged() -> Iterator[None]:
-    """Players make mistakes on purpose; that a server says so is not news."""
+    """Hide warnings, because players make mistakes on purpose and servers log them."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -73,7 +73,7 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env prefetch",
         function="nemo_gym.cli.preparation:prefetch",
         parameters="nemo_gym.cli.parameters:PrefetchConfig",
-        summary="Get now what a run would get first: environments of servers, datasets, data of benchmarks.",
+        summary="Download in advance what a run needs: packages of servers, datasets, data of benchmarks.",
         examples=(f'ng_prefetch "+config_paths=[{EXAMPLE_CONFIG}]"', "ng env prefetch calculator"),
         flags=(*CONFIGURATION, VERBOSE),
         open_ended=True,
@@ -92,7 +92,7 @@ ENVIRONMENT_COMMANDS: Final = (
         path="env play",
         function="nemo_gym.cli.environment_checking:check_environments",
         parameters="nemo_gym.cli.parameters:CheckEnvironmentConfig",
-        summary="Play an environment with a silent, a random and a scripted player, and report what should be fixed.",
+        summary="Run an environment with silent, random and scripted players, and report what should be fixed.",
         examples=(
             "ng_check_environment +entrypoint=resources_servers/calculator",
             "ng env play --resources-server calculator --json",

@@ -206,8 +206,8 @@ def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -
     files = write_difficulty(base, rates, threshold=threshold)
     return "\n".join(
         [
-            f"Difficulty of each task: {files.tasks}",
-            f"Chart: {files.chart}",
+            f"Difficulty of each task: {files.difficulty}",
+            f"Chart: {files.solve_rates}",
             f"Tasks by how often they were solved (reward of at least {threshold:g}):",
             solve_rate_table(rates),
             f"Sometimes solved: {len(rates.mixed())}",
@@ -218,7 +218,7 @@ def _difficulty(table: RolloutTable, base: Path, pass_threshold: float | None) -
 class TimeProfileConfig(BaseModel):
     """Parameters of ``ng_profile``."""
 
-    rollouts: str = Field(description="The rollouts of a run; its steps lie beside them.")
+    rollouts: str = Field(description="The rollouts of a run; its steps are in a file beside them.")
     json_: bool = Field(default=False, alias="json", description="Print a JSON object instead of text.")
 
 
@@ -248,7 +248,7 @@ def _plain(found: RunProfile) -> dict[str, object]:
 class ExportTracesConfig(BaseModel):
     """Parameters of ``ng_export_traces``."""
 
-    rollouts: str = Field(description="The rollouts of a run; its steps lie beside them.")
+    rollouts: str = Field(description="The rollouts of a run; its steps are in a file beside them.")
     endpoint: str = Field(description="Where to send the traces, in OTLP over HTTP: http://localhost:4318/v1/traces.")
 
 

@@ -1,4 +1,4 @@
-"""Commands that host or inspect servers: ``ng_run``, ``ng_validate``, ``ng_dump_config``, ...
+"""Commands that host or inspect servers: ``ng_run``, ``ng_validate``, ``ng_dump_config`` and others.
 
 ``ng_run`` hosts a Gym until Ctrl-C. Everything is checked before the first server starts. A server process that ends
 unexpectedly ends the whole run with exit code 1 and shows its last lines; Ctrl-C is the normal end, with exit code 0.
@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from nemo_gym.cli import console
 from nemo_gym.cli.command import ExitCode, named_configuration, path_overrides
@@ -33,10 +33,9 @@ from nemo_gym.cli.parameters import (
     read_parameters,
 )
 from nemo_gym.config.instances import read_instances
-from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.paths import find_readable
-from nemo_gym.config.secrets import mask_secrets
+from nemo_gym.config.secrets import masked_yaml
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
 from nemo_gym.servers.event_loop import new_event_loop
@@ -102,7 +101,7 @@ def announcement(gym: Gym) -> str:
 def dump_config(overrides: Sequence[str]) -> int:
     """Print the configuration as the servers would see it. It may contain keys of any command."""
     config = read_configuration(None, overrides)
-    console.emit(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain_data(config)))).rstrip("\n"))
+    console.emit(masked_yaml(config).rstrip("\n"))
     return ExitCode.OK
 
 
@@ -176,6 +175,7 @@ class RunHelper:
     def shutdown(self) -> None:
         """Stop all servers. Does nothing if they have already stopped or were never started."""
         if self._thread.is_alive():
+            # The servers are stopped inside their loop, which may only end after that.
             self._loop.call_soon_threadsafe(self._stop.set)
             wait([self._hosting])
             self._loop.call_soon_threadsafe(self._loop.stop)

@@ -28,7 +28,7 @@ from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 Split = Literal["train", "validation", "test"]
 TOKEN: Final = "HF_TOKEN"  # noqa: S105 - the name of a variable
-TOKEN_HELP: Final = f"Token for the hub; {TOKEN} of the environment unless given."
+TOKEN_HELP: Final = f"Token for the hub; by default {TOKEN} of the environment."
 
 
 class DownloadDatasetConfig(BaseModel):
@@ -62,7 +62,7 @@ class UploadDatasetConfig(BaseModel):
     resource_config_path: str = Field(
         description="Configuration of the environment that it is for; domain and name of the dataset come from there."
     )
-    hf_organization: str = Field(description="Who the dataset will belong to.")
+    hf_organization: str = Field(description="The user or organization that the dataset will belong to.")
     dataset_name: str | None = Field(default=None, description="Name of the dataset, if not that of the environment.")
     hf_dataset_prefix: str = Field(default="Nemotron-RL", description="What the name on the hub begins with.")
     split: Split = Field(default="train", description="Which split the file is.")
@@ -99,7 +99,7 @@ def _wanted(config: DownloadDatasetConfig, environment: Mapping[str, str]) -> li
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """The path of a file, which the hub chose, kept inside the folder."""
+    """The path of a file, which the hub chose, without parts that would lead out of the folder."""
     return tuple(part for part in PurePosixPath(name).parts if part not in ("..", "/"))
 
 

@@ -31,9 +31,8 @@ def version(overrides: Sequence[str]) -> int:
 def _wants_json(overrides: Sequence[str]) -> bool:
     if not overrides:
         return False  # parsing takes most of the start-up time, and there is nothing to parse
-    settings = import_module("nemo_gym.cli.parameters")
-    config = import_module("nemo_gym.cli.parameters").VersionConfig
-    return bool(settings.read_parameters(config, overrides).json_)
+    parameters = import_module("nemo_gym.cli.parameters")
+    return bool(parameters.read_parameters(parameters.VersionConfig, overrides).json_)
 
 
 def _version_json() -> str:
@@ -71,7 +70,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def _memory_gb() -> float | None:
-    """Memory of the machine, or None where the system does not tell."""
+    """Memory of the machine, or None where the system does not report it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2)
     except (AttributeError, ValueError, OSError):

@@ -51,7 +51,7 @@ def _read_tree(words: list[str]) -> Invocation | HelpRequest:
         return HelpRequest()
     if first == "--version":
         return _invoke(by_name()["version"], rest)
-    if first and first in GROUPS:
+    if first and first in GROUPS:  # the empty group holds the commands at the root
         return _read_group(first, rest)
     return _invoke(_named(first.replace("-", "_")), rest)
 

@@ -138,7 +138,7 @@ def command_help(command: Command) -> str:
 
 def _paragraphs(command: Command) -> Iterator[str]:
     yield f"{console.paint(command.script, 'bold')}: {command.summary}"
-    yield f"\nAlso typed {', '.join(command.spellings[1:])}."
+    yield f"\nOther spellings: {', '.join(command.spellings[1:])}."
     if described := command.load_parameters():
         parameters = _all_parameters(command, described)
         yield _titled("Parameters", (_parameter_lines(parameter) for parameter in parameters))
@@ -176,7 +176,7 @@ def updated(document: str) -> str:
 def _section(command: Command) -> Iterator[str]:
     yield f"## {command.script}\n"
     yield f"{command.summary}\n"
-    yield f"Also typed {', '.join(f'`{spelling}`' for spelling in command.spellings[1:])}.\n"
+    yield f"Other spellings: {', '.join(f'`{spelling}`' for spelling in command.spellings[1:])}.\n"
     yield "```bash"
     yield from command.examples
     yield "```\n"

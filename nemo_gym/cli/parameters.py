@@ -209,7 +209,7 @@ class PrefetchConfig(ConfigurationConfig):
     """Parameters of ``ng_prefetch``."""
 
     uv_venv_dir: str | None = Field(
-        default=None, description="Where virtual environments of servers are kept; the cache folder unless given."
+        default=None, description="Folder for the virtual environments of servers; by default the cache folder."
     )
     hf_token: str | None = Field(default=None, description="Token for the hub; usually kept in env.yaml.")
 
@@ -234,16 +234,16 @@ class InitConfig(BaseModel):
     """Parameters of ``ng_init_resources_server``."""
 
     entrypoint: str = Field(
-        description="The folder to create: resources_servers/<name>, environments/<name> (a configuration and data for"
-        " a server that exists) or benchmarks/<name> (with a prompt and a script that makes the data)."
+        description="The folder to create: resources_servers/<name>, environments/<name> (a configuration and data for "
+        "an existing server) or benchmarks/<name> (with a prompt and a script that makes the data)."
     )
     template: ServerTemplate = Field(
         default=BLANK,
-        description="What a new resources server begins with. blank: a verify() to be written. Each of the others is a"
-        " whole small environment with data and tests. verify_only: an answer is extracted and compared."
-        " tools: tools without state. stateful: tools that change a state of the rollout, which is checked at the end."
-        " sandboxed: programs that the model writes are run. judged: another model scores. multi_turn: the environment"
-        " answers what the model says, for several turns.",
+        description="What a new resources server starts with. blank: a verify() for you to write. Each of the others "
+        "is a whole small environment with data and tests. verify_only: an answer is extracted and compared. tools: "
+        "tools without state. stateful: tools that change the state of the rollout, which is checked at the end. "
+        "sandboxed: programs that the model writes are run. judged: another model scores the answer. multi_turn: the "
+        "environment answers what the model says, for several turns.",
     )
 
 
@@ -295,15 +295,15 @@ class CheckEnvironmentConfig(BaseModel):
     """Parameters of ``ng_check_environment``."""
 
     entrypoint: Annotated[str, StringConstraints(pattern=r"^resources_servers/[A-Za-z0-9_]+/?$")] | None = Field(
-        default=None, description="Folder of the environment; without it, all environments are played."
+        default=None, description="Folder of the environment; without it, all environments are checked."
     )
     config: str | None = Field(
-        default=None, description="The configuration to play; configs/<name>.yaml of the folder unless given."
+        default=None, description="The configuration to use; by default configs/<name>.yaml of the folder."
     )
     input_jsonl_fpath: str | None = Field(
-        default=None, description="The rows to play; data/example.jsonl of the folder unless given."
+        default=None, description="The rows to use; by default data/example.jsonl of the folder."
     )
-    limit: int = Field(default=20, ge=1, description="Play at most this many rows.")
+    limit: int = Field(default=20, ge=1, description="Use at most this many rows.")
     json_: bool = Field(default=False, alias="json", description="Print a JSON array instead of text.")
 
 

@@ -74,7 +74,7 @@ def prepare_benchmark(overrides: Sequence[str]) -> int:
 
 
 def prefetch(overrides: Sequence[str]) -> int:
-    """Get now what a run would get first: environments of servers, datasets, data of benchmarks."""
+    """Download in advance what a run needs: packages of servers, datasets, data of benchmarks."""
     config = read_configuration(PrefetchConfig, named_configuration(overrides), needs_model=False)
     parameters = build(PrefetchConfig, config)
     cache = Path(parameters.uv_venv_dir or CACHE_DIR)

@@ -134,7 +134,7 @@ ROLLOUT_COMMANDS: Final = (
         path="eval time",
         function="nemo_gym.cli.evaluation:profile",
         parameters="nemo_gym.cli.evaluation:TimeProfileConfig",
-        summary="Say where the time of a run went, what limited it, and the one setting to change.",
+        summary="Show where the time of a run went, what limited it, and the one setting to change.",
         examples=("ng_profile +rollouts=results/rollouts.jsonl",),
         flags=(JSON, VERBOSE, flag("--rollouts", sets="rollouts")),
     ),

@@ -20,7 +20,7 @@ from nemo_gym.cli.parameters import BLANK, InitConfig, read_parameters
 
 
 class ScaffoldTarget(NamedTuple):
-    """What is to be written: ``resources_servers/<name>`` and the like."""
+    """The folder to write: ``resources_servers/<name>`` and the like."""
 
     kind: str
     name: str
@@ -96,6 +96,7 @@ def render(name: str, sources: Sequence[Traversable], *, requirement: str) -> It
 def write_folder(folder: Path, files: Iterable[tuple[str, str]]) -> None:
     """Write the files to a temporary folder beside the final one, then rename it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # In the same parent, because a rename works only within one file system.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
         built = Path(aside) / folder.name
         for path, text in files:

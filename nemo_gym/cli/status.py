@@ -34,7 +34,7 @@ def status(overrides: Sequence[str]) -> int:
     if instances is None:
         head = config.head_server
         console.warn(f"no head server answers at {head.host}:{head.port}; start the servers with ng_run")
-    with ThreadPoolExecutor(max_workers=16) as pool:
+    with ThreadPoolExecutor(max_workers=16) as pool:  # servers that do not answer take the whole timeout each
         servers = list(pool.map(_examined, instances or []))
     if config.json_:
         console.emit(json.dumps(servers, indent=2))

@@ -80,7 +80,7 @@ def interpreter_for_tests(server: ServerFolder, cache: Path) -> Path:
     if not unmet(requirements):
         if missing := unmet(list(TEST_TOOLS)):
             raise ConfigError(
-                f"the tests need {', '.join(missing)}, which is not installed",
+                f"packages that the tests need are not installed: {', '.join(missing)}",
                 hint=f"pip install {' '.join(missing)}",
             )
         return Path(sys.executable)
@@ -242,6 +242,7 @@ def _test_server(server: ServerFolder, environments: Path, *, validate_data: boo
     started = time.monotonic()
     roots = [str(Path.cwd()), str(PARENT_DIR), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, roots)))}
+    # Tests of server folders are written for this mode, and a folder elsewhere has no configuration that sets it.
     command = [str(interpreter_for_tests(server, environments)), "-m", "pytest", "-o", "asyncio_mode=auto"]
     code = subprocess.run(command, cwd=server.path, env=environment, check=False).returncode
     found = example_data_problems(server.path) if validate_data else []

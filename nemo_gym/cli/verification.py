@@ -61,7 +61,7 @@ class ReverifyConfig(BaseModel):
         default=False,
         description="Only rollouts that have no verdict because their judge failed, from the file of failures.",
     )
-    output: str = Field(description="File for the new ones; the other files of the run go beside it.")
+    output: str = Field(description="File for the newly scored rollouts; the other files of the run go beside it.")
     resources_server: str | None = Field(
         default=None, description="The server that verifies them; by default the resources server of each agent."
     )
@@ -74,7 +74,7 @@ class ReverifyConfig(BaseModel):
         description="Start afresh even if the output holds rollouts; they are moved to a numbered folder beside it.",
     )
     append: bool = Field(
-        default=False, description="Add to what the output holds; rollouts that are verified there already stay."
+        default=False, description="Add to the output; rollouts that it already holds stay as they are."
     )
     patience_s: float = Field(
         default=DEFAULT_PATIENCE_S, ge=0, description="Seconds to wait while the servers can't be reached."
@@ -165,7 +165,7 @@ async def _reverify(
 def verifiers_of(config: DictConfig, agents: Collection[str], instead: str | None) -> dict[str, str]:
     """The resources server that scores the rollouts of each agent."""
     if not agents:
-        raise ConfigError("the rollouts name no agent", hint="they must have an agent_ref: {name: …}")
+        raise ConfigError("the rollouts do not name an agent", hint="they must have an agent_ref: {name: …}")
     if instead is not None:
         server_settings(config, instead)  # raises an error that lists the servers if this one does not exist
         return dict.fromkeys(agents, instead)

@@ -16,9 +16,9 @@ from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters import parse_filter
+from nemo_gym.io.files import split_patterns, user_cache
 from nemo_gym.metrics.fields import PASS_THRESHOLD
 from nemo_gym.view.export_html import export_html
-from nemo_gym.view.inputs import split_patterns
 from nemo_gym.view.library import Library
 from nemo_gym.view.selection import Query, select
 from nemo_gym.view.serve import ListenAddress, serving
@@ -52,18 +52,14 @@ def viewer(overrides: Sequence[str]) -> int:
     if config.tui and find_spec("textual") is None:
         raise ConfigError("the terminal viewer needs Textual", hint="pip install 'rollout-gym[tui]'")
     serves = config.export_html is None and not config.tui
-    with Library(split_patterns(config.jsonl_fpath), cache=cache_folder(), waits=serves) as library:
+    # The index of a file in a folder that can't be written goes into the cache.
+    cache = user_cache(os.environ) / "view"
+    with Library(split_patterns(config.jsonl_fpath), cache=cache, waits=serves) as library:
         if config.export_html is not None:
             return _export(library, config)
         if config.tui:
             return _terminal(library, config)
         return run_async(_serve(library, config))
-
-
-def cache_folder() -> Path:
-    """Where the indexes of files in read-only folders go."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "rollout-gym" / "view"
 
 
 async def _serve(library: Library, config: ViewerConfig) -> int:
@@ -92,7 +88,9 @@ async def _announce_index(library: Library) -> None:
     await asyncio.to_thread(library.caught_up.wait)
     rollouts = sum(run.rollouts.state.rows for run in library.runs)
     failures = sum(run.failures.state.rows for run in library.runs if run.failures)
-    console.note(f"{rollouts} rollouts, {failures} failures; Ctrl-C ends the viewer")
+    console.note(
+        f"{rollouts} rollouts, {failures} failures; open the address above in a browser. Ctrl-C ends the viewer"
+    )
 
 
 def _export(library: Library, config: ViewerConfig) -> int:

@@ -40,6 +40,7 @@ def find_open_port(
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port, on any address of this machine."""
+    # Binding, not connecting: a port may be taken by a server that does not accept connections yet.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("", port))
@@ -115,14 +116,13 @@ class ServerNotFoundError(ConfigError, KeyError):
 
 def server_settings(config: DictConfig, name: str) -> Any:
     """The innermost block of an instance, below its type and its implementation."""
-    block = config.get(name)
-    kind = next((kind for kind in SERVER_TYPES if isinstance(block, DictConfig) and kind in block), None)
-    if kind is None or not block[kind]:
+    kind = server_type(config, name)
+    if not kind or not config[name][kind]:
         raise ServerNotFoundError(
             f"there is no server named '{name}'",
             hint=did_you_mean(name, server_names(config), available="Servers of this Gym"),
         )
-    return next(iter(block[kind].values()))
+    return next(iter(config[name][kind].values()))
 
 
 def server_names(config: DictConfig, *kinds: str) -> list[str]:

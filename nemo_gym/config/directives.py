@@ -21,6 +21,7 @@ from nemo_gym.config.keys import COPY, DELETE_KEY, INHERIT_FROM, MISSING
 from nemo_gym.config.locate import Locator, segments
 from nemo_gym.errors import ConfigError, DeleteKeyNotFoundError, InheritPathNotFoundError, did_you_mean
 
+# The path itself may contain interpolations, which have braces too.
 _SHORT_FORM: Final = re.compile(r"^\$\{\s*(inherit_from|copy)\s*:\s*([^{}]+?|.*\$\{.*\}.*?)\s*\}$")
 _EMBEDDED: Final = re.compile(r"\$\{\s*(inherit_from|copy)\s*:")
 _DIRECTIVES: Final = frozenset({INHERIT_FROM, COPY, DELETE_KEY})
@@ -52,6 +53,7 @@ def expand(data: dict[Any, Any], *, locator: Locator, interpolate: Callable[[str
     result = run.expand(data, "")
     if not isinstance(result, dict):
         raise ConfigError("the top level inherits something that is not a mapping", hint=f"correct '{INHERIT_FROM}'")
+    # Only now, because several blocks may inherit from the same source.
     for path in run.moved:
         _remove(result, segments(path))
     return Expanded(result, run.moved)

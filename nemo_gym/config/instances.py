@@ -62,7 +62,7 @@ def check_references(
             if "." not in field and ref.name not in names.get(ref.type, []):
                 problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
                 known = _advice(ref, names.get(ref.type, []), moved)
-                if ref.name in others and ref.name not in names.get(ref.type, []):
+                if ref.name in others:
                     known = f"{locator.at(ref.name)}'{ref.name}' exists, but it is not a server of that type."
                 problems.append(locator.at(f"{root}.{field}") + problem + known)
     if problems:

@@ -36,7 +36,7 @@ def segments(key: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Locator:
-    """Tells where a key comes from. Sources are listed in the order in which they were merged: the last one wins."""
+    """Finds where a key comes from. Sources are listed in the order in which they were merged: the last one wins."""
 
     sources: Sequence[ConfigSource] = ()
     reopen: Sequence[str] = ()  # files to search again, for a configuration whose sources are gone
@@ -56,6 +56,7 @@ class Locator:
         """``file:line`` of the key, or of the nearest block around it."""
         path = segments(key)
         sources = [*filter(None, map(_reopen, self.reopen)), *self.sources]
+        # From the whole key to its outermost block; at each length, the source that wins comes first.
         for length in range(len(path), 0, -1):
             for source in reversed(sources):
                 if _holds(source.data, path[:length]):

@@ -73,6 +73,7 @@ def _apply(data: dict[Any, Any], override: "Override", value: Any) -> None:
     key = override.key_or_group
     *parents, last = key.split(".")
     exists = _exists(data, [*parents, last])
+    # Hydra lets two mappings under the same key add up.
     if override.is_add() and exists and not (isinstance(value, dict) and isinstance(_get(data, key), dict)):
         raise UsageError(
             f"command line: '{key}' is given more than once", hint=f"use '++{key}=<value>' to replace the earlier one"

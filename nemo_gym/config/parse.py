@@ -38,6 +38,7 @@ def check_parameters(
     a field of the command's configuration class, a global key, a server, a key that some value refers to as
     ``${key}``, or one that a configuration file sets too (``declared``).
     """
+    # A server that is not quite valid counts: its own error is reported elsewhere and says more.
     servers = {name for name, block in blocks(config) if is_almost_server(block)}
     used = interpolated_roots(OmegaConf.to_container(config, resolve=False))
     known = {*fields, *(GLOBAL_KEYS - COMMAND_KEYS - UNUSED_KEYS), *servers, *used, *declared}
@@ -106,14 +107,14 @@ def _complete(expanded: Expanded, locator: Locator) -> DictConfig:
     data[keys.HEAD_SERVER] = settings.head().model_dump(exclude_none=True)
     data[keys.DEFAULT_HOST] = settings.host()
     data[keys.DISALLOWED_PORTS] = taken
-    # Servers with their own environment are built with the same Python and the same versions of these packages.
+    # Servers in separate environments are built with the same Python and the same versions of these packages.
     data.setdefault(keys.PYTHON_VERSION, ".".join(map(str, sys.version_info[:3])))
     data.setdefault(keys.HEAD_SERVER_DEPS, _pins({"ray": "ray[default]", "openai": "openai"}))
     return OmegaConf.create(data)
 
 
 def _pins(requirements: Mapping[str, str]) -> list[str]:
-    """Pins the installed versions of packages that must be the same in a server's own environment."""
+    """Requirements with the installed versions; packages that are not installed are left out."""
     found = []
     for package, requirement in requirements.items():
         try:

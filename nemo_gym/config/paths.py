@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nemo_gym import PARENT_DIR
 
-STARTED_IN_ENV_VAR = "NEMO_GYM_STARTED_IN"  # tells a server process where its command was started
+STARTED_IN_ENV_VAR = "NEMO_GYM_STARTED_IN"  # set for server processes: where their command was started
 
 _started_in: ContextVar[Path | None] = ContextVar("started_in", default=None)
 

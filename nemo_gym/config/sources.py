@@ -29,6 +29,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfi
 logger = logging.getLogger(__name__)
 
 
+# libyaml is many times faster, but an optional part of PyYAML.
 _QUICK_LOADER: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 # An alias, anchor or tag that the parser quotes may be a secret that happens to start with *, & or !.
 _NAMED: Final = re.compile(r"\b(alias|anchor|tag) '[^']*'")
@@ -116,7 +117,7 @@ class Sources:
 
     @property
     def locator(self) -> Locator:
-        """Tells where a key was written, in any of the sources."""
+        """Finds where a key was written, in any of the sources."""
         return Locator(self.all)
 
 

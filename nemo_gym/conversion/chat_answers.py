@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from os import urandom
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from nemo_gym.conversion.parts import (
     POLICY_VERSION,
     TOKEN_FIELDS,
@@ -17,6 +19,7 @@ from nemo_gym.conversion.parts import (
     parts_to_responses,
     separate_reasoning,
 )
+from nemo_gym.io.json import EncodedJson, encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessage
 from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
@@ -195,6 +198,52 @@ def answer_to_response(
         reason=INCOMPLETE.get(answer.finish_reason),
         usage=usage_to_responses(answer.usage) if answer.usage else None,
     )
+
+
+# Those fields of a response that differ between the answers to requests with the same options, in their order.
+_OF_ANSWERS: Final = ("id", "created_at", "incomplete_details", "output", "status", "usage")
+
+# The usage of an answer without details.
+_USAGE: Final = (
+    b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":0},"output_tokens":%d,'
+    b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}'
+)
+
+
+class ResponseTemplate:
+    """The JSON of all responses to requests with the same options: what they have in common is written once."""
+
+    __slots__ = ("_pieces", "_wants_logprobs", "asked", "model")
+
+    def __init__(self, asked: Mapping[str, Any], *, model: str) -> None:
+        self.asked = asked
+        self.model = model
+        self._wants_logprobs = wants_logprobs(asked)
+        marker = encode_json(urandom(16).hex())
+        same = response_to(asked, [], id="", created_at=0.0, model=model, reason=None, usage=None)
+        text = encode_json({**same, **dict.fromkeys(_OF_ANSWERS, EncodedJson(marker))})
+        self._pieces = text.split(marker)
+
+    def fill(self, answer: ChatAnswer, output: list[dict[str, Any]], *, id: str) -> bytes:  # noqa: A002 - of the field
+        """The response for an answer; ``output`` is its message, already converted."""
+        if answer.logprobs and self._wants_logprobs:
+            _add_logprobs(output, answer.logprobs.get("content"))
+        reason, usage = INCOMPLETE.get(answer.finish_reason), answer.usage
+        start, after_id, after_time, after_details, after_output, after_status, end = self._pieces
+        return b"".join(
+            (
+                *(start, orjson.dumps(id), after_id, b"%d.0" % answer.created, after_time),
+                *(orjson.dumps({"reason": reason}) if reason else b"null", after_details, encode_json(output)),
+                *(after_output, b'"incomplete"' if reason else b'"completed"', after_status),
+                *(_usage_text(usage) if usage else b"null", end),
+            )
+        )
+
+
+def _usage_text(usage: Mapping[str, Any]) -> bytes:
+    if usage.get("prompt_tokens_details") or usage.get("completion_tokens_details") or "reasoning_tokens" in usage:
+        return encode_json(usage_to_responses(usage))
+    return _USAGE % (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
 
 
 def message_as_received(message: NeMoGymChatCompletionMessage) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from nemo_gym.conversion.parts import (
     SAMPLING_EXTRAS,
     TOKEN_FIELDS,
     UnsupportedContentError,
+    callable_choice,
+    choice_without_tools,
     parts_to_chat,
     reasoning_texts,
     wrap_reasoning,
@@ -60,6 +62,8 @@ def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False, cust
             continue
         if name in _SAME:
             options[name] = value
+        elif name == "tool_choice":
+            lost += choice_without_tools(value, asked.get("tools"))
         elif name == "tools":
             lost += _add_tools(options, asked, keep_strict=keep_strict, custom_tools=custom_tools)
         elif name in _CONVERTED:
@@ -119,11 +123,9 @@ def _add_tools(
             carried.append({"type": "custom", "custom": _custom_tool(tool)})
         else:
             lost.append(f"tools.{tool['type']}")
-    choice = asked.get("tool_choice")
-    known = ("function", "allowed_tools", "custom") if custom_tools else ("function", "allowed_tools")
-    if choice is not None and not isinstance(choice, str) and choice.get("type") not in known:
-        lost.append(f"tool_choice.{choice.get('type')}")
-        choice = None
+    kinds = ("function", "custom") if custom_tools else ("function",)
+    choice, lost_choices = callable_choice(asked.get("tool_choice"), kinds)
+    lost += lost_choices
     if carried:
         options["tools"] = carried
         if choice is not None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.parts import CHOICE_WITHOUT_TOOLS, UnsupportedContentError
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class Way(StrEnum):
     FROM_MESSAGES = "Messages API → Responses API"
     # A handler of ``/v1/responses`` that takes the interface's request type, which lacks some keys.
     TO_HANDLER = "Responses API → request type of handlers"
+    TO_LOCAL = "Chat Completions → embedded model"
 
     @property
     def target(self) -> str:
@@ -78,6 +79,7 @@ LOSSES: Final = (
     Loss(Way.TO_CHAT, "truncation", True, "a long conversation is refused instead of cut"),
     Loss(Way.TO_CHAT, "max_tool_calls", True, "calls of hosted tools are not counted"),
     Loss(Way.TO_CHAT, "tools.*", True, _HOSTED),
+    Loss(Way.TO_CHAT, CHOICE_WITHOUT_TOOLS, True, "there is no tool to call"),
     Loss(Way.TO_CHAT, "tool_choice.*", True, _HOSTED),
     Loss(Way.TO_CHAT, "text.*", True, _OUTPUT),
     Loss(Way.TO_CHAT, "reasoning.*", False, "a chat returns reasoning as it is, or not at all"),
@@ -96,6 +98,7 @@ LOSSES: Final = (
     Loss(Way.TO_MESSAGES, "truncation", True, "a long conversation is refused instead of cut"),
     Loss(Way.TO_MESSAGES, "max_tool_calls", True, "calls of hosted tools are not counted"),
     Loss(Way.TO_MESSAGES, "tools.*", True, _HOSTED),
+    Loss(Way.TO_MESSAGES, CHOICE_WITHOUT_TOOLS, True, "there is no tool to call"),
     Loss(Way.TO_MESSAGES, "tool_choice.*", True, _HOSTED),
     Loss(Way.TO_MESSAGES, "text.*", True, _OUTPUT),
     Loss(Way.TO_MESSAGES, "reasoning.effort", True, "an effort that the protocol does not name"),
@@ -138,6 +141,11 @@ LOSSES: Final = (
     Loss(Way.FROM_MESSAGES, "*", True, "an option that the protocol does not have (mcp_servers, container, …)"),
     Loss(Way.TO_HANDLER, "prompt_cache_key", False, _SERVICE),
     Loss(Way.TO_HANDLER, "safety_identifier", False, _SERVICE),
+    Loss(Way.TO_LOCAL, "audio", True, "the model reads and writes text"),
+    Loss(Way.TO_LOCAL, "modalities", True, "the model reads and writes text"),
+    Loss(Way.TO_LOCAL, "verbosity", True, _OUTPUT),
+    Loss(Way.TO_LOCAL, "web_search_options", True, _HOSTED),
+    Loss(Way.TO_LOCAL, "*", True, "an option that the engine does not have (top_a, min_tokens, functions, …)"),
 )
 
 

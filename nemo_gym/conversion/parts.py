@@ -3,7 +3,7 @@
 Reasoning has three forms: a ``reasoning`` item, ``<think>`` blocks inside the text, or a separate field beside it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 TOKEN_FIELDS: Final = (
@@ -17,12 +17,30 @@ SAMPLING_EXTRAS: Final = frozenset(
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "chat_template_kwargs"),
     }
 )
+CHOICE_WITHOUT_TOOLS: Final = "tool_choice without tools"
 # The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
 
 
 class UnsupportedContentError(NotImplementedError):
     """The other protocol has no equivalent for this content."""
+
+
+def callable_choice(choice: Any, kinds: Sequence[str]) -> tuple[Any, list[str]]:
+    """A choice of tools, restricted to tools of these kinds, and the names of what is lost of it."""
+    if choice is None or isinstance(choice, str) or choice.get("type") in kinds:
+        return choice, []
+    if choice.get("type") != "allowed_tools":
+        return None, [f"tool_choice.{choice.get('type')}"]
+    tools = choice.get("tools") or []
+    allowed = [tool for tool in tools if tool.get("type") in kinds]
+    lost = [f"tool_choice.allowed_tools.{tool.get('type')}" for tool in tools if tool.get("type") not in kinds]
+    return ({**choice, "tools": allowed} if allowed or not lost else None), lost
+
+
+def choice_without_tools(choice: Any, tools: Any) -> list[str]:
+    """What is lost if a choice is left out, as it is where there are no tools."""
+    return [] if tools or choice in ("auto", "none") else [CHOICE_WITHOUT_TOOLS]
 
 
 def parts_to_chat(content: str | Iterable[Mapping[str, Any]]) -> str | list[dict[str, Any]]:

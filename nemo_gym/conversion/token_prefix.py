@@ -135,7 +135,7 @@ def says(text: str, message: Mapping[str, Any]) -> bool:
     words = "".join(content.split())
     if words and words not in "".join(text.split()):
         return False
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
     objects = _objects(text) if calls else []
     return all(_parsed(call["arguments"]) in objects for call in calls)
 

@@ -56,7 +56,7 @@ class FieldValues:
     """The values of one field: numbers, strings, or both."""
 
     numbers: RunningStatistics = field(default_factory=RunningStatistics)
-    texts: set[int] = field(default_factory=set)  # hashes, because the text of a dataset may not fit into memory
+    texts: set[int] = field(default_factory=set)  # hashes, because the strings of a dataset may not fit into memory
     total_texts: int = 0
 
     def add(self, value: Any, weight: int) -> None:
@@ -123,7 +123,7 @@ def _is_user(item: Any) -> bool:
 def _finite(value: float) -> float | None:
     try:
         number = float(value)
-    except OverflowError:
+    except OverflowError:  # JSON integers have no limit
         return None
     return number if math.isfinite(number) else None
 

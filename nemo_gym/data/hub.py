@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.files import replacing
+from nemo_gym.io.files import replacing, user_cache
 
 Row = dict[str, Any]
 
 HUB: Final = "https://huggingface.co"
 ATTEMPTS: Final = 5
-REDIRECTS: Final = 5
+REDIRECTS: Final = 5  # the hub needs one or two, to its storage
 TIMEOUT_S: Final = 60.0
 MAX_PAUSE_S: Final = 30.0
 CHUNK: Final = 1 << 16
@@ -73,14 +73,13 @@ def fetch(
         local = Path(folder) / file.repo_id / file.path
         if not local.is_file():
             raise ConfigError(f"{local}: no such file", hint="copy it there, or unset ROLLOUT_GYM_HUB_FOLDER")
-        _check_sum(local, file)
+        _verify(local, file)
         return local
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
-    target = Path(base) / "rollout-gym" / "hub" / file.repo_id / file.revision.replace("/", "_") / file.path
+    target = user_cache(environment) / "hub" / file.repo_id / file.revision.replace("/", "_") / file.path
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         _download(file, target, environment, sleep)
-    _check_sum(target, file)
+    _verify(target, file)
     return target
 
 
@@ -89,17 +88,16 @@ def list_files(repo_id: str, revision: str, environment: Mapping[str, str] = os.
     if folder := environment.get("ROLLOUT_GYM_HUB_FOLDER"):
         root = Path(folder) / repo_id
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-    endpoint = (environment.get("HF_ENDPOINT") or HUB).rstrip("/")
-    url = f"{endpoint}/api/datasets/{repo_id}/revision/{urllib.parse.quote(revision, safe='')}"
+    url = f"{_endpoint(environment)}/api/datasets/{repo_id}/revision/{urllib.parse.quote(revision, safe='')}"
     request = urllib.request.Request(url)  # noqa: S310 - the hub's address, or the user's
-    if token := environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
+    if token := _token(environment):
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
             found = json.loads(reply.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ConfigError(
-            f"the hub does not say which files {repo_id} has: {error}",
+            f"could not list the files of {repo_id}: {error}",
             hint="check the name and the network; private datasets need HF_TOKEN",
         ) from error
     return sorted(str(entry["rfilename"]) for entry in found.get("siblings", ()))
@@ -171,21 +169,29 @@ def _transfer(file: HubFile, part: Path, environment: Mapping[str, str]) -> None
                 output.write(chunk)
     except (OSError, http.client.HTTPException) as error:
         raise TransferError(f"{type(error).__name__}: {error}") from error
+    # Large files are stored elsewhere. Only the hub's own answer, the redirect, describes them.
     size = first.get("X-Linked-Size") or (reply.headers.get("Content-Range") or "").rpartition("/")[2]
     arrived = part.stat().st_size
     if size.isdigit() and arrived < int(size):
         raise TransferError(f"only {arrived} of {size} bytes arrived")
     wanted = (first.get("X-Linked-Etag") or first.get("ETag") or "").removeprefix("W/").strip('"')
     if not _has_hash(part, wanted):
-        part.unlink()
+        part.unlink()  # resuming would only complete the same wrong file
         raise TransferError("the download does not match the hub's checksum")
 
 
+def _endpoint(environment: Mapping[str, str]) -> str:
+    return (environment.get("HF_ENDPOINT") or HUB).rstrip("/")
+
+
+def _token(environment: Mapping[str, str]) -> str | None:
+    return environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN")
+
+
 def _open(file: HubFile, environment: Mapping[str, str], have: int) -> tuple[Message, http.client.HTTPResponse]:
-    endpoint = environment.get("HF_ENDPOINT") or HUB
     revision = urllib.parse.quote(file.revision, safe="")
-    url = f"{endpoint.rstrip('/')}/datasets/{file.repo_id}/resolve/{revision}/{urllib.parse.quote(file.path)}"
-    token = environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN")
+    url = f"{_endpoint(environment)}/datasets/{file.repo_id}/resolve/{revision}/{urllib.parse.quote(file.path)}"
+    token = _token(environment)
     opener = urllib.request.build_opener(_NoRedirect)
     hub, first = urllib.parse.urlsplit(url).netloc, None
     for _ in range(REDIRECTS):
@@ -199,13 +205,13 @@ def _open(file: HubFile, environment: Mapping[str, str], have: int) -> tuple[Mes
         except urllib.error.HTTPError as error:
             with error:
                 first = first or error.headers
-                url = urllib.parse.urljoin(url, _next(error, file, token))
+                url = urllib.parse.urljoin(url, _redirect_target(error, file, token))
             continue
         return first or reply.headers, reply
     raise TransferError("too many redirects")
 
 
-def _next(error: urllib.error.HTTPError, file: HubFile, token: str | None) -> str:
+def _redirect_target(error: urllib.error.HTTPError, file: HubFile, token: str | None) -> str:
     """Where a redirect leads; raises an error if the answer is not a redirect."""
     if error.code in {301, 302, 303, 307, 308} and (location := error.headers.get("Location")):
         return location
@@ -230,7 +236,7 @@ def _has_hash(path: Path, wanted: str) -> bool:
     return True  # not a hash; the size was right
 
 
-def _check_sum(path: Path, file: HubFile) -> None:
+def _verify(path: Path, file: HubFile) -> None:
     if file.sha256 and (found := hashlib.sha256(path.read_bytes()).hexdigest()) != file.sha256:
         raise ConfigError(
             f"{path} is not the published file: its SHA-256 is {found}, not {file.sha256}", hint="remove it"

@@ -54,8 +54,10 @@ def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
 
 def _same(old: Any, new: Any) -> bool:
     if _is_number(old) and _is_number(new):
+        # Half of the last digit that metrics files keep.
         return bool(abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
     if isinstance(old, list) and isinstance(new, list):
+        # In any order; elements may be objects, which have no hash of their own.
         return Counter(map(_text, old)) == Counter(map(_text, new))
     return bool(old == new)
 
@@ -121,6 +123,7 @@ class _Checked:
 def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
     """Check everything, then write. Datasets of one type are collated in the given order."""
     fetch_missing(datasets, options)
+    # Every file is read twice, first to check it and again to copy it: datasets may be larger than memory.
     tallies: dict[str, DatasetTally] = {}
     checked = [
         _check(dataset, options, tallies.setdefault(dataset.config.type, DatasetTally())) for dataset in datasets
@@ -139,7 +142,7 @@ def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
         raise _conflict_error(conflicts)
     for path, content in metrics.items():
         _write_metrics(path, content)
-        if path not in conflicts:
+        if path not in conflicts:  # one from an earlier preparation has been settled
             conflict_path(path).unlink(missing_ok=True)
     return Preparation({kind: _collate(kind, checked, options.output) for kind in tallies}, invalid)
 

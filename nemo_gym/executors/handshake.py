@@ -55,6 +55,7 @@ def new_secret() -> bytes:
 
 
 def _proof(secret: bytes, role: str, ours: str, theirs: str, said: bytes = b"") -> str:
+    # The separators keep two different sets of parts from giving the same message.
     message = b"\0".join((role.encode(), ours.encode(), theirs.encode(), said))
     return hmac.new(secret, message, "sha256").hexdigest()
 
@@ -68,7 +69,7 @@ async def admit(connection: Connection, frames: "asyncio.Queue[Frame]", secret: 
     if not hmac.compare_digest(given.encode(), _proof(secret, "worker", theirs, ours, reply.body).encode()):
         raise RefusedError("it does not know the secret of this run")
     connection.send(Frame({"proof": _proof(secret, "collector", ours, theirs)}).encode())
-    connection.limit = MOST_BYTES
+    connection.limit = MOST_BYTES  # only now: a stranger could fill our memory
     about: dict[str, Any] = decode(reply.body)
     return about
 

@@ -1,6 +1,7 @@
 """Accepts the connections of workers, and admits only those that know the secret of the run."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -46,13 +47,21 @@ class Listener:
     async def close(self) -> None:
         """Stop listening and close all connections."""
         if self._server is not None:
+            # What the event loop has accepted becomes a visit in its next turn, but not if its server is closed by
+            # then: asyncio would drop the open socket. So first let nothing more be accepted.
+            with contextlib.suppress(NotImplementedError):
+                for listening in self._server.sockets:
+                    asyncio.get_running_loop().remove_reader(listening.fileno())
+            await asyncio.sleep(0)
             self._server.close()
         visits = dict(self._visits)
         for visit in visits:
             visit.cancel()
         await asyncio.gather(*visits, return_exceptions=True)
+        for connection in visits.values():
+            connection.close()  # a task that was cancelled before it began has not done so
         # Sockets are closed by the event loop, once what was still to be sent is gone; it may be about to end.
-        closing = [connection.closed for connection in visits.values() if connection.opened.done()]
+        closing = [connection.closed for connection in visits.values()]
         if closing:
             await asyncio.wait(closing, timeout=CLOSE_S)
 

@@ -116,7 +116,7 @@ class WorkerPool(Roster):
         try:
             code = await worker.wait()
         finally:
-            self.remove(worker)
+            self.remove(worker)  # first, or the rollouts that it gives back could be leased to it again
             worker.give_back(f"the worker process that ran it ended with exit code {code}")
             await worker.stop()
 
@@ -134,6 +134,7 @@ class WorkerPool(Roster):
         worker.connection = await connect(ours, worker.receive)
         worker.connection.send(self._opening.encode())
         try:
+            # A worker that dies while it hosts its Gym never becomes ready; its socket closes instead.
             await asyncio.wait([worker.ready, worker.connection.closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await worker.stop()

@@ -52,7 +52,7 @@ class GymActor:
 
 
 class RayCluster:
-    """The part of Ray that is needed here, called in a thread of its own because its calls block."""
+    """The part of Ray that is needed here, called in a separate thread because its calls block."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options

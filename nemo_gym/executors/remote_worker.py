@@ -56,6 +56,7 @@ async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFai
                 continue
             beating = asyncio.create_task(_beat(connection))
             try:
+                # Hosted once: after a broken connection the Gym is still there, and only rollouts have been lost.
                 attempt = attempt or await _open_gym(stack, opening, about)
                 connection.send(Frame(READY).encode())
                 if await serve(frames, connection, attempt):
@@ -122,7 +123,7 @@ async def _beat(connection: Connection) -> None:
 def prepare_process(head: Mapping[str, Any]) -> None:
     """Set up this process like the collector's: environment variables, and the working folder if it exists here."""
     for name, value in head.get("environment", {}).items():
-        os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)  # what the node sets itself is more likely to be right there
     folder = head.get("folder")
     if folder and Path(folder).is_dir():
         os.chdir(folder)

@@ -90,7 +90,7 @@ async def serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt:
     starting = asyncio.create_task(start_all())
     either: set[asyncio.Future[None]] = {starting, connection.closed}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    dismissed = starting.done()
+    dismissed = starting.done()  # it ends only when it reads that frame
     tasks = [starting, *running.values()]
     for task in tasks:
         task.cancel()

@@ -21,30 +21,30 @@ VERSION: Final = "ATIF-v1.4"
 _SOURCES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
 
 
-def atif_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+def atif_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """The trajectory of a rollout."""
     steps: list[Row] = []
-    _add_items(one, prompt_items(one), recipe, steps)
-    _add_items(one, one.output, recipe, steps)
+    _add_items(rollout, prompt_items(rollout), recipe, steps)
+    _add_items(rollout, rollout.output, recipe, steps)
     for number, step in enumerate(steps, 1):
         step["step_id"] = number
-    used = usage_of(one.record)
+    used = usage_of(rollout.record)
     row: Row = {
         "schema_version": VERSION,
-        "session_id": str(one.response.get("id") or f"{one.task.hex()}-{one.rollout}"),
-        "agent": {"name": one.agent or "agent", "version": __version__, "model_name": one.model},
+        "session_id": str(rollout.response.get("id") or f"{rollout.task.hex()}-{rollout.rollout}"),
+        "agent": {"name": rollout.agent or "agent", "version": __version__, "model_name": rollout.model},
         "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": used.get("input_tokens"),
             "total_completion_tokens": used.get("output_tokens"),
             "total_steps": len(steps),
         },
-        "extra": one.labels(),
+        "extra": rollout.labels(),
     }
     yield row
 
 
-def _add_items(one: Rollout, items: list[dict[str, Any]], recipe: Recipe, steps: list[Row]) -> None:
+def _add_items(rollout: Rollout, items: list[dict[str, Any]], recipe: Recipe, steps: list[Row]) -> None:
     step: Row | None = None
     for item in items:
         kind = item.get("type") or "message"
@@ -55,8 +55,9 @@ def _add_items(one: Rollout, items: list[dict[str, Any]], recipe: Recipe, steps:
             steps.append({"source": _SOURCES.get(str(item.get("role")), "user"), "message": _text(item.get("content"))})
             step = None
             continue
+        # Results or metrics end a step: what the agent says next belongs to its next call of the model.
         if step is None or "observation" in step or "metrics" in step:
-            step = {"source": "agent", "model_name": one.model, "message": "", **_moment(one)}
+            step = {"source": "agent", "model_name": rollout.model, "message": "", **_moment(rollout)}
             steps.append(step)
         _add_item(step, kind, item, recipe)
 
@@ -95,8 +96,8 @@ def _add_result(step: Row | None, item: Mapping[str, Any]) -> None:
     results.append({"source_call_id": str(item["call_id"]), "content": _text(item.get("output"))})
 
 
-def _moment(one: Rollout) -> dict[str, str]:
-    created = one.response.get("created_at")
+def _moment(rollout: Rollout) -> dict[str, str]:
+    created = rollout.response.get("created_at")
     return {"timestamp": datetime.fromtimestamp(created, UTC).isoformat()} if isinstance(created, int | float) else {}
 
 

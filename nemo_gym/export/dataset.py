@@ -31,22 +31,22 @@ MARK: Final = "Made with `ng_export`"
 
 # The columns of each form, with their types.
 _COLUMNS: Final = {
-    "messages": "messages:talk tools:text",
-    "prompt_completion": "prompt:talk completion:talk tools:text",
-    "dpo": "prompt:talk chosen:talk rejected:talk tools:text",
-    "kto": "prompt:talk completion:talk label:flag tools:text",
+    "messages": "messages:messages tools:text",
+    "prompt_completion": "prompt:messages completion:messages tools:text",
+    "dpo": "prompt:messages chosen:messages rejected:messages tools:text",
+    "kto": "prompt:messages completion:messages label:bool tools:text",
     "sharegpt": "conversations:turns system:text tools:text",
-    "sft_tokens": "input_ids:ids labels:ids completion_mask:marks",
-    "plain": "input_ids:ids loss_mask:marks log_probs:reals reward:real advantage:real group:text",
-    "verl": "data_source:text prompt:talk ability:text reward_model:verdict extra_info:extra uid:text prompts:ids "
-    "responses:ids response_mask:marks rollout_log_probs:reals token_level_scores:reals advantages:reals",
-    "skyrl": "prompt_token_ids:ids response_ids:ids loss_masks:marks rollout_logprobs:reals rewards:real "
-    "advantages:real stop_reasons:text uid:text",
-    "openrlhf": "sequences:ids attention_mask:marks action_mask:marks rollout_log_probs:reals rewards:real "
-    "advantages:reals index:text",
+    "sft_tokens": "input_ids:ids labels:ids completion_mask:mask",
+    "plain": "input_ids:ids loss_mask:mask log_probs:floats reward:float advantage:float group:text",
+    "verl": "data_source:text prompt:messages ability:text reward_model:reward_model extra_info:extra_info uid:text "
+    "prompts:ids responses:ids response_mask:mask rollout_log_probs:floats token_level_scores:floats advantages:floats",
+    "skyrl": "prompt_token_ids:ids response_ids:ids loss_masks:mask rollout_logprobs:floats rewards:float "
+    "advantages:float stop_reasons:text uid:text",
+    "openrlhf": "sequences:ids attention_mask:mask action_mask:mask rollout_log_probs:floats rewards:float "
+    "advantages:floats index:text",
 }
-_LABELS: Final = "task:whole rollout:whole reward:real agent:text model:text"
-_PAIR_LABELS: Final = "task:whole score_chosen:real score_rejected:real"
+_LABELS: Final = "task:int rollout:int reward:float agent:text model:text"
+_PAIR_LABELS: Final = "task:int score_chosen:float score_rejected:float"
 
 
 class RowSink(Protocol):
@@ -96,7 +96,7 @@ def check_output(recipe: Recipe) -> None:
         if path.is_dir() and (recipe.stored_as != "hf" or (any(path.iterdir()) and not is_ours)):
             raise ConfigError(f"{path} is a folder that was not made by an export", hint="choose another +output")
     if recipe.stored_as != "jsonl":
-        schema_of(recipe)
+        schema_of(recipe)  # raises now, rather than after reading everything, if this can't be written as a table
 
 
 def output_paths(recipe: Recipe) -> dict[str, Path]:
@@ -148,6 +148,7 @@ def _folder(recipe: Recipe) -> Iterator[Output]:
         for sink in sinks.values():
             sink.close()
         (draft / "README.md").write_text(output.card, "utf-8")
+        # A folder can't be replaced in one step as a file can. A kill between the two leaves the old one beside it.
         if place.exists():
             place.rename(old)
         draft.rename(place)
@@ -172,7 +173,7 @@ class Lines:
         self.file.write(encode(row) + b"\n")
 
     def close(self) -> None:
-        """Do nothing, because nothing is buffered here."""
+        """Nothing to do: the caller flushes the file."""
 
 
 class Table:
@@ -206,6 +207,7 @@ class Table:
             return
         lines = b"\n".join(self._held)
         self._held = []
+        # One block, because the reader refuses rows that are longer than its blocks.
         read = self._json.ReadOptions(block_size=len(lines) + 1, use_threads=False)
         parse = self._json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
         table = self._json.read_json(self._arrow.BufferReader(lines), read, parse)
@@ -268,25 +270,25 @@ def schema_of(recipe: Recipe) -> Any:
         labels = _PAIR_LABELS if recipe.rows == "dpo" else _LABELS
         columns += [label for label in labels.split() if label.partition(":")[0] not in named]
     pa = _arrow()[0]
-    types = _types(pa, thinks=recipe.reasoning == "reasoning_content")
+    types = _types(pa, with_reasoning=recipe.reasoning == "reasoning_content")
     return pa.schema([(name, types[kind]) for name, _, kind in (column.partition(":") for column in columns)])
 
 
-def _types(pa: Any, *, thinks: bool) -> dict[str, Any]:
-    text, whole = pa.string(), pa.int64()
+def _types(pa: Any, *, with_reasoning: bool) -> dict[str, Any]:
+    text, integer = pa.string(), pa.int64()
     function = pa.struct([("name", text), ("arguments", text)])
     call = pa.struct([("id", text), ("type", text), ("function", function)])
     parts = [("role", text), ("content", text), ("tool_calls", pa.list_(call)), ("tool_call_id", text)]
     return {
         "text": text,
-        "whole": whole,
-        "real": pa.float64(),
-        "flag": pa.bool_(),
+        "int": integer,
+        "float": pa.float64(),
+        "bool": pa.bool_(),
         "ids": pa.list_(pa.int32()),
-        "reals": pa.list_(pa.float32()),
-        "marks": pa.list_(pa.int8()),
-        "talk": pa.list_(pa.struct(parts + ([("reasoning_content", text)] if thinks else []))),
+        "floats": pa.list_(pa.float32()),
+        "mask": pa.list_(pa.int8()),
+        "messages": pa.list_(pa.struct(parts + ([("reasoning_content", text)] if with_reasoning else []))),
         "turns": pa.list_(pa.struct([("from", text), ("value", text)])),
-        "verdict": pa.struct([("style", text), ("ground_truth", text)]),
-        "extra": pa.struct([("index", whole), ("split", text)]),
+        "reward_model": pa.struct([("style", text), ("ground_truth", text)]),
+        "extra_info": pa.struct([("index", integer), ("split", text)]),
     }

@@ -31,15 +31,17 @@ class Preference(NamedTuple):
 def choose_pairs(found: Iterable[Candidate], recipe: Recipe) -> list[Preference]:
     """The pairs of all tasks, in the order in which tasks first appear."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
-    for one in found:
-        tasks[one.task].append(one)
+    for candidate in found:
+        tasks[candidate.task].append(candidate)
     choose = _exactly_two if recipe.preset == "nemo" else _pairs_of_task
     return [pair for members in tasks.values() for pair in choose(members, recipe)]
 
 
 def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
     """The pairs of a task, widest margins first; ties are broken by the seed."""
-    ranked = sorted(members, key=lambda one: (-one.reward, seeded_bytes(recipe.seed, one.task, one.rollout)))
+    ranked = sorted(
+        members, key=lambda candidate: (-candidate.reward, seeded_bytes(recipe.seed, candidate.task, candidate.rollout))
+    )
     if recipe.pairs == "best_worst":
         pairs = [Preference(*two) for two in best_with_worst(ranked)]
     else:
@@ -62,10 +64,10 @@ def _fits(pair: Preference, recipe: Recipe) -> bool:
 
 
 def _exactly_two(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
-    """The reference's rule: only tasks with two rollouts."""
+    """The rule of NeMo Gym's tutorial: only tasks with two rollouts."""
     if len(members) != 2:
         return []
-    rejected, chosen = sorted(members, key=lambda one: one.reward)
+    rejected, chosen = sorted(members, key=lambda candidate: candidate.reward)
     return [pair for pair in (Preference(chosen, rejected),) if pair.margin >= recipe.min_margin]
 
 
@@ -84,7 +86,7 @@ def pair_row(chosen: Rollout, rejected: Rollout, recipe: Recipe) -> Row:
 
 
 def nemo_pair(chosen: Mapping[str, Any], rejected: Mapping[str, Any]) -> Row:
-    """A row as the reference's tutorial makes it: items as they are."""
+    """A row as NeMo Gym's tutorial makes it: items as they are."""
     return {
         "prompt": chosen["responses_create_params"]["input"],
         "chosen": chosen["response"]["output"],
@@ -93,11 +95,11 @@ def nemo_pair(chosen: Mapping[str, Any], rejected: Mapping[str, Any]) -> Row:
     }
 
 
-def kto_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+def kto_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A row with a label, which is good if the reward is at least ``pass_threshold``."""
     row: Row = {
-        "prompt": prompt_messages(one, recipe),
-        "completion": answer_messages(one, recipe),
-        "label": one.reward >= recipe.pass_threshold,
+        "prompt": prompt_messages(rollout, recipe),
+        "completion": answer_messages(rollout, recipe),
+        "label": rollout.reward >= recipe.pass_threshold,
     }
-    yield row | tools_of(one, recipe) | (one.labels() if recipe.metadata else {})
+    yield row | tools_of(rollout, recipe) | (rollout.labels() if recipe.metadata else {})

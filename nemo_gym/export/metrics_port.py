@@ -1,6 +1,6 @@
-"""The metrics of a collector, served for Prometheus on a port of their own while it collects.
+"""The metrics of a collector, served for Prometheus on a separate port while it collects.
 
-Needs the extra ``prometheus``; only those who want it import this module.
+This module needs the extra ``prometheus`` and is imported only if the port is asked for.
 """
 
 import logging

@@ -4,6 +4,7 @@ MLflow tries for minutes to reach a server that is down, so all of this runs in 
 needs the extra ``mlflow`` and is imported only if MLflow is asked for.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import time
@@ -22,6 +23,8 @@ class MlflowTracker:
     """A run of MLflow, which begins with this object."""
 
     def __init__(self, uri: str | None, *, experiment: str, name: str, parameters: Mapping[str, Any]) -> None:
+        # It warns of every attempt to reach a server that is down; that it was not reached is said once, by us.
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         self._client = MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(experiment)
         number = found.experiment_id if found is not None else self._client.create_experiment(experiment)

@@ -1,4 +1,4 @@
-"""Finds texts that are too similar: repeated answers, near duplicates, and tasks that are held out for evaluation.
+"""Finds text that is too similar: repeated answers, near duplicates, and tasks that are held out for evaluation.
 
 Texts are compared by their words, ignoring case, white space and punctuation. System messages are never compared,
 because they are the same in every task of an environment.
@@ -35,13 +35,13 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def answer_words(one: Rollout) -> list[str]:
+def answer_words(rollout: Rollout) -> list[str]:
     """The words of an answer: its text and its calls, without ids."""
     state = ResponsesConverterState()
     try:
-        messages = items_to_messages(one.output, state)
+        messages = items_to_messages(rollout.output, state)
     except (KeyError, TypeError, NotImplementedError):
-        return words_of(repr(one.output))
+        return words_of(repr(rollout.output))
     return words_of(" ".join(f"{message['role']} {message.get('content')} {_calls(message)}" for message in messages))
 
 
@@ -82,10 +82,10 @@ class Repeats:
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
-    def __call__(self, one: Rollout) -> bool:
+    def __call__(self, rollout: Rollout) -> bool:
         """Whether it is new."""
-        text = " ".join(answer_words(one)).encode("utf-8", "replace")
-        mark = one.prompt_digest + hashlib.blake2b(text, digest_size=12).digest()
+        text = " ".join(answer_words(rollout)).encode("utf-8", "replace")
+        mark = rollout.prompt_digest + hashlib.blake2b(text, digest_size=12).digest()
         if mark in self._seen:
             return False
         self._seen.add(mark)
@@ -110,19 +110,20 @@ class NearDuplicates:
         self._known: list[Any] = []
         self._prompts: dict[bytes, int] = {}
 
-    def __call__(self, one: Rollout) -> bool:
+    def __call__(self, rollout: Rollout) -> bool:
         """Whether it is new. Similar prompts count as the same; answers are compared only within the same prompt."""
-        prompt = self._prompts.get(one.prompt_digest)
+        prompt = self._prompts.get(rollout.prompt_digest)
         if prompt is None:
-            prompt = self._find(question_words(one.record), "asked")[0]
-            self._prompts[one.prompt_digest] = prompt
-        return self._find(answer_words(one), str(prompt))[1]
+            prompt = self._find(question_words(rollout.record), "asked")[0]
+            self._prompts[rollout.prompt_digest] = prompt
+        return self._find(answer_words(rollout), str(prompt))[1]
 
     def _find(self, words: Sequence[str], kind: str) -> tuple[int, bool]:
         """The number of this text, and whether it is new. Only texts of one kind are compared, to keep lists short."""
         sketch = self._sketch()
         sketch.update_batch([f"{kind} {run}".encode("utf-8", "replace") for run in _runs(words, _SHINGLE)])
         packed = self._packed(sketch)
+        # The index only suggests candidates; their whole sketches decide. Sorted, so that the first one wins.
         for number in sorted(self._index.query(sketch)):
             if (self._known[number] == packed).mean() >= self._threshold:
                 return number, False
@@ -143,6 +144,7 @@ class HeldOutFilter:
         self._length = length
         self._whole: set[str] = set()
         counts: Counter[int] = Counter()
+        # Hashes instead of text: a benchmark has millions of sequences of words.
         for path in find_rollout_files(files, "decontaminate"):
             for words in _questions(path):
                 text = " ".join(words)
@@ -150,14 +152,14 @@ class HeldOutFilter:
                     counts.update(map(hash, _runs(words, length)))
                 self._whole.add(text)
         self._runs = {run for run, tasks in counts.items() if tasks <= common}
-        self._prompts: dict[bytes, bool] = {}
+        self._prompts: dict[bytes, bool] = {}  # rollouts of one task share their prompt
 
-    def __call__(self, one: Rollout) -> bool:
+    def __call__(self, rollout: Rollout) -> bool:
         """Whether neither the question nor the answer overlaps with a held-out task."""
-        if one.prompt_digest not in self._prompts:
-            asked = question_words(one.record)
-            self._prompts[one.prompt_digest] = " ".join(asked) not in self._whole and self._is_clean(asked)
-        return self._prompts[one.prompt_digest] and self._is_clean(answer_words(one))
+        if rollout.prompt_digest not in self._prompts:
+            asked = question_words(rollout.record)
+            self._prompts[rollout.prompt_digest] = " ".join(asked) not in self._whole and self._is_clean(asked)
+        return self._prompts[rollout.prompt_digest] and self._is_clean(answer_words(rollout))
 
     def _is_clean(self, words: Sequence[str]) -> bool:
         return len(words) < self._length or self._runs.isdisjoint(map(hash, _runs(words, self._length)))

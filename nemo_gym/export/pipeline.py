@@ -73,24 +73,24 @@ class ExportReport:
     tokens: "array[float]" = field(default_factory=lambda: array("d"))
     earlier: str = ""  # the report of an earlier export that produced the same output
 
-    def add(self, one: Rollout) -> None:
+    def add(self, rollout: Rollout) -> None:
         """Count a rollout that is part of the output."""
-        self.tasks.add(one.task)
-        self.models[one.model] += 1
-        self.agents[one.agent or "unknown"] += 1
-        self.rewards.append(one.reward)
-        self.tokens.append(one.written_tokens)
+        self.tasks.add(rollout.task)
+        self.models[rollout.model] += 1
+        self.agents[rollout.agent or "unknown"] += 1
+        self.rewards.append(rollout.reward)
+        self.tokens.append(rollout.written_tokens)
 
     def text(self) -> str:
         """The report as a few lines of text."""
         if self.earlier:
-            return f"{self.earlier}\nnothing to do: recipe, input and output are what they were"
+            return f"{self.earlier}\nnothing to do: recipe, input and output are unchanged"
         dropped = [
             f"  {count:>8,}  {rule} (first: {self.drops.examples[rule]})" for rule, count in self.drops.counts.items()
         ]
         return "\n".join(
             [
-                f"read: {self.lines:,} lines of {self.files} files",
+                f"read: {self.lines:,} lines of {self.files} {'file' if self.files == 1 else 'files'}",
                 *(["dropped:"] if dropped else []),
                 *dropped,
                 *self.summary(),
@@ -154,10 +154,10 @@ def _write_found(
     advantages = group_advantages(found) if report.recipe.rows == "rl" else {}
 
     def read() -> Iterator[Rollout]:
-        for one in read_at((one.path, one.line, one.start) for one in found):
-            one.advantage = advantages.get((one.path, one.line), 0.0)
+        for rollout in read_at((candidate.path, candidate.line, candidate.start) for candidate in found):
+            rollout.advantage = advantages.get((rollout.path, rollout.line), 0.0)
             advance(1)
-            yield one
+            yield rollout
 
     _write(read(), output, report)
 
@@ -165,27 +165,28 @@ def _write_found(
 def _write(rollouts: Iterable[Rollout], output: Output, report: ExportReport) -> None:
     recipe = report.recipe
     convert = _CONVERT[recipe.rows]
-    for one in rollouts:
+    for rollout in rollouts:
         try:
-            rows = list(convert(one, recipe))
+            rows = list(convert(rollout, recipe))
         except UnfitError as error:
-            report.drops.add(str(error), one.place)
+            report.drops.add(str(error), rollout.place)
             continue
-        split = VALIDATION if is_validation(one, recipe) else TRAIN
+        split = VALIDATION if is_validation(rollout, recipe) else TRAIN
         for row in rows:
             output.write(split, row)
-        report.add(one)
+        report.add(rollout)
 
 
 def _write_pairs(
     found: list[Candidate], output: Output, report: ExportReport, advance: Callable[[int], object]
 ) -> None:
     pairs = choose_pairs(found, report.recipe)
-    paired = {one.place for pair in pairs for one in pair}
-    for one in found:
-        if one.place not in paired:
-            report.drops.add("in no pair", one.place)
-    rollouts = read_at((one.path, one.line, one.start) for pair in pairs for one in pair)
+    paired = {candidate.place for pair in pairs for candidate in pair}
+    for candidate in found:
+        if candidate.place not in paired:
+            report.drops.add("in no pair", candidate.place)
+    # Both rollouts of a pair come from the same iterator, one after the other.
+    rollouts = read_at((candidate.path, candidate.line, candidate.start) for pair in pairs for candidate in pair)
     for chosen, rejected in zip(rollouts, rollouts, strict=True):
         advance(2)
         try:
@@ -199,9 +200,9 @@ def _write_pairs(
 
 
 def _check_filter(recipe: Recipe, paths: list[Path]) -> None:
-    """Say it if a filter dropped everything because it names a field that no rollout has."""
+    """Raise a specific error if a filter dropped everything because it names a field that no rollout has."""
     if parse_filter(recipe.filter):
-        columns = {name for one in RolloutReader(paths) for name in record_fields(one.record)}
+        columns = {name for rollout in RolloutReader(paths) for name in record_fields(rollout.record)}
         parse_filter(recipe.filter, columns | {"file"})
 
 
@@ -209,13 +210,13 @@ def _check(report: ExportReport) -> None:
     """Refuse an export that makes no sense, before any file is moved into place."""
     if not report.rows.total():
         dropped = sorted(report.drops.counts.items(), key=lambda item: -item[1])
-        told = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)
+        rules = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)
         hint = _HINTS.get(dropped[0][0], "loosen the first of these rules") if dropped else "the input has no rollouts"
-        raise ConfigError(f"no rollout is left of {report.lines}; dropped: {told or 'none'}", hint=hint)
+        raise ConfigError(f"no rollout is left of {report.lines}; dropped: {rules or 'none'}", hint=hint)
     if len(report.models) > 1 and not report.recipe.mixed_models:
-        told = ", ".join(f"{model} ({count})" for model, count in report.models.most_common())
+        models = ", ".join(f"{model} ({count})" for model, count in report.models.most_common())
         raise ConfigError(
-            f"the rollouts are of {len(report.models)} models: {told}",
+            f"the rollouts are of {len(report.models)} models: {models}",
             hint="choose one with +model=<name>, or allow all of them with +mixed_models=true",
         )
 

@@ -70,7 +70,7 @@ def remove_drafts(recipe: Recipe) -> None:
     for path in output_paths(recipe).values():
         for draft in path.parent.glob(f"{path.name}.*.*"):
             process, ending = draft.name[len(path.name) + 1 :].split(".")[:2]
-            if ending not in ("tmp", "old") or not process.isdigit() or _runs(int(process)):
+            if ending not in ("tmp", "old") or not process.isdigit() or _is_running(int(process)):
                 continue
             if draft.is_dir():
                 rmtree(draft, ignore_errors=True)
@@ -95,11 +95,11 @@ def _states(paths: Iterable[Path]) -> dict[str, tuple[int, int]]:
     return {str(path): ((state := path.stat()).st_size, state.st_mtime_ns) for path in paths}
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only checks whether the process exists
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # it exists and belongs to somebody else
         pass
     return True

@@ -13,7 +13,7 @@ from nemo_gym.metrics.fields import PASS_THRESHOLD
 Format = Literal["sft", "sft_tokens", "dpo", "kto", "rl", "sharegpt", "atif", "parquet", "hf"]
 Container = Literal["jsonl", "parquet", "hf"]
 TOKEN_FORMATS: Final = frozenset({"sft_tokens", "rl"})
-# The thresholds of the reference's tutorial on offline training.
+# The thresholds of NeMo Gym's tutorial on offline training.
 NEMO: Final[Mapping[str, Any]] = {
     "min_reward": 0.5,
     "success": True,
@@ -31,15 +31,19 @@ class Recipe(BaseModel):
     output: str = Field(description="File (.jsonl, .parquet) or, for a dataset, folder to write.")
     format: Format = Field(description="What rows to make; parquet and hf are sft rows in that container.")
     container: Container | None = Field(
-        default=None, description="How rows are stored; by default what the name of the output says."
+        default=None, description="How rows are stored; by default according to the name of the output."
     )
     preset: Literal["nemo"] | None = Field(
         default=None, description="nemo: thresholds and rows of NeMo Gym's tutorial on offline training."
     )
-    seed: int = Field(default=0, description="Decides what is drawn: the split, and which of equals are taken.")
+    seed: int = Field(
+        default=0, description="Seed of all random choices: the split, and which of several equal rollouts are taken."
+    )
     overwrite: bool = Field(default=False, description="Replace the output if it exists.")
 
-    filter: str = Field(default="", description="Rollouts to take, in the viewer's language: `tool_calls > 3`.")
+    filter: str = Field(
+        default="", description="Take only rollouts that match this filter, written as in the viewer: `tool_calls > 3`."
+    )
     model: str | None = Field(default=None, description="Take the rollouts of this model only.")
     mixed_models: bool = Field(default=False, description="Allow rollouts of several models in one export.")
     min_reward: float | None = Field(default=None, description="Lowest reward.")
@@ -58,27 +62,39 @@ class Recipe(BaseModel):
     max_turns: int | None = Field(default=None, ge=0, description="Most turns of the model.")
     min_tokens: int | None = Field(default=None, ge=0, description="Fewest tokens the model wrote.")
     max_tokens: int | None = Field(default=None, ge=0, description="Most tokens the model wrote.")
-    unique: bool = Field(default=False, description="Leave out a rollout whose text, normalised, was there before.")
+    unique: bool = Field(default=False, description="Leave out rollouts whose normalised text occurred before.")
     near_duplicates: float | None = Field(
         default=None, gt=0, lt=1, description="Leave out rollouts at least this similar (Jaccard) to one taken before."
     )
     decontaminate: str | list[str] | None = Field(
         default=None, description="Task files held out for evaluation: leave out rollouts that share text with them."
     )
-    decontaminate_words: int = Field(default=13, ge=1, description="How many words in a row are shared text.")
+    decontaminate_words: int = Field(default=13, ge=1, description="How many consecutive words count as shared text.")
     decontaminate_common: int = Field(
-        default=10, ge=1, description="Words that are in more held-out tasks than this are their template."
+        default=10,
+        ge=1,
+        description="Sequences of words in more held-out tasks than this belong to a template and do not count.",
     )
 
-    pass_threshold: float = Field(default=PASS_THRESHOLD, description="From which reward on a task counts as solved.")
+    pass_threshold: float = Field(
+        default=PASS_THRESHOLD, description="Lowest reward with which a rollout solves its task."
+    )
     mixed_rewards: bool = Field(default=False, description="Only tasks whose rollouts got different rewards.")
-    min_solve_rate: float | None = Field(default=None, ge=0, le=1, description="Only tasks solved at least so often.")
-    max_solve_rate: float | None = Field(default=None, ge=0, le=1, description="Only tasks solved at most so often.")
-    best_per_task: int | None = Field(default=None, ge=1, description="Of each task the n rollouts of highest reward.")
-    first_solved: int | None = Field(default=None, ge=1, description="Of each task the first n that solved it.")
+    min_solve_rate: float | None = Field(
+        default=None, ge=0, le=1, description="Only tasks with at least this solve rate."
+    )
+    max_solve_rate: float | None = Field(
+        default=None, ge=0, le=1, description="Only tasks with at most this solve rate."
+    )
+    best_per_task: int | None = Field(
+        default=None, ge=1, description="The n rollouts of each task with the highest rewards."
+    )
+    first_solved: int | None = Field(
+        default=None, ge=1, description="The first n rollouts of each task that solved it."
+    )
     max_per_task: int | None = Field(default=None, ge=1, description="Of each task at most n, drawn by seed.")
     balance_by: str | None = Field(default=None, description="Field by whose values rollouts are balanced.")
-    max_per_value: int = Field(default=100, ge=1, description="Most rollouts for each value of balance_by.")
+    max_per_value: int = Field(default=100, ge=1, description="Maximum rollouts for each value of balance_by.")
     validation: float = Field(default=0.0, ge=0, lt=1, description="Share of tasks for a validation split.")
 
     shape: Literal["messages", "prompt_completion"] = Field(default="messages", description="Rows of sft.")
@@ -86,17 +102,19 @@ class Recipe(BaseModel):
         default="think", description="Reasoning: inside the text, in a field of its own, or left out."
     )
     arguments: Literal["text", "object"] = Field(
-        default="text", description="Arguments of tool calls: JSON text as OpenAI wants it, or objects (jsonl only)."
+        default="text", description="Arguments of tool calls: JSON text as OpenAI requires, or objects (jsonl only)."
     )
     metadata: bool = Field(default=False, description="Add task, rollout, reward, agent and model to each row.")
     on_break: Literal["drop", "split"] = Field(
-        default="drop", description="sft_tokens: what to do where the tokens are not one sequence."
+        default="drop", description="sft_tokens: what to do if the tokens are not one sequence."
     )
     names: Literal["plain", "verl", "skyrl", "openrlhf"] = Field(default="plain", description="Field names of rl.")
     pairs: Literal["best_worst", "all"] = Field(default="best_worst", description="dpo: which pairs of a task.")
-    pairs_per_task: int = Field(default=1, ge=1, description="dpo: most pairs of a task.")
-    min_margin: float = Field(default=1e-6, ge=0, description="dpo: least difference of rewards.")
-    max_length_ratio: float | None = Field(default=None, ge=1, description="dpo: how much longer one may be.")
+    pairs_per_task: int = Field(default=1, ge=1, description="dpo: maximum number of pairs of a task.")
+    min_margin: float = Field(default=1e-6, ge=0, description="dpo: smallest difference of rewards.")
+    max_length_ratio: float | None = Field(
+        default=None, ge=1, description="dpo: how many times longer one answer of a pair may be."
+    )
     rows_per_file: int = Field(default=50_000, ge=1, description="hf: rows in each file.")
     licence: str = Field(default="other", description="hf: licence named on the card.")
 

@@ -4,9 +4,7 @@ A failed rollout, or one without a reward, is left out here and never becomes a 
 twice, for example in a shard and in the file it was merged into, only the first one counts.
 """
 
-import glob
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.io.files import BUFFER_BYTES, role_of
+from nemo_gym.io.files import BUFFER_BYTES, find_files, split_patterns
 from nemo_gym.io.json import encode
 from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.fields import agent_of, as_number, output_of, usage_of
@@ -26,7 +24,6 @@ from nemo_gym.schemas.rows import (
     TASK_INDEX_KEY_NAME,
 )
 
-_MAGIC: Final = frozenset("*?[")
 _OPEN_FILES: Final = 64  # there may be more shards than files that a process may open
 UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
     "is not JSON",
@@ -122,23 +119,16 @@ class DroppedRollouts:
 def find_rollout_files(patterns: str | Sequence[str], parameter: str = "input") -> list[Path]:
     """The files that paths and patterns name; patterns skip the other files of a run, such as its failures."""
     hint = f"correct +{parameter}=<file or pattern>"
-    if isinstance(patterns, str):
-        patterns = [patterns] if Path(patterns).exists() else patterns.split(",")
-    found: dict[Path, None] = {}
-    for pattern in map(str.strip, patterns):
-        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
-        if Path(expanded).is_dir():
-            raise ConfigError(f"{pattern} is a folder", hint=f"+{parameter}='{pattern}/*.jsonl' takes all files in it")
-        if Path(expanded).exists():
-            found[Path(expanded)] = None
-        elif _MAGIC & set(pattern):
-            paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
-            found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
-        else:
-            raise ConfigPathNotFoundError(f"{pattern}: no such file", hint=hint)
+    names = split_patterns(patterns)
+    found = find_files(names)
+    for path in found:
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder", hint=f"+{parameter}='{path}/*.jsonl' takes all files in it")
+        if not path.exists():
+            raise ConfigPathNotFoundError(f"{path}: no such file", hint=hint)
     if not found:
-        raise ConfigPathNotFoundError(f"no file matches {', '.join(patterns)}", hint=hint)
-    return list(found)
+        raise ConfigPathNotFoundError(f"no file matches {', '.join(names)}", hint=hint)
+    return found
 
 
 @dataclass
@@ -164,6 +154,8 @@ class RolloutReader:
                     self.lines += 1
                     found = _read(line, path, number, begin)
                     if isinstance(found, Rollout):
+                        # Eight bytes for each line instead of the line. Two different ones with the same hash are as
+                        # good as impossible.
                         mark = hash(line)
                         if mark not in seen:
                             seen.add(mark)

@@ -19,12 +19,12 @@ from nemo_gym.export.tokens import TokenSpan, only_span
 def group_advantages(candidates: Iterable[Candidate]) -> dict[tuple[Any, int], float]:
     """The advantage of each rollout over the others of its task, in standard deviations, by file and line."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
-    for one in candidates:
-        tasks[one.task].append(one)
+    for candidate in candidates:
+        tasks[candidate.task].append(candidate)
     found = {}
     for members in tasks.values():
-        for one, advantage in zip(members, advantages([one.reward for one in members]), strict=True):
-            found[one.path, one.line] = advantage
+        for candidate, advantage in zip(members, advantages([candidate.reward for candidate in members]), strict=True):
+            found[candidate.path, candidate.line] = advantage
     return found
 
 
@@ -36,66 +36,68 @@ def advantages(rewards: Sequence[float]) -> list[float]:
     return [(reward - mean) / spread for reward in rewards]
 
 
-def rl_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+def rl_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A row under the names that the recipe asks for."""
-    yield _NAMES[recipe.names](one, only_span(one.output), recipe) | (one.labels() if recipe.metadata else {})
+    yield _NAMES[recipe.names](rollout, only_span(rollout.output), recipe) | (
+        rollout.labels() if recipe.metadata else {}
+    )
 
 
-def _plain(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+def _plain(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
     return {
         "input_ids": span.ids,
         "loss_mask": span.mask,
         "log_probs": span.log_probs,
-        "reward": one.reward,
-        "advantage": one.advantage,
-        "group": one.task.hex(),
+        "reward": rollout.reward,
+        "advantage": rollout.advantage,
+        "group": rollout.task.hex(),
     }
 
 
-def _verl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
+def _verl(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
     """Columns of verl's prompt datasets, and the tensors of a finished rollout under their names in its batches."""
     start = span.start
     answer = len(span.ids) - start
     return {
-        "data_source": one.agent or "rollouts",
-        "prompt": prompt_messages(one, recipe),
+        "data_source": rollout.agent or "rollouts",
+        "prompt": prompt_messages(rollout, recipe),
         "ability": "agent",
         "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": one.rollout, "split": "train"},
-        "uid": one.task.hex(),
+        "extra_info": {"index": rollout.rollout, "split": "train"},
+        "uid": rollout.task.hex(),
         "prompts": span.ids[:start],
         "responses": span.ids[start:],
         "response_mask": span.mask[start:],
         "rollout_log_probs": span.log_probs[start:],
         # The whole reward is assigned to the last token of the answer.
-        "token_level_scores": [0.0] * (answer - 1) + [one.reward],
-        "advantages": [one.advantage * sampled for sampled in span.mask[start:]],
+        "token_level_scores": [0.0] * (answer - 1) + [rollout.reward],
+        "advantages": [rollout.advantage * sampled for sampled in span.mask[start:]],
     }
 
 
-def _skyrl(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+def _skyrl(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
     start = span.start
     return {
         "prompt_token_ids": span.ids[:start],
         "response_ids": span.ids[start:],
         "loss_masks": span.mask[start:],
         "rollout_logprobs": span.log_probs[start:],
-        "rewards": one.reward,
-        "advantages": one.advantage,
-        "stop_reasons": "length" if one.cut_off else "stop",
-        "uid": one.task.hex(),
+        "rewards": rollout.reward,
+        "advantages": rollout.advantage,
+        "stop_reasons": "length" if rollout.cut_off else "stop",
+        "uid": rollout.task.hex(),
     }
 
 
-def _openrlhf(one: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+def _openrlhf(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
     return {
         "sequences": span.ids,
         "attention_mask": [1] * len(span.ids),
         "action_mask": span.mask,
         "rollout_log_probs": span.log_probs,
-        "rewards": one.reward,
-        "advantages": [one.advantage * sampled for sampled in span.mask],
-        "index": one.task.hex(),
+        "rewards": rollout.reward,
+        "advantages": [rollout.advantage * sampled for sampled in span.mask],
+        "index": rollout.task.hex(),
     }
 
 

@@ -35,7 +35,9 @@ def row_rules(recipe: Recipe) -> list[Rule]:
     rules = [*_reward_rules(recipe), *_length_rules(recipe), *_token_rules(recipe)]
     if recipe.filter.strip():
         wanted = parse_filter(recipe.filter)
-        rules.append(Rule(f"filter {recipe.filter}", lambda one: wanted.matches(one.record, file=str(one.path))))
+        rules.append(
+            Rule(f"filter {recipe.filter}", lambda rollout: wanted.matches(rollout.record, file=str(rollout.path)))
+        )
     if recipe.decontaminate is not None:
         rules.append(_held_out(recipe, recipe.decontaminate))
     if recipe.unique:
@@ -53,51 +55,52 @@ def _held_out(recipe: Recipe, files: str | list[str]) -> Rule:
 def _reward_rules(recipe: Recipe) -> Iterator[Rule]:
     low, high, wanted = recipe.min_reward, recipe.max_reward, recipe.success
     if recipe.model is not None:
-        yield Rule(f"model={recipe.model}", lambda one: one.model == recipe.model)
+        yield Rule(f"model={recipe.model}", lambda rollout: rollout.model == recipe.model)
     if low is not None:
-        yield Rule(f"min_reward={low:g}", lambda one: one.reward >= low)
+        yield Rule(f"min_reward={low:g}", lambda rollout: rollout.reward >= low)
     if high is not None:
-        yield Rule(f"max_reward={high:g}", lambda one: one.reward <= high)
+        yield Rule(f"max_reward={high:g}", lambda rollout: rollout.reward <= high)
     if wanted is not None:
-        yield Rule(f"success={str(wanted).lower()}", lambda one: _succeeded(one, recipe) is wanted)
+        yield Rule(f"success={str(wanted).lower()}", lambda rollout: _succeeded(rollout, recipe) is wanted)
 
 
-def _succeeded(one: Rollout, recipe: Recipe) -> bool:
-    if "success" in one.record or recipe.preset == "nemo":
-        return bool(one.record.get("success"))
-    return one.reward >= recipe.pass_threshold
+def _succeeded(rollout: Rollout, recipe: Recipe) -> bool:
+    if "success" in rollout.record or recipe.preset == "nemo":
+        return bool(rollout.record.get("success"))
+    return rollout.reward >= recipe.pass_threshold
 
 
 def _length_rules(recipe: Recipe) -> Iterator[Rule]:
     if recipe.only_complete:
-        yield Rule("complete", lambda one: not one.cut_off)
+        yield Rule("complete", lambda rollout: not rollout.cut_off)
     fewest, most = recipe.min_turns, recipe.max_turns
-    # The reference's tutorial calls every item of the output a turn.
-    turns: Callable[[Rollout], int] = (lambda one: len(one.output)) if recipe.preset == "nemo" else _turns
+    # NeMo Gym's tutorial calls every item of the output a turn.
+    turns: Callable[[Rollout], int] = (lambda rollout: len(rollout.output)) if recipe.preset == "nemo" else _turns
     if fewest is not None:
-        yield Rule(f"min_turns={fewest}", lambda one: turns(one) >= fewest)
+        yield Rule(f"min_turns={fewest}", lambda rollout: turns(rollout) >= fewest)
     if most is not None:
-        yield Rule(f"max_turns={most}", lambda one: turns(one) <= most)
+        yield Rule(f"max_turns={most}", lambda rollout: turns(rollout) <= most)
     shortest, longest = recipe.min_tokens, recipe.max_tokens
     if shortest is not None:
-        yield Rule(f"min_tokens={shortest}", lambda one: one.written_tokens >= shortest)
+        yield Rule(f"min_tokens={shortest}", lambda rollout: rollout.written_tokens >= shortest)
     if longest is not None:
-        yield Rule(f"max_tokens={longest}", lambda one: one.written_tokens <= longest)
+        yield Rule(f"max_tokens={longest}", lambda rollout: rollout.written_tokens <= longest)
 
 
-def _turns(one: Rollout) -> int:
-    return count_record(one.record).turns or 0
+def _turns(rollout: Rollout) -> int:
+    return count_record(rollout.record).turns or 0
 
 
 def _token_rules(recipe: Recipe) -> Iterator[Rule]:
     if recipe.rows in TOKEN_FORMATS:
-        yield Rule("token ids", lambda one: any(item.get(TRAINABLE) for item in one.output))
+        yield Rule("token ids", lambda rollout: any(item.get(TRAINABLE) for item in rollout.output))
     by_default = recipe.rows == "sft_tokens" and recipe.on_break == "drop"
     # A row of the format rl must be one sequence, whatever the recipe says.
     if recipe.rows == "rl" or (by_default if recipe.continuity is None else recipe.continuity):
-        yield Rule("continuity", lambda one: check_continuity(one.output).ok)
+        yield Rule("continuity", lambda rollout: check_continuity(rollout.output).ok)
     if recipe.rows == "rl":
-        yield Rule("log-probabilities", lambda one: has_log_probs(one.output))
+        # Last, so that rollouts without any tokens are counted under "token ids".
+        yield Rule("log-probabilities", lambda rollout: has_log_probs(rollout.output))
 
 
 def has_log_probs(output: Iterable[Mapping[str, Any]]) -> bool:
@@ -151,41 +154,54 @@ class SampleSelection:
     def passing(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
         """The rollouts that pass the rules about single ones."""
         rules, by_task = row_rules(self.recipe), self.recipe.by_task
-        for one in rollouts:
+        for rollout in rollouts:
+            # Before the rules: a solve rate is about all rollouts of a task, not only about those that are taken.
             if by_task:
-                self.scores[one.task].add(one.reward, solved=one.reward >= self.recipe.pass_threshold)
+                self.scores[rollout.task].add(rollout.reward, solved=rollout.reward >= self.recipe.pass_threshold)
             for rule in rules:
-                if not rule.passes(one):
-                    self.drops.add(rule.name, one.place)
+                if not rule.passes(rollout):
+                    self.drops.add(rule.name, rollout.place)
                     break
             else:
-                yield one
+                yield rollout
 
     def chosen(self, rollouts: Iterable[Rollout]) -> list[Candidate]:
         """The rollouts that also pass the rules about tasks, in the order of the files."""
-        found = [self._candidate(one) for one in self.passing(rollouts)]
+        found = [self._candidate(rollout) for rollout in self.passing(rollouts)]
         for name, choose in self._task_rules():
             taken = set(choose(found))
-            for one in found:
-                if one not in taken:
-                    self.drops.add(name, one.place)
-            found = [one for one in found if one in taken]
+            for candidate in found:
+                if candidate not in taken:
+                    self.drops.add(name, candidate.place)
+            found = [candidate for candidate in found if candidate in taken]
         return found
 
-    def _candidate(self, one: Rollout) -> Candidate:
-        value = "" if self.recipe.balance_by is None else field_text(one.record, self.recipe.balance_by)
-        return Candidate(one.path, one.line, one.start, one.task, one.rollout, one.reward, one.written_tokens, value)
+    def _candidate(self, rollout: Rollout) -> Candidate:
+        value = "" if self.recipe.balance_by is None else field_text(rollout.record, self.recipe.balance_by)
+        return Candidate(
+            rollout.path,
+            rollout.line,
+            rollout.start,
+            rollout.task,
+            rollout.rollout,
+            rollout.reward,
+            rollout.written_tokens,
+            value,
+        )
 
     def _task_rules(self) -> Iterator[tuple[str, Callable[[list[Candidate]], Iterable[Candidate]]]]:
         recipe, scores = self.recipe, self.scores
         low, high = recipe.min_solve_rate, recipe.max_solve_rate
         if recipe.mixed_rewards:
             mixed = {task for task, got in scores.items() if got.highest - got.lowest > SAME}
-            yield "mixed_rewards", lambda found: [one for one in found if one.task in mixed]
+            yield "mixed_rewards", lambda found: [candidate for candidate in found if candidate.task in mixed]
         if low is not None or high is not None:
             floor, ceiling = low or 0.0, 1.0 if high is None else high
             inside = {task for task, got in scores.items() if floor <= got.solved / got.rollouts <= ceiling}
-            yield f"solve rate {floor:g} to {ceiling:g}", lambda found: [one for one in found if one.task in inside]
+            yield (
+                f"solve rate {floor:g} to {ceiling:g}",
+                lambda found: [candidate for candidate in found if candidate.task in inside],
+            )
         if recipe.first_solved is not None:
             yield f"first_solved={recipe.first_solved}", self._first_solved
         if recipe.best_per_task is not None:
@@ -196,25 +212,27 @@ class SampleSelection:
             yield f"balance_by={recipe.balance_by}", self._balanced
 
     def _first_solved(self, found: Iterable[Candidate]) -> Iterator[Candidate]:
-        solved = (one for one in found if one.reward >= self.recipe.pass_threshold)
-        return first_of_each(solved, self.recipe.first_solved, by=lambda one: (one.rollout,))
+        solved = (candidate for candidate in found if candidate.reward >= self.recipe.pass_threshold)
+        return first_of_each(solved, self.recipe.first_solved, by=lambda candidate: (candidate.rollout,))
 
     def _best(self, found: Iterable[Candidate]) -> Iterator[Candidate]:
-        return first_of_each(found, self.recipe.best_per_task, by=lambda one: (-one.reward, self.draw(one)))
+        return first_of_each(
+            found, self.recipe.best_per_task, by=lambda candidate: (-candidate.reward, self.draw(candidate))
+        )
 
     def _drawn(self, found: Iterable[Candidate]) -> Iterator[Candidate]:
-        return first_of_each(found, self.recipe.max_per_task, by=lambda one: (self.draw(one),))
+        return first_of_each(found, self.recipe.max_per_task, by=lambda candidate: (self.draw(candidate),))
 
     def _balanced(self, found: Sequence[Candidate]) -> Iterator[Candidate]:
         taken: Counter[str] = Counter()
-        for one in found if self.recipe.preset == "nemo" else sorted(found, key=self.draw):
-            taken[one.value] += 1
-            if taken[one.value] <= self.recipe.max_per_value:
-                yield one
+        for candidate in found if self.recipe.preset == "nemo" else sorted(found, key=self.draw):
+            taken[candidate.value] += 1
+            if taken[candidate.value] <= self.recipe.max_per_value:
+                yield candidate
 
-    def draw(self, one: Candidate) -> bytes:
+    def draw(self, candidate: Candidate) -> bytes:
         """A random sort key that depends only on the seed and the rollout, not on the order of the files."""
-        return seeded_bytes(self.recipe.seed, one.task, one.rollout)
+        return seeded_bytes(self.recipe.seed, candidate.task, candidate.rollout)
 
 
 def first_of_each(
@@ -222,8 +240,8 @@ def first_of_each(
 ) -> Iterator[Candidate]:
     """The first few candidates of each task, in the given order."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
-    for one in found:
-        tasks[one.task].append(one)
+    for candidate in found:
+        tasks[candidate.task].append(candidate)
     for members in tasks.values():
         yield from sorted(members, key=by)[:count]
 
@@ -233,11 +251,11 @@ def seeded_bytes(seed: int, *of: object) -> bytes:
     return hashlib.blake2b(repr((seed, of)).encode(), digest_size=8).digest()
 
 
-def is_validation(one: Rollout, recipe: Recipe) -> bool:
+def is_validation(rollout: Rollout, recipe: Recipe) -> bool:
     """Whether a rollout belongs to the validation split; the prompt decides, so that no task is in both splits."""
     if not recipe.validation:
         return False
-    return int.from_bytes(seeded_bytes(recipe.seed, one.prompt_digest)) < recipe.validation * 2**64
+    return int.from_bytes(seeded_bytes(recipe.seed, rollout.prompt_digest)) < recipe.validation * 2**64
 
 
 def field_text(record: Mapping[str, Any], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Rollouts as conversations: messages with tools, tool calls and results; ``sharegpt``; the reference's own rows.
+"""Rollouts as conversations: messages with tools, tool calls and results; ``sharegpt``; rows of NeMo Gym's tutorial.
 
 Content that the format can't hold (images in a table, items of unknown type) raises ``UnfitError``: the rollout is
 dropped and counted, and never exported in part.
@@ -23,23 +23,23 @@ class UnfitError(ValueError):
     """A rollout that the format can't hold; the message is the reason."""
 
 
-def prompt_items(one: Rollout) -> list[dict[str, Any]]:
+def prompt_items(rollout: Rollout) -> list[dict[str, Any]]:
     """What the model was asked, as items."""
-    asked, instructions = one.params.get("input"), one.params.get("instructions")
+    asked, instructions = rollout.params.get("input"), rollout.params.get("instructions")
     items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     if not isinstance(items, list) or not items:
         raise UnfitError("has no prompt")
     return [*([{"role": "system", "content": instructions}] if instructions else []), *items]
 
 
-def prompt_messages(one: Rollout, recipe: Recipe) -> Messages:
+def prompt_messages(rollout: Rollout, recipe: Recipe) -> Messages:
     """What the model was asked, as chat messages."""
-    return _messages(prompt_items(one), recipe)
+    return _messages(prompt_items(rollout), recipe)
 
 
-def answer_messages(one: Rollout, recipe: Recipe) -> Messages:
+def answer_messages(rollout: Rollout, recipe: Recipe) -> Messages:
     """What the model said and did, with the results of its tools."""
-    messages = _messages(one.output, recipe)
+    messages = _messages(rollout.output, recipe)
     if not any(message["role"] == "assistant" for message in messages):
         raise UnfitError("says nothing")
     return messages
@@ -84,37 +84,37 @@ def _parsed(arguments: str) -> Any:
         raise UnfitError("has tool calls whose arguments are not JSON") from None
 
 
-def tools_of(one: Rollout, recipe: Recipe) -> dict[str, Any]:
+def tools_of(rollout: Rollout, recipe: Recipe) -> dict[str, Any]:
     """The tools of a conversation as a field of its row; JSON text if the row becomes part of a table."""
-    given = one.params.get("tools")
+    given = rollout.params.get("tools")
     tools = options_to_chat({"tools": given}).options.get("tools") if given else None
     if recipe.stored_as != "jsonl":
         return {"tools": json.dumps(tools) if tools else None}
     return {"tools": tools} if tools else {}
 
 
-def sft_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+def sft_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A conversation for supervised training."""
     if recipe.preset == "nemo":
-        yield nemo_row(one.record)
+        yield nemo_row(rollout.record)
         return
-    prompt, answer = prompt_messages(one, recipe), answer_messages(one, recipe)
+    prompt, answer = prompt_messages(rollout, recipe), answer_messages(rollout, recipe)
     row: Row = {"messages": prompt + answer}
     if recipe.shape == "prompt_completion":
         row = {"prompt": prompt, "completion": answer}
-    yield row | tools_of(one, recipe) | (one.labels() if recipe.metadata else {})
+    yield row | tools_of(rollout, recipe) | (rollout.labels() if recipe.metadata else {})
 
 
 def nemo_row(record: Mapping[str, Any]) -> Row:
-    """A row as the reference's tutorial makes it: items of the response as they are."""
+    """A row as NeMo Gym's tutorial makes it: items of the response as they are."""
     output, reward = (record.get("response") or {}).get("output"), record.get("reward", 0)
     return {"messages": output, "reward": reward, "task_type": field_text(record, "metadata.task_type")}
 
 
-def sharegpt_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+def sharegpt_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A conversation as Axolotl and LLaMA-Factory read it: speakers take turns, calls and results are JSON text."""
     turns: list[dict[str, str]] = []
-    for message in prompt_messages(one, recipe) + answer_messages(one, recipe):
+    for message in prompt_messages(rollout, recipe) + answer_messages(rollout, recipe):
         if not isinstance(message["content"], str):
             raise UnfitError("has images or files, which sharegpt can't hold")
         if message.get("tool_calls"):
@@ -124,14 +124,15 @@ def sharegpt_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
         else:
             _add_turn(turns, _SPEAKERS.get(message["role"], "observation"), message["content"])
     system = [turn["value"] for turn in turns if turn["from"] == "system"]
-    talk = [turn for turn in turns if turn["from"] != "system"]
-    row: Row = {"conversations": talk} | (
+    spoken = [turn for turn in turns if turn["from"] != "system"]
+    # Tables need the column in every row.
+    row: Row = {"conversations": spoken} | (
         {"system": "\n".join(system)} if system or recipe.stored_as != "jsonl" else {}
     )
-    tools = tools_of(one, recipe).get("tools")
+    tools = tools_of(rollout, recipe).get("tools")
     if tools:
         row["tools"] = tools if isinstance(tools, str) else json.dumps([tool["function"] for tool in tools])
-    yield row | (one.labels() if recipe.metadata else {})
+    yield row | (rollout.labels() if recipe.metadata else {})
 
 
 def _add_turn(turns: list[dict[str, str]], speaker: str, text: str) -> None:

@@ -30,9 +30,9 @@ class Telemetry:
         """All listeners combined into one; None if there are none."""
         if len(self.listeners) < 2:
             return self.listeners[0] if self.listeners else None
-        return self._tell_all
+        return self._notify_all
 
-    def _tell_all(self, outcomes: Sequence[Outcome]) -> None:
+    def _notify_all(self, outcomes: Sequence[Outcome]) -> None:
         for listener in self.listeners:
             listener(outcomes)
 
@@ -42,17 +42,17 @@ async def telemetry(
     options: TelemetryOptions, files: RunFiles, listener: Listener | None = None
 ) -> AsyncIterator[Telemetry]:
     """Publish what was requested, and inform the given listener, for the duration of the context."""
-    told = Telemetry([listener] if listener is not None else [])
+    monitor = Telemetry([listener] if listener is not None else [])
     async with AsyncExitStack() as stack:
         if options.metrics_port is not None:
             module = import_extra("nemo_gym.export.metrics_port", "metrics_port", extra="prometheus")
             port = await stack.enter_async_context(module.metrics_port(options.metrics_host, options.metrics_port))
-            told.listeners.append(port.count)
-            told.on_start = port.meters.follow
+            monitor.listeners.append(port.count)
+            monitor.on_start = port.meters.follow
         if options.otel_endpoint is not None:
             module = import_extra("nemo_gym.export.trace_sender", "otel_endpoint", extra="otel")
-            told.listeners.append(await stack.enter_async_context(module.sending(options.otel_endpoint, files)))
-        yield told
+            monitor.listeners.append(await stack.enter_async_context(module.sending(options.otel_endpoint, files)))
+        yield monitor
 
 
 def import_extra(module: str, wanted_by: str, *, extra: str) -> Any:
@@ -60,7 +60,7 @@ def import_extra(module: str, wanted_by: str, *, extra: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("nemo_gym"):
+        if (error.name or "").startswith("nemo_gym"):  # a bug of ours, not a missing package
             raise
         raise ConfigError(
             f"{wanted_by} needs the package {error.name}", hint=f"pip install 'rollout-gym[{extra}]'"

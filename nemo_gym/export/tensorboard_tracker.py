@@ -19,7 +19,7 @@ FOLDER: Final = "tensorboard"
 
 def events_folder(output: Path) -> Path:
     """The folder for the events of one session of a run; ``tensorboard --logdir`` takes the one that all share."""
-    # A resumed run gets a folder of its own: TensorBoard would join its events to those after the last one saved.
+    # Each session of a resumed run gets a new folder, because TensorBoard would mix their events.
     return output.parent / FOLDER / output.stem / datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
 
 

@@ -84,8 +84,8 @@ def _extend(span: TokenSpan, prompt: list[int], generated: list[int], log_probs:
     span.log_probs.extend([0.0] * len(read) + known)
 
 
-def token_rows(one: Rollout, recipe: Recipe) -> Iterator[Row]:
+def token_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """Rows for supervised training on tokens; the loss covers only tokens that the model wrote."""
-    for span in token_spans(one.output):
+    for span in token_spans(rollout.output):
         row: Row = {"input_ids": span.ids, "labels": span.labels(), "completion_mask": span.mask}
-        yield row | (one.labels() if recipe.metadata else {})
+        yield row | (rollout.labels() if recipe.metadata else {})

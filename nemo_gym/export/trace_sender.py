@@ -35,12 +35,12 @@ EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 NO_ANSWER: Final = "it does not answer"
 TRACES_PATH: Final = "/v1/traces"
 BATCH_SPANS: Final = 512
-MOST_WAITING: Final = 20_000  # attempts; the steps file has them all
-EVERY_S: Final = 1.0
+MAX_WAITING: Final = 20_000  # attempts; the steps file has them all
+SEND_EVERY_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
-LAST_S: Final = 10.0  # to send the rest when the run is over
-TROUBLED_S: Final = 1.0  # the same if the last attempt failed
-LOOKED_AT: Final = 200  # lines of rollouts that are read to find the names of models
+FINISH_S: Final = 10.0  # to send the rest when the run is over
+FINISH_AFTER_FAILURE_S: Final = 1.0
+SAMPLED_LINES: Final = 200  # of the rollouts, read to find the names of models
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -73,7 +73,7 @@ def models_in(files: RunFiles) -> dict[str, str]:
     if not files.rollouts.is_file():
         return {}
     with files.rollouts.open("rb") as file:
-        return {agent: model for agent, model in map(model_of, islice(file, LOOKED_AT)) if model}
+        return {agent: model for agent, model in map(model_of, islice(file, SAMPLED_LINES)) if model}
 
 
 def traces_url(endpoint: str) -> str:
@@ -95,6 +95,7 @@ class OtlpSender:
         self.reason = ""
         self._exporter = OTLPSpanExporter(endpoint=url)  # headers, timeout, …: as OTEL_EXPORTER_OTLP_* say
         self._thread: int | None = None  # the thread that is sending
+        # The exporter reports the reason of a failure only in its log.
         logging.getLogger(EXPORTER_LOG).addFilter(self._note)
 
     def send(self, spans: Sequence[ReadableSpan]) -> bool:
@@ -123,9 +124,9 @@ class LiveTraces:
     def __init__(self, sender: OtlpSender, files: RunFiles) -> None:
         self._sender = sender
         self._files = files
-        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
         self._models: dict[str, str] = {}
-        self._maker: SpanBuilder | None = None
+        self._builder: SpanBuilder | None = None
         self._over = threading.Event()
         self._has_warned = False
         self._thread = threading.Thread(target=self._work, name="OpenTelemetry", daemon=True)
@@ -133,7 +134,7 @@ class LiveTraces:
 
     def __call__(self, outcomes: Sequence[Outcome]) -> None:
         """Take outcomes that are saved."""
-        if len(self._waiting) + len(outcomes) > MOST_WAITING:
+        if len(self._waiting) + len(outcomes) > MAX_WAITING:
             self._warn("it is slower than the run")
         for outcome in outcomes:
             agent = outcome.planned.agent
@@ -144,22 +145,24 @@ class LiveTraces:
 
     def close(self) -> None:
         """Send the rest, but do not wait for an endpoint that does not answer."""
+        # First a short wait, after which the last attempt is known to have failed or not; a longer one only if the
+        # endpoint still takes spans. Stopping the sender also ends a request that hangs.
         self._over.set()
-        self._thread.join(TROUBLED_S)
+        self._thread.join(FINISH_AFTER_FAILURE_S)
         if self._thread.is_alive() and not self._sender.reason:
-            self._thread.join(LAST_S - TROUBLED_S)
+            self._thread.join(FINISH_S - FINISH_AFTER_FAILURE_S)
         self._sender.stop()
-        self._thread.join(TROUBLED_S)
+        self._thread.join(FINISH_AFTER_FAILURE_S)
         if self._thread.is_alive():
             self._warn("it is too slow")
         else:  # a thread that is still running may log more, which has to stay hidden
             self._sender.close()
 
     def _work(self) -> None:
-        pause = EVERY_S
+        pause = SEND_EVERY_S
         while not self._over.wait(pause):
-            pause = EVERY_S if self._send_waiting() else min(2 * pause, LONGEST_PAUSE_S)
-        self._send_waiting(until=monotonic() + LAST_S)
+            pause = SEND_EVERY_S if self._send_waiting() else min(2 * pause, LONGEST_PAUSE_S)
+        self._send_waiting(until=monotonic() + FINISH_S)
 
     def _send_waiting(self, until: float | None = None) -> bool:
         """Send batch after batch; stop at the first that does not arrive, and keep it for later."""
@@ -179,11 +182,11 @@ class LiveTraces:
         record = from_line(line)
         if record is None:
             return ()
-        if self._maker is None:
+        if self._builder is None:
             # The first record in the file identifies the run; in a resumed run that is not the current one.
             first = next(iter(read_steps(self._files.steps)), record)
-            self._maker = SpanBuilder(run_identity(first), name=self._files.rollouts.stem, models=self._models)
-        return self._maker.spans(record)
+            self._builder = SpanBuilder(run_identity(first), name=self._files.rollouts.stem, models=self._models)
+        return self._builder.spans(record)
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
@@ -220,13 +223,13 @@ def send_all(endpoint: str, files: RunFiles) -> SentTraces:
     first = next(iter(records), None)
     if first is None:
         raise ConfigError(f"{files.steps}: there are no steps to send", hint="collect with +steps=true")
-    maker = SpanBuilder(run_identity(first), name=files.rollouts.stem, models=models_in(files))
+    builder = SpanBuilder(run_identity(first), name=files.rollouts.stem, models=models_in(files))
     sender = OtlpSender(endpoint)
     attempts = sent = 0
     spans: list[ReadableSpan] = []
     try:
         for record in records:
-            spans += maker.spans(record)
+            spans += builder.spans(record)
             attempts += 1
             if len(spans) >= BATCH_SPANS:
                 sent += _sent(sender, spans, sent)
@@ -242,6 +245,6 @@ def _sent(sender: OtlpSender, spans: Sequence[ReadableSpan], before: int) -> int
     if spans and not sender.send(spans):
         raise ConfigError(
             f"traces can't be sent to {sender.shown}: {sender.reason or NO_ANSWER} ({before} spans were sent)",
-            hint="start the endpoint or correct +endpoint=…; what is sent twice is not there twice",
+            hint="start the endpoint or correct +endpoint=…; spans that are sent again replace themselves",
         )
     return len(spans)

@@ -88,12 +88,13 @@ def _context(trace: bytes, span: bytes) -> SpanContext:
 
 
 def _of_attempt(record: RolloutSteps) -> Attributes:
+    # Without calls inside other model calls: their tokens are counted in the outer one already.
     calls = [
         step
         for step in record.steps
         if step.kind in _MODELS and (step.parent is None or record.steps[step.parent].kind not in _MODELS)
     ]
-    told: Attributes = {
+    attributes: Attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.provider.name": SERVICE,
         "gen_ai.agent.name": record.agent,
@@ -105,8 +106,8 @@ def _of_attempt(record: RolloutSteps) -> Attributes:
         "rollout_gym.outcome": record.outcome,
     }
     if record.outcome not in (COMPLETED, ""):
-        told["error.type"] = record.outcome
-    return told
+        attributes["error.type"] = record.outcome
+    return attributes
 
 
 def _name_of(step: Step, model: str) -> str:
@@ -116,36 +117,40 @@ def _name_of(step: Step, model: str) -> str:
 
 
 def _of_step(step: Step, model: str) -> Attributes:
-    told: Attributes = {"rollout_gym.step.kind": step.kind, "rollout_gym.server": step.server}
+    attributes: Attributes = {"rollout_gym.step.kind": step.kind, "rollout_gym.server": step.server}
     if step.route:
-        told["url.path"] = step.route
+        attributes["url.path"] = step.route
     if step.status:
-        told["http.response.status_code"] = step.status
+        attributes["http.response.status_code"] = step.status
     if step.waited:
-        told["rollout_gym.waited_seconds"], told["rollout_gym.waited_for"] = step.waited, step.waited_for
+        attributes["rollout_gym.waited_seconds"], attributes["rollout_gym.waited_for"] = step.waited, step.waited_for
     if error := _error_of(step):
-        told["error.type"] = error
+        attributes["error.type"] = error
     if step.kind == "tool":
-        told |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": step.tool, "gen_ai.tool.type": "function"}
+        attributes |= {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": step.tool,
+            "gen_ai.tool.type": "function",
+        }
     if step.kind in _MODELS:
-        told |= _of_model_call(step, model)
-    return told
+        attributes |= _of_model_call(step, model)
+    return attributes
 
 
 def _of_model_call(step: Step, model: str) -> Attributes:
-    told: Attributes = {
+    attributes: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": SERVICE,
         "gen_ai.request.model": model or step.server,
     }
     if step.tokens_in or step.tokens_out:
-        told["gen_ai.usage.input_tokens"] = step.tokens_in
-        told["gen_ai.usage.output_tokens"] = step.tokens_out
+        attributes["gen_ai.usage.input_tokens"] = step.tokens_in
+        attributes["gen_ai.usage.output_tokens"] = step.tokens_out
     if step.tokens_cached:
-        told["gen_ai.usage.cache_read.input_tokens"] = step.tokens_cached
+        attributes["gen_ai.usage.cache_read.input_tokens"] = step.tokens_cached
     if step.finish and not _error_of(step):
-        told["gen_ai.response.finish_reasons"] = [step.finish]
-    return told
+        attributes["gen_ai.response.finish_reasons"] = [step.finish]
+    return attributes
 
 
 def _error_of(step: Step) -> str:

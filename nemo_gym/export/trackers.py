@@ -1,16 +1,17 @@
 """Experiment trackers, which receive the metrics and rollouts of a run in addition to its files.
 
 Trackers are optional. An error in one of them becomes a warning and affects neither the run nor other trackers. A new
-kind of tracker needs a class with the methods of ``Tracker``; it is started and called in a thread of its own.
+kind of tracker needs a class with the methods of ``Tracker``; it is started and called in a separate thread.
 """
 
+import asyncio
 import importlib
 import logging
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -95,7 +96,7 @@ class WandbTracker:
 
 
 class BackgroundTracker:
-    """Runs a tracker in a thread of its own, so that a service that hangs or is far away does not delay the run.
+    """Runs a tracker in a separate thread, so that a service that hangs or is far away does not delay the run.
 
     The tracker is started in that thread, too; calls wait in a queue until it has started.
     ``gives_up`` is for services whose client tries for minutes to reach them: no further calls after the first failure.
@@ -124,7 +125,7 @@ class BackgroundTracker:
         self._thread.start()
 
     def is_off(self, *, within_s: float) -> bool:
-        """Whether there turns out to be nothing to tell, as far as that is known within the given time."""
+        """Whether tracking turned out to be off, as far as that is known within the given time."""
         return self._has_started.wait(within_s) and self._tracker is None
 
     def log_metrics(self, metrics: Metrics) -> None:
@@ -146,7 +147,7 @@ class BackgroundTracker:
     def close(self) -> None:
         """Wait a limited time for everything to arrive."""
         self._queue.put(lambda tracker: tracker.close())
-        self._queue.put(None)
+        self._queue.put(None)  # ends the thread
         patience = self._last_s if self._has_started.is_set() else self._unreached_s
         self._thread.join(patience)
         if self._thread.is_alive():
@@ -227,13 +228,14 @@ class Trackers:
         self._progress.add(outcomes)
         if monotonic() >= self._next:
             self._next = monotonic() + EVERY_S
-            self._tell_progress()
+            self._report_progress()
 
     def log(self, metrics: Sequence["RunMetrics"], *, rollouts: Path | None = None, files: Sequence[Path] = ()) -> None:
         """Hand over the metrics, the files that exist, and the rollouts if they are given."""
         if self._progress.ended:
-            self._tell_progress()
+            self._report_progress()
         there = [path for path in files if path.is_file()]
+        # Each call separately guarded: a service may refuse a large file and still take the metrics.
         for tracker in self.all:
             with guarded(tracker):
                 tracker.log_metrics(flat(metrics))
@@ -244,7 +246,7 @@ class Trackers:
                 if rollouts is not None and rollouts.exists():
                     tracker.log_rollouts(rollouts)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         for tracker in self.all:
             with guarded(tracker):
                 tracker.log_progress(self._progress.values(), self._progress.ended)
@@ -252,8 +254,8 @@ class Trackers:
 
 def files_to_keep(files: RunFiles, *, content: bool) -> list[Path]:
     """The files of a run besides its rollouts; those that contain messages only if ``content`` may be uploaded."""
-    told = [files.manifest, files.metrics, files.details, files.timing, files.steps]
-    return [*told, files.failures] if content else told
+    without_messages = [files.manifest, files.metrics, files.details, files.timing, files.steps]
+    return [*without_messages, files.failures] if content else without_messages
 
 
 @contextmanager
@@ -279,12 +281,22 @@ def tracking(
                 tracker.close()
 
 
+@asynccontextmanager
+async def off_the_loop(trackers: AbstractContextManager[Trackers]) -> AsyncIterator[Trackers]:
+    """The same trackers, for whose last uploads a thread waits, so that the event loop can go on meanwhile."""
+    with_trackers = trackers.__enter__()
+    try:
+        yield with_trackers
+    finally:
+        await asyncio.to_thread(trackers.__exit__, *sys.exc_info())
+
+
 def _wandb_tracker(start: Start, names: Sequence[str] | None) -> WandbTracker | None:
-    others = getattr(sys.modules.get("wandb"), "run", None)
+    already_open = getattr(sys.modules.get("wandb"), "run", None)
     run = start()
     if run is None and names is not None:
         logger.warning("trackers names wandb, which needs wandb_project, wandb_name and wandb_api_key")
-    return WandbTracker(run, owned=run is not others) if run is not None else None
+    return WandbTracker(run, owned=run is not already_open) if run is not None else None
 
 
 @contextmanager

@@ -38,6 +38,7 @@ def contains(text: Value, part: Value) -> bool:
     """Whether one text contains another, ignoring the case of ASCII letters."""
     if not isinstance(text, str) or not isinstance(part, str):
         return False
+    # lower() of bytes changes ASCII letters only, as lower() of SQLite does.
     return part.encode("utf-8", "replace").lower() in text.encode("utf-8", "replace").lower()
 
 

@@ -40,7 +40,7 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t"}
 _CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
-_LARGEST: Final = 2**63
+_LARGEST: Final = 2**63  # SQLite's integers have 64 bits
 # Operators of other languages, and what to write here instead.
 _FOREIGN: Final = {"=": "==", "&&": "and", "||": "or", "!": "not", "<>": "!=", "=~": "contains"}
 
@@ -92,7 +92,7 @@ def _token(match: re.Match[str]) -> Token:
 
 def _number(text: str) -> int | float:
     try:
-        whole = int(text) if len(text) < 20 else float(text)
+        whole = int(text) if len(text) < 20 else float(text)  # longer ones don't fit anyway, and int() of them is slow
     except ValueError:
         return float(text)
     return whole if abs(whole) < _LARGEST else float(whole)

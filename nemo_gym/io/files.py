@@ -7,8 +7,9 @@ run are beside the file that a link points to.
 While a file is being replaced, a reader sees its old content or its new content, never a part of either.
 """
 
+import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -37,7 +38,8 @@ _SUFFIXES: Final = {
     "lock": ".lock",
 }
 # What is added to the whole name of the rollouts.
-_INDEX_SUFFIX: Final = ".view.sqlite"
+INDEX_SUFFIX: Final = ".view.sqlite"
+_MAGIC: Final = frozenset("*?[")
 
 
 class StorageError(ConfigError):
@@ -74,7 +76,7 @@ class RunFiles:
         rollouts = follow_link(output)
         folder, stem = rollouts.parent, rollouts.stem  # even if it is a folder, which is refused later
         beside = {name: folder / f"{stem}{suffix}" for name, suffix in _SUFFIXES.items()}
-        return cls(rollouts=rollouts, index=folder / f"{rollouts.name}{_INDEX_SUFFIX}", **beside)
+        return cls(rollouts=rollouts, index=folder / f"{rollouts.name}{INDEX_SUFFIX}", **beside)
 
     @property
     def beside(self) -> tuple[Path, ...]:
@@ -92,10 +94,36 @@ def role_of(path: Path) -> str | None:
 
     Rollout files never have such a name, because it is refused for the output of a run.
     """
-    if path.name.endswith(_INDEX_SUFFIX):
+    if path.name.endswith(INDEX_SUFFIX):
         return "index"
     endings = ((role, suffix) for role, suffix in _SUFFIXES.items() if suffix != _SUFFIXES["lock"])
     return next((role for role, suffix in endings if path.name.endswith(suffix) and path.name != suffix), None)
+
+
+def user_cache(environment: Mapping[str, str]) -> Path:
+    """The folder for what this user downloads or can compute again."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    return Path(base) / "rollout-gym"
+
+
+def split_patterns(text: str | Sequence[str]) -> list[str]:
+    """Paths and patterns, given as a list or separated by commas."""
+    if isinstance(text, str):
+        text = [text] if Path(text).exists() else text.split(",")  # the name of a file may contain a comma
+    return [part.strip() for part in text if part.strip()]
+
+
+def find_files(patterns: Sequence[str]) -> list[Path]:
+    """The files that paths and patterns name, each once. A pattern leaves out the other files of a run."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
+        if Path(expanded).exists() or not _MAGIC & set(pattern):
+            found[Path(expanded)] = None
+        else:
+            paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
+            found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
+    return list(found)
 
 
 def follow_link(path: Path) -> Path:

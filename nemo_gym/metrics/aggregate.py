@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 ROLLOUT_INFOS: Final = "rollout_infos"
 _SLAB: Final = 2048  # tasks turned into Python objects at a time
 
-METRICS_SOURCE: Final = "_metrics_source"  # of a handler: the setting that names who answers, empty for itself
+METRICS_SOURCE: Final = "_metrics_source"  # of a handler: the setting that names the server that answers; empty: itself
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Entry = dict[str, Any]
@@ -63,7 +63,7 @@ def task_blocks(table: RolloutTable) -> Iterator[TaskBlock]:
 def task_entries(
     table: RolloutTable, *, sample_of: SampleOf = anonymous_sample, expected: Mapping[int, int] | None = None
 ) -> Iterator[Entry]:
-    """One entry per task in order. ``expected``: how many rollouts of a task were planned; default: as many as are."""
+    """One entry per task in order. ``expected`` is how many rollouts were planned; by default as many as there are."""
     for block in task_blocks(table):
         infos = iter(rollout_infos(table, block.start, block.stop))
         for task, size, row in zip(block.tasks, block.sizes, block.statistics.tolist(), strict=True):
@@ -88,13 +88,14 @@ def completion(done: int, expected: int) -> Entry:
 
 
 def rollout_infos(table: RolloutTable, start: int, stop: int) -> list[Entry]:
-    """What is known of each rollout in a range of rows; here a field of the record wins over usage."""
+    """What is known of each rollout in a range of rows; unlike in statistics, a field of the record wins over usage."""
     columns = info_columns(table)
     names = ["rollout_id", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, *columns]
     tasks, rollouts = table.task[start:stop].tolist(), table.rollout[start:stop].tolist()
     ids = [f"{task}:{rollout}" for task, rollout in zip(tasks, rollouts, strict=True)]
     rows = zip(ids, tasks, rollouts, *(column.plain(start, stop) for column in columns.values()), strict=True)
     infos: list[Entry] = [dict(zip(names, row, strict=True)) for row in rows]
+    # Absent fields are deleted afterwards, because nearly all rollouts have all fields.
     for name, column in columns.items():
         for row in np.flatnonzero(~column.present[start:stop]).tolist():
             del infos[row][name]

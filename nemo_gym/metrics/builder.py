@@ -32,7 +32,7 @@ from nemo_gym.metrics.table import Column, ColumnBuffer, Ints, RolloutTable, Row
 Row = tuple[Any, ...]
 
 _PACK_AT: Final = 4096  # rows held as Python objects
-_RESHAPES: Final = 50  # a file whose fields keep changing is read in full
+_RESHAPES: Final = 50  # after this many new shapes, a file is read in full: making decoders would cost more
 
 
 class BadLine(NamedTuple):
@@ -71,12 +71,11 @@ class MetricsBuilder:
             raise RolloutFormatError(f"a rollout must be an object, not {type(record).__name__}")
         task, rollout = task_index_of(record), rollout_index_of(record)
         top, raw_usage = numeric_fields(record), usage_of(record)
-        if isinstance(record.get(REWARD), bool):
-            top[REWARD] = record[REWARD]
         usage = {name: number for name, value in raw_usage.items() if (number := as_number(value)) is not None}
         self._admit(self._top, top)
         self._admit(self._usage, usage)
         number = len(self)
+        # In statistics usage replaces a field of the same name, even where its value is not a number.
         for name in top.keys() & (raw_usage.keys() - usage.keys()):
             self._hidden[name].add(number)
         if REWARD in record and REWARD not in top:
@@ -102,23 +101,26 @@ class MetricsBuilder:
 
     def add_block(self, block: Block, *, first_line: int = 1, lines: int | None = None) -> list[BadLine]:
         """Add whole lines (how many is counted if not known); blank ones are skipped. Returns the unreadable ones."""
+        lines = count_lines(block) if lines is None else lines
         if self._add_at_once(block, lines):
             return []
         bad = []
-        single = bytes(block).split(b"\n")
-        for number, line in enumerate(single):
+        content, place = bytes(block), 0
+        for number in range(lines):
+            line, place = _line_at(content, place)
             try:
                 is_new = bool(line.strip()) and self.add_line(line)
             except ValueError as error:
                 bad.append(BadLine(first_line + number, str(error)))
                 continue
             # Lines are mostly alike: what the first one taught is enough to read the others together.
-            if is_new and self._reshapes < _RESHAPES and self._add_at_once(b"\n".join(single[number + 1 :])):
+            left = lines - number - 1
+            if is_new and self._reshapes < _RESHAPES and self._add_at_once(content[place:], left):
                 break
         return bad
 
-    def _add_at_once(self, block: Block, lines: int | None = None) -> bool:
-        rows = self._decode(block, count_lines(block) if lines is None else lines)
+    def _add_at_once(self, block: Block, lines: int) -> bool:
+        rows = self._decode(block, lines)
         self._extend(rows or [])
         return rows is not None
 
@@ -236,6 +238,12 @@ class MetricsBuilder:
             return None
         self._reshapes += 1
         return LineDecoder(shape)
+
+
+def _line_at(content: bytes, start: int) -> tuple[bytes, int]:
+    """The line that starts at a place, and where the next one starts."""
+    end = content.find(b"\n", start)
+    return (content[start:], len(content)) if end < 0 else (content[start:end], end + 1)
 
 
 def number_missing(task: Ints, rollout: Ints) -> Ints:

@@ -185,19 +185,20 @@ class _PerTask(NamedTuple):
 
 def compare(a: Run, b: Run, *, field: str = REWARD, threshold: float = PASS_THRESHOLD, seed: int = 0) -> RunComparison:
     """Compare one field of two runs. A task counts as solved if at least half of its rollouts reach the threshold."""
-    one, other = _per_task(a, field, threshold), _per_task(b, field, threshold)
-    _, in_a, in_b = np.intersect1d(one.label, other.label, assume_unique=True, return_indices=True)
-    order = np.argsort(one.task[in_a], kind="stable")
+    first, second = _per_task(a, field, threshold), _per_task(b, field, threshold)
+    _, in_a, in_b = np.intersect1d(first.label, second.label, assume_unique=True, return_indices=True)
+    # The intersection is sorted by label; readers expect the order of the first run.
+    order = np.argsort(first.task[in_a], kind="stable")
     in_a, in_b = in_a[order], in_b[order]
-    pairs = Pairs(one.task[in_a], other.task[in_b], one.mean[in_a], other.mean[in_b])
+    pairs = Pairs(first.task[in_a], second.task[in_b], first.mean[in_a], second.mean[in_b])
     difference = pairs.mean_b - pairs.mean_a
     low, high = bootstrap_means(difference[:, None], np.ones((len(difference), 1)), seed=seed)[:, 0].tolist()
-    before, after = one.solved[in_a], other.solved[in_b]
+    before, after = first.solved[in_a], second.solved[in_b]
     return RunComparison(
         field=field,
         pairs=pairs,
-        only_a=len(one.task) - len(difference),
-        only_b=len(other.task) - len(difference),
+        only_a=len(first.task) - len(difference),
+        only_b=len(second.task) - len(difference),
         mean_a=_mean(pairs.mean_a),
         mean_b=_mean(pairs.mean_b),
         difference=_mean(difference),

@@ -6,7 +6,7 @@ check starts again from that call, so every break is reported once.
 
 That a call breaks, and at which token, is exact. Why it breaks is inferred, because ids carry no text: where the
 sequences meet again distinguishes history that was left out from a part that was written differently, and the items
-tell whether that part would have been written back as the same text.
+show whether that part would have been written back as the same text.
 """
 
 import json
@@ -27,7 +27,7 @@ EXPLANATION: Final[Mapping[Reason, str]] = {
     "retokenisation": "the text of an earlier answer became other tokens than those it was made of",
     "retemplating": "an earlier part of the conversation was written differently",
     "truncated_history": "an earlier part of the conversation is missing",
-    "unknown": "the prompt has nothing to do with what came before",
+    "unknown": "the prompt is unrelated to what came before",
 }
 
 
@@ -103,6 +103,7 @@ def check_continuity(output: Sequence[Mapping[str, Any]]) -> Continuity:
 
 def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
     """How much two sequences, of tokens or of characters, have in common at the start."""
+    # By halves: comparing slices runs at the speed of C, comparing tokens one by one does not.
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -65,7 +65,7 @@ def _joined(a: RowKeys, b: RowKeys) -> RowKeys:
 
 
 def _has(keys: RowKeys, key: RolloutKey) -> bool:
-    """Whether each key is among these, which are in order."""
+    """Whether a key is among these, which are in order."""
     low, high = (int(np.searchsorted(keys.task, key.task, side)) for side in ("left", "right"))
     place = low + int(np.searchsorted(keys.rollout[low:high], key.rollout))
     return place < high and int(keys.rollout[place]) == key.rollout

@@ -66,7 +66,7 @@ class ShapeLearner:
         """The shape with these fields as numbers; None if nothing is known yet, or lines have to be read in full."""
         other_top = {name: kind for name, kind in self._top.items() if name not in top}
         other_usage = {name: kind for name, kind in self._usage.items() if name not in usage}
-        # A reward that is not a number is reported as it is; such a usage field may hide one of the record.
+        # A reward that is not a number is reported as it is. A usage field that is not one may hide one of the record.
         unclear = REWARD in other_top or any(name in top for name in other_usage)
         unclear = unclear or REWARD_COMPONENTS in other_top  # whose fields are columns, too
         if not self._top or unclear or not all(map(_is_plain, {*self._top, *self._usage, *self._items})):
@@ -168,7 +168,7 @@ class LineDecoder:
         self._old_format = "output" in others
 
     def rows(self, block: Block, lines: int) -> list[Row] | None:
-        """The rows of so many whole lines, or None if any line does not fit the shape."""
+        """The rows of this many whole lines, or None if any line does not fit the shape."""
         if not is_text(block):  # the decoder does not look into strings that it skips
             return None
         try:

@@ -8,7 +8,7 @@ beside the rollouts: one line per task to filter a training set by, and a chart 
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -102,32 +102,20 @@ def solve_rate_svg(rates: SolveRates, title: str = "Solve rate per task") -> str
 def solve_rate_counts(rates: SolveRates) -> list[int]:
     """Tasks with rate 0, in (0, 0.1], (0.1, 0.2], … (0.9, 1), and 1."""
     inside = rates.rate[(rates.rate > 0) & (rates.rate < 1)]
+    # A little less, so that a rounding error does not move a rate of exactly three tenths into the next bar.
     tenth = np.clip(np.ceil(inside * 10 - 1e-9).astype(np.int64) - 1, 0, 9)
     middle = np.bincount(tenth, minlength=10).tolist()
     return [int((rates.rate <= 0).sum()), *middle, int((rates.rate >= 1).sum())]
 
 
-class DifficultyFiles(NamedTuple):
-    """The paths of the difficulty files of a run."""
-
-    tasks: Path
-    chart: Path
-
-    @classmethod
-    def of(cls, rollouts: Path) -> "DifficultyFiles":
-        """Next to the rollouts, or whatever else they are named after."""
-        files = RunFiles.of(rollouts)
-        return cls(files.difficulty, files.solve_rates)
-
-
-def write_difficulty(base: Path, rates: SolveRates, *, threshold: float) -> DifficultyFiles:
-    """Write both files."""
-    files = DifficultyFiles.of(base)
+def write_difficulty(base: Path, rates: SolveRates, *, threshold: float) -> RunFiles:
+    """Write both files beside the rollouts, or beside whatever else ``base`` is."""
+    files = RunFiles.of(base)
     columns = zip(rates.task.tolist(), rates.rate.tolist(), rates.rollouts.tolist(), rates.bands(), strict=True)
-    with replacing(files.tasks) as file:
+    with replacing(files.difficulty) as file:
         for task, rate, rollouts, band in columns:
             entry = {TASK_INDEX_KEY_NAME: task, "solve_rate": rate, "num_rollouts": rollouts, "difficulty": band}
             file.write(to_json(entry | {"pass_threshold": threshold}) + b"\n")
-    with replacing(files.chart) as file:
+    with replacing(files.solve_rates) as file:
         file.write(solve_rate_svg(rates).encode())
     return files

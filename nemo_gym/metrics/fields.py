@@ -24,7 +24,7 @@ from nemo_gym.schemas.rows import (
 )
 
 REWARD: Final = "reward"
-PASS_THRESHOLD: Final = 1.0  # reward from which on a rollout passes, unless set otherwise
+PASS_THRESHOLD: Final = 1.0  # lowest reward with which a rollout passes, unless set otherwise
 USAGE: Final = "usage"
 BOOKKEEPING_PREFIX: Final = "_ng_"
 NEVER_METRICS: Final = frozenset(
@@ -62,7 +62,7 @@ def as_float(value: float) -> float:
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, bool | int | float]:
-    """The numeric top-level fields in the order of the record, then the parts of the reward. Booleans stay so."""
+    """The numeric top-level fields in the order of the record, then the parts of the reward. Booleans stay booleans."""
     found = {
         name: value for name, value in record.items() if isinstance(value, bool | int | float) and is_metric_name(name)
     }
@@ -128,6 +128,7 @@ def task_content(record: Mapping[str, Any]) -> int | None:
         text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # nested very deeply, or text that is not valid Unicode
         text = repr(asked).encode("utf-8", "replace")
+    # 53 bits, because the viewer's columns are floats, which hold no larger integers exactly.
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 11
 
 

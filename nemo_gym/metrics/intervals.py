@@ -72,17 +72,19 @@ def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: i
         return np.full((2, fields), np.nan)
     random = np.random.default_rng(seed)
     means = np.empty((resamples, fields))
-    units = _grouped(np.column_stack([sums, counts]), random)
+    # Fields that are known of the same rollouts, as usual, have their numbers of values in common.
+    numbers = counts[:, :1] if (counts == counts[:, :1]).all() else counts
+    units = _grouped(np.column_stack([sums, numbers]), random)
     number = len(units)
     batch = max(1, _DRAWS_AT_A_TIME // number)
     for start in range(0, resamples, batch):
         drawn = random.integers(0, number, size=(min(batch, resamples - start), number), dtype=np.int64)
         weights = np.array([np.bincount(resample, minlength=number) for resample in drawn], np.float64)
         with np.errstate(all="ignore"):
-            # Not ``@``: for so small a product the threads of the BLAS spend most of their time waiting, at full speed.
+            # Not ``@``: for such a small product the threads of the BLAS mostly wait for each other, at full CPU load.
             totals = np.einsum("rn,nf->rf", weights, units)
             means[start : start + len(drawn)] = totals[:, :fields] / totals[:, fields:]
-    means[:, (counts > 0).sum(axis=0) < 2] = np.nan
+    means[:, (counts > 0).sum(axis=0) < 2] = np.nan  # one task says nothing about others
     return np.column_stack([_bounds(column) for column in means.T])
 
 
@@ -123,7 +125,7 @@ def effective_size(successes: Floats, trials: Floats) -> float:
 
 
 def wilson(share: float, size: float) -> tuple[float, float]:
-    """The bounds of a share observed in so many independent trials."""
+    """The bounds of a share that was observed in ``size`` independent trials."""
     z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     scale = 1 + z * z / size
     centre = (share + z * z / (2 * size)) / scale

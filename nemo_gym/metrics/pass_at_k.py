@@ -22,7 +22,7 @@ _MOST_TASKS: Final = 0.9
 
 
 class RepeatedTasks(NamedTuple):
-    """What k attempts at a task come to, for k = 1, 2, …; over the same tasks for every k."""
+    """The results of k attempts at a task, for k = 1, 2, …; over the same tasks for every k."""
 
     threshold: float
     tasks: int
@@ -65,6 +65,7 @@ def best_of_k(values: Floats, sizes: Ints, most: int) -> Floats:
     results = []
     for k in range(1, most + 1):
         if k > 1:
+            # From C(i - 1, k - 2) / C(n, k - 1) to the next k by one factor: the binomials themselves would overflow.
             weight = weight * np.maximum(place - k + 1, 0) * k / ((k - 1) * (n - k + 1))
         with np.errstate(all="ignore"):  # infinite rewards
             results.append(np.where(weight > 0, weight * values, 0.0).sum(axis=1) / len(sizes))

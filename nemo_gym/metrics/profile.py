@@ -183,6 +183,7 @@ def profile_files(plan: Path, rollouts: Path, *, allow_partial: bool = False) ->
     table = _table(builder, rollouts)
     check_keys(planned.keys, table.keys(), allow_partial=allow_partial)
     expected = Counter(key.task for key in planned.keys)
+    # A generator: entries are written as they are made, because a profile repeats every task and may be large.
     groups = task_entries(table, sample_of=planned.samples.__getitem__, expected=expected)
     files = write_profile(groups, agent_entries(builder), rollouts)
     return ProfileReport(completion_summary(planned.keys, table.keys()), files, table)

@@ -200,9 +200,10 @@ class Report:
         if self.details["intervals"]:
             parts += ["means, each with its 95 % interval:", self._means()]
         if len(self.rewards):
-            tasks = len(self.rates.task)
             parts += ["rewards:", histogram(self.rewards)]
-            parts += [f"tasks by share of rollouts with a reward of at least {PASS_THRESHOLD:g}, {tasks} in all:"]
+            parts += [
+                f"tasks ({len(self.rates.task)}) by how often they were solved, with reward {PASS_THRESHOLD:g} or more:"
+            ]
             parts += [solve_rate_table(self.rates)]
         return "\n".join(parts)
 

@@ -44,6 +44,7 @@ def describe(column: Column, starts: Ints) -> Stats:
     with np.errstate(all="ignore"):  # undefined results are NaN on purpose
         values = np.where(known, column.values, 0.0)
         mean = np.add.reduceat(values, starts) / count
+        # In a second pass: the difference of sums of squares would lose its digits where the mean is large.
         deviation = np.where(known, values - mean[group], 0.0)
         std = np.sqrt(np.add.reduceat(deviation * deviation, starts) / np.where(count > 1, count - 1, np.nan))
         std[(size == 1) & (count == 1)] = 0.0  # a rollout alone in its group does not vary

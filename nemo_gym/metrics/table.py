@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-# From here on a float no longer tells neighbouring integers apart.
+# From here on a float can't distinguish neighbouring integers.
 EXACT_INTEGERS: Final = 2.0**53
 
 
@@ -31,7 +31,7 @@ class Column:
     present: Mask
     integral: bool = False
     exact: Mapping[int, int] = field(default_factory=dict)  # row -> integer that a float cannot hold
-    boolean: Mask | None = None  # where the record had true or false, if that is to be told
+    boolean: Mask | None = None  # where the record had true or false, if that is kept
     two_valued: bool = False  # every value was true or false
 
     @property
@@ -59,6 +59,7 @@ class Column:
         values = self.values[start:stop]
         if not self.integral:
             return list(values.tolist())
+        # Larger ones are set to 0 for the conversion, which they would overflow, and taken from ``exact`` afterwards.
         whole = np.where(np.abs(values) < EXACT_INTEGERS, values, 0).astype(np.int64).tolist()
         for row in self.exact:
             if start <= row < stop:

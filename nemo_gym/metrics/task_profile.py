@@ -9,14 +9,12 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.aggregate import Entry
 from nemo_gym.metrics.fields import REWARD
 from nemo_gym.metrics.profile import read_records, read_table
-from nemo_gym.metrics.statistics import describe
+from nemo_gym.metrics.statistics import describe, passing
 from nemo_gym.metrics.table import Column, RolloutTable
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
@@ -48,7 +46,8 @@ def task_rewards(table: RolloutTable, pass_threshold: float | None = None) -> di
     if reward is None:
         return {}
     known = reward.known
-    count = np.add.reduceat(known, starts, dtype=np.int64)
+    # Without a threshold only the counts are used, which do not depend on it.
+    count, passed = passing(reward, starts, 0.0 if pass_threshold is None else pass_threshold)
     stats = describe(Column(reward.values, known), starts)
     entries = {
         task: {"avg_reward": mean, "std_reward": 0.0 if isnan(std) else std, "min_reward": low, "max_reward": high}
@@ -60,7 +59,6 @@ def task_rewards(table: RolloutTable, pass_threshold: float | None = None) -> di
         if total
     }
     if pass_threshold is not None:
-        passed = np.add.reduceat(known & (np.where(known, reward.values, 0) >= pass_threshold), starts, dtype=np.int64)
         for task, number in zip(table.task[starts].tolist(), passed.tolist(), strict=True):
             if task in entries:
                 entries[task] |= _pass_rate(number, entries[task]["total_samples"], pass_threshold)

@@ -48,15 +48,16 @@ class Activity:
             self._running.pop(planned.key, None)
 
     def write(self, tally: Tally, dispatch: Dispatch, owed: int) -> None:
-        """Say how it goes. A file that can't be written is no reason to stop."""
+        """Write the current state. The run continues if the file can't be written."""
         text = json.dumps(self.state(tally, dispatch, owed), indent=1)
+        # Without forcing it to the disk, as ``replacing`` does: the file is worthless after a crash of the machine.
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         with suppress(OSError):
             draft.write_text(text, "utf-8")
             draft.replace(self._path)
 
     def remove(self) -> None:
-        """There is nothing more to say."""
+        """Remove the file at the end of the run."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -90,7 +91,7 @@ class Activity:
 
 
 def read_activity(path: Path) -> dict[str, Any] | None:
-    """What a running collection says of itself; None if there is none or it has stopped saying anything."""
+    """The state that a running collection reports; None if there is none, or it is out of date."""
     try:
         state: dict[str, Any] = json.loads(path.read_bytes())
         return state if time() - float(state["written_at"]) < STALE_S else None

@@ -59,7 +59,7 @@ class AgentClient(Protocol):
 
 
 class Agents:
-    """Agents behind a client of which nothing is known."""
+    """Agents behind a client of unknown type."""
 
     names: frozenset[str] | None = None  # None if unknown
     prices: Mapping[str, Prices] = {}
@@ -121,6 +121,7 @@ class GymAgents(Agents):
 
     async def find_again(self) -> None:
         """Ask the head server where everything is now: servers that were started again have other ports."""
+        # Thousands of rollouts lose their connection at the same moment. One of them asks; the others use the answer.
         async with self._looking:
             if self.servers or monotonic() - self._looked_at < _REFRESH_S:
                 return

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from time import perf_counter, time
+from time import perf_counter, perf_counter_ns, time
 from typing import Any, TypeAlias
 
 from nemo_gym.io.json import encode
@@ -21,7 +21,7 @@ from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, FailureClass
 from nemo_gym.servers.deadlines import Deadlines
 from nemo_gym.steps.record import COMPLETED, from_line, microseconds, to_line
-from nemo_gym.steps.recording import Span, attempt_span, current_span, plain
+from nemo_gym.steps.recording import Span, attempt_span, current_span
 from nemo_gym.steps.trace_context import attempt_context
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
@@ -55,6 +55,7 @@ class AgentAttempt:
             body = await answer.read()
         except expected_errors() as error:
             outcome = outcome_of_error(planned, error, perf_counter() - started)
+            # A Gym that was restarted has other ports. The next attempt should already find them.
             if isinstance(outcome, Failed) and outcome.failure.kind == FailureClass.CONNECTION:
                 await self._agents.find_again()
             return outcome
@@ -111,7 +112,7 @@ def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
             return outcome
         if not outcome.steps:
             # Set on the outcome, which nobody else has seen yet: a copy costs more than recording a step.
-            object.__setattr__(outcome, "steps", _line_of(planned, span, started_at, outcome, trace_run))
+            outcome.steps = _line_of(planned, span, started_at, outcome, trace_run)
             return outcome
         return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # it was recorded where it ran
 
@@ -127,15 +128,16 @@ def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Ou
         ATTEMPT_KEY_NAME: planned.attempt,
         "agent": planned.agent,
         "started_at": started_at,
-        "duration": microseconds(perf_counter() - steps.zero),
+        "duration": (perf_counter_ns() - steps.zero) // 1000 / 1e6,
         "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
-        "steps": steps,
+        "clock_ns": steps.zero,
+        **steps.columns(),
     }
     if steps.waited:
         record["waited"] = microseconds(steps.waited)
     if run:
         record["run"] = run
-    return encode(record, plain)
+    return encode(record)
 
 
 def _relabelled(outcome: Failed) -> Failed:

@@ -102,7 +102,7 @@ class PlainResult(NamedTuple):
 
 
 def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
-    """The line that an answer amounts to and the reward it names; None if it takes a closer look."""
+    """The line for an answer, and its reward; None if the answer has to be parsed."""
     fields = body[1:-1]
     if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.row:
         return None
@@ -111,6 +111,7 @@ def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
         seen = _look(body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
+    # A field that the answer sets itself would be in the line twice, and readers would not agree on which one counts.
     if not (
         seen.task is seen.rollout is seen.agent is seen.skills is seen.failure is seen.unsaved is UNSET
         and fields.strip()
@@ -150,7 +151,7 @@ def expected_errors() -> tuple[type[Exception], ...]:
 def outcome_of_answer(
     planned: PlannedRollout, status: int, headers: Mapping[str, str], body: bytes, seconds: float
 ) -> Outcome:
-    """The outcome that an agent's answer to ``/run`` means."""
+    """The outcome of an attempt, given the agent's answer to ``/run``."""
     if status >= 400:
         return failed(planned, failure_of_status(status, headers, body), seconds, spent_before(headers))
     if (plain := plain_result(planned, body)) is not None:
@@ -165,7 +166,7 @@ def outcome_of_answer(
 
 
 def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: float) -> Outcome:
-    """The outcome that a result means: what it says about itself decides where it belongs."""
+    """The outcome of an attempt, given its result, which may itself report a failure."""
     kind = record.get(NG_FAILURE_CLASS_KEY)
     if kind is not None and planned.attempt > 1:
         record[ATTEMPT_KEY_NAME] = planned.attempt
@@ -192,14 +193,14 @@ def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) 
 
 
 def spent_before(headers: Mapping[str, str]) -> Usage | None:
-    """What an error answer tells about the tokens that were spent before the error."""
+    """What an error answer reports about the tokens that were spent before the error."""
     with suppress(ValueError):
         return usage_in({RESPONSE_KEY_NAME: {"usage": decode(headers.get(USAGE_HEADER) or "null")}})
     return None
 
 
 def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usage | None = None) -> Failed:
-    """The outcome of an attempt that failed without an answer of the agent's own making."""
+    """The outcome of an attempt that failed without an answer by the agent itself."""
     record = {
         NG_FAILURE_CLASS_KEY: failure.kind,
         NG_TERMINAL_KEY: failure.terminal or None,
@@ -234,6 +235,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
     with suppress(ValueError):
         content = decode(body)
     claims: Mapping[str, Any] = content if isinstance(content, dict) else {}
+    # A header first: servers in between pass it on, while they may wrap the body in an error of their own.
     kind = headers.get(FAILURE_CLASS_HEADER) or claims.get(NG_FAILURE_CLASS_KEY)
     return Failure.of(
         str(kind or _BY_STATUS.get(status, FailureClass.AGENT_ERROR)),

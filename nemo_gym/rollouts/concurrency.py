@@ -1,4 +1,4 @@
-"""How many rollouts may run at once: a fixed number, or one that is found out. Pure: told of time and outcomes.
+"""How many rollouts may run at once: a fixed number, or one found by measuring. Pure: time and outcomes are passed in.
 
 To find it out, three facts are enough. More rollouts at once give more throughput only up to a point; beyond that point
 they only wait for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
@@ -8,7 +8,7 @@ they only wait for each other, so latency rises instead; and an endpoint that sa
     probe      try a little more, or a little less, and keep it only if throughput says so
 
 By Little's law the point is where ``rate * latency of an idle endpoint`` rollouts are in flight; that is where the
-climb ends and how far down a probe reaches. Being told "too many" cuts the limit at once and remembers where that was.
+climb ends and how far down a probe reaches. An answer "too many" cuts the limit at once, and the place is remembered.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from nemo_gym.schemas.rows import FailureClass
 
 
 class Limit(Protocol):
-    """Decides how many may run. Told of every outcome, asked before every start."""
+    """Decides how many may run. It observes every outcome and is asked before every start."""
 
     def allowed(self, now: float) -> int:
         """How many may be in flight at this time."""
@@ -45,7 +45,7 @@ class FixedLimit:
         return self.number
 
     def observe(self, outcome: Outcome, *, in_flight: int, now: float) -> None:
-        """There is nothing to learn."""
+        """Nothing to do: the number is fixed."""
 
     def next_change(self, now: float) -> float | None:  # noqa: ARG002 - the protocol's parameter
         return None
@@ -60,13 +60,13 @@ DEEP_CUT: Final = 0.7  # when the last cut did not help
 FIRST_LIFT: Final = 1.25
 FIRST_PATIENCE: Final = 2
 LAST_PATIENCE: Final = 16
-CALM: Final = 12  # so many times the pause, or the latency, there is no probing after trouble
+CALM: Final = 12  # times the pause, or the latency: how long there is no probing after trouble
 LONGEST_PAUSE_S: Final = 60.0
 TROUBLE: Final = frozenset({FailureClass.RATE_LIMITED, FailureClass.TIMEOUT})
 
 
 def limit_for(parallel: int | Literal["auto"] | None, *, window: int) -> Limit:
-    """A number is a fixed limit; nothing and 0 mean no wish, so the window; ``auto`` finds its own within it."""
+    """A number is a fixed limit; None and 0 stand for the window; ``auto`` finds a limit within the window."""
     if parallel == "auto":
         return AdaptiveLimit(largest=window)
     return FixedLimit(parallel if parallel and parallel > 0 else window)
@@ -89,7 +89,7 @@ class ThroughputMeter:
     def __init__(self, limit: int, samples: int) -> None:
         self._limit = limit
         self._samples = samples
-        self._skip = limit // 2
+        self._skip = limit // 2  # these started under the limit before
         self._since = self._last = float("-inf")
         self._clear()
 
@@ -102,6 +102,7 @@ class ThroughputMeter:
         reading = self._read() if self._count >= self._samples and now > self._last else None
         self._count += 1
         self._seconds += seconds
+        # Near the end of a run, or behind a slow plan, fewer run than may. That says nothing about the limit.
         self._busy += in_flight >= 0.8 * self._limit
         self._last = now
         return reading
@@ -143,7 +144,7 @@ class AdaptiveLimit:
         self._calm_until = float("-inf")
         self._meter = self._new_meter()
 
-    # ---- what dispatch asks and tells --------------------------------------------------------------------------------
+    # ---- what dispatch calls -----------------------------------------------------------------------------------------
     def allowed(self, now: float) -> int:
         """The limit, or nothing while an endpoint asked us to wait."""
         return 0 if now < self._paused_until else self._limit
@@ -160,7 +161,7 @@ class AdaptiveLimit:
             self.on_trouble(outcome.seconds, retry_after_s=outcome.failure.retry_after_s, now=now)
 
     def on_completed(self, seconds: float, *, in_flight: int, now: float) -> None:
-        """A rollout completed after so many seconds, while so many were in flight."""
+        """Learn from a rollout that completed after ``seconds``, while ``in_flight`` were running."""
         reading = self._meter.add(seconds, in_flight, now)
         if reading is None:
             return
@@ -172,6 +173,7 @@ class AdaptiveLimit:
         if now - seconds < self._changed_at:
             return
         pause = min(retry_after_s or 0.0, LONGEST_PAUSE_S)
+        # Trouble soon after trouble: the last cut was not enough.
         again, unit = now < self._trouble_until, max(pause, self._idle_latency or seconds)
         self._paused_until = max(self._paused_until, now + pause)
         self._trouble_until, self._calm_until = now + pause + 10 * unit, now + CALM * unit
@@ -184,7 +186,7 @@ class AdaptiveLimit:
         self._settle(target, now)
 
     def _note_latency(self, latency: float) -> None:
-        """Readings are noisy: one that is lower than all before it is half luck."""
+        """Note a latency. Readings are noisy: one that is lower than all before it is half luck."""
         if self._idle_latency is None:
             self._idle_latency = latency
         elif latency < self._idle_latency:
@@ -235,6 +237,7 @@ class AdaptiveLimit:
             self._settle(reading.limit, now)
 
     def _give_up_probing(self, limit: int, now: float) -> None:
+        # A probe costs throughput. The more of them fail, the rarer they get.
         self._patience = min(2 * self._patience, LAST_PATIENCE)
         self._rate_to_keep = 0.0
         self._settle(limit, now)

@@ -1,6 +1,6 @@
 """Looks at the token ids of every finished rollout, if it has any: are they one growing sequence?
 
-``warn`` counts those that break and tells of them in one line at the end; ``fail`` makes each a failure, which keeps it
+``warn`` counts those that break and reports them in one line at the end; ``fail`` makes each a failure, which keeps it
 out of the rollouts that a trainer reads. A rollout without token ids costs one search for their name.
 """
 
@@ -82,7 +82,7 @@ def _message(found: Continuity) -> str:
 
 @contextmanager
 def continuity_gate(attempt: Attempt, mode: TokenContinuity) -> Iterator[Attempt]:
-    """The same attempt, whose outcomes are looked at; what was found is told at the end."""
+    """The same attempt, whose outcomes are checked; what was found is reported at the end."""
     if mode is TokenContinuity.OFF:
         yield attempt
         return

@@ -28,7 +28,7 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 class Backlog:
-    """Rollouts to start. A retry whose time has come goes before what is new."""
+    """Rollouts to start. A retry that is due goes before new ones."""
 
     def __init__(self, owed: Iterator[PlannedRollout]) -> None:
         self._owed = owed
@@ -141,6 +141,7 @@ class Dispatch:
                 if self._bug is not None:
                     raise self._bug
             await self._abandon()
+            # Some may have ended on their own between the last look and their cancellation.
             if batch := self._collect(loop.time()):
                 yield batch
         finally:
@@ -152,7 +153,7 @@ class Dispatch:
         return not self._running and self._backlog.is_empty
 
     def _start_all(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Start as many as there is room for; tell whether room is left."""
+        """Start as many as there is room for; returns whether room is left."""
         if self._stop_at is not None:
             return False
         now = loop.time()
@@ -189,6 +190,7 @@ class Dispatch:
         now = loop.time()
         moments = (retry, self._limit.next_change(now), self.outage.next_change(now), self._stop_at)
         due = min((moment for moment in moments if moment is not None), default=None)
+        # Nothing was awaited since ``_ended`` was looked at, so no wake-up can have been missed.
         self._waiter = loop.create_future()
         timer = loop.call_at(due, self._wake) if due is not None else None
         try:
@@ -201,6 +203,7 @@ class Dispatch:
     def _collect(self, now: float) -> list[Outcome]:
         """Take what has ended; put off what is worth another attempt."""
         ended, self._ended = self._ended, []
+        # What ran until these ended: the load under which they took as long as they did.
         level = len(self._running) + len(ended)
         for outcome in ended:
             self._limit.observe(outcome, in_flight=level, now=now)
@@ -208,7 +211,7 @@ class Dispatch:
         return [self._put_off(outcome, now) if isinstance(outcome, Failed) else outcome for outcome in ended]
 
     def _put_off(self, outcome: Failed, now: float) -> Failed:
-        """Arrange the next attempt, if there is to be one; otherwise say that this was the last one."""
+        """Arrange the next attempt if there is to be one; otherwise mark this one as the last."""
         planned, failure = outcome.planned, outcome.failure
         if failure.outside:
             tries = self.outage.tries(outcome, now)

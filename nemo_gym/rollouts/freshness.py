@@ -50,7 +50,7 @@ class Freshness:
         return replace(failed(outcome.planned, failure, outcome.seconds), steps=outcome.steps)
 
     def judge_group(self, group: Iterable[Outcome]) -> list[Outcome]:
-        """The same for outcomes that waited for each other; there is no other attempt any more."""
+        """The same for outcomes that waited for the rest of their group; they are not tried again."""
         judged = map(self.judge, group)
         return [replace(outcome, final=True) if isinstance(outcome, Failed) else outcome for outcome in judged]
 

@@ -2,7 +2,7 @@
 
     {"_ng_task_index":12, … ,"_ng_rollout_index":3}
 
-The task index comes first and the rollout index last, so the key of a line can be told without parsing what lies
+The task index comes first and the rollout index last, so the key of a line can be read without parsing what lies
 between, however long that is. A line that was cut off lacks its end (at least the line feed), a line glued to the
 remains of another has two beginnings, a hole that a power failure left is full of zero bytes: whenever a line does not
 look exactly as it was written, it is parsed, and only what parses has a key. The order of keys means nothing to any

@@ -62,7 +62,7 @@ _TRANSCRIPT: Final = frozenset({RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_N
 
 
 def scores(record: Record) -> dict[str, Any]:
-    """What metrics need of a rollout."""
+    """The fields of a rollout that metrics need."""
     kept = {name: value for name, value in record.items() if name not in _TRANSCRIPT}
     response = record.get(RESPONSE_KEY_NAME)
     usage = response.get("usage") if isinstance(response, dict) else None
@@ -73,6 +73,7 @@ async def ask(
     agent: str, records: Iterable[Record], agents: Agents, folder: Path | None = None
 ) -> AggregateMetrics | None:
     """The metrics of these rollouts; None, with a warning, if the agent can't say. ``folder``: for the request."""
+    # Beside the output, where there is room for rollouts; the folder for temporary files may be in memory.
     with tempfile.NamedTemporaryFile(prefix=".aggregate-", dir=folder) as file:
         await asyncio.to_thread(_write, file, records)
         try:

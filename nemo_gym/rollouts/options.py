@@ -49,15 +49,16 @@ class WorkerOptions(BaseModel):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
         exclude=True,
-        description="Processes to run the Gym in, each with a whole one; auto: one for each core. On a cluster: so "
-        "many in all, spread over it; auto or none: on every node, also on those that join later.",
+        description="Number of processes, each with a whole Gym; auto: one for each core. On a cluster: the "
+        "total number, spread over the nodes; auto or null: on every node, including nodes that "
+        "join later.",
     )
     worker_window: int | None = Field(
         None,
         ge=1,
         exclude=True,
-        description="Most rollouts at once in one worker, and so the most that its death can interrupt. Default: 256 "
-        "on a cluster, no limit on one machine.",
+        description="Maximum rollouts at once in one worker, and so the most that its death can interrupt. Default: "
+        "256 on a cluster, no limit on one machine.",
     )
     worker_cpus: Annotated[float, Field(gt=0)] | Literal["node"] = Field(
         1.0, exclude=True, description="On a cluster: CPUs for each worker; node: one worker on each node."
@@ -68,13 +69,13 @@ class WorkerOptions(BaseModel):
     worker_overrides: dict[str, Any] = Field(
         default_factory=dict,
         exclude=True,
-        description="On a cluster: settings of the Gyms there; {node_ip} and {node_id} are filled in: "
+        description="On a cluster: settings that differ between nodes; {node_ip} and {node_id} are filled in: "
         "'+worker_overrides={policy_base_url: \"http://{node_ip}:8000/v1\"}'.",
     )
     ray_address: str | None = Field(
         None,
         exclude=True,
-        description="The Ray cluster; default: the one in RAY_ADDRESS, else one that is started here.",
+        description="The Ray cluster; default: the one in RAY_ADDRESS, otherwise one that is started on this machine.",
     )
     runtime_env: dict[str, Any] = Field(
         default_factory=dict, exclude=True, description="Ray's runtime environment for the workers."
@@ -88,12 +89,13 @@ class WorkerOptions(BaseModel):
     executor_tls: TlsFiles | None = Field(
         None,
         exclude=True,
-        description="Encrypt what workers are sent, keys of models included: {certificate: cert.pem, key: key.pem}.",
+        description="Encrypt the connections to workers, which carry the keys of models: "
+        "{certificate: cert.pem, key: key.pem}.",
     )
 
 
 class TelemetryOptions(BaseModel):
-    """Where a run tells what it does while it goes on."""
+    """Where a run reports what it does while it is running."""
 
     model_config = ConfigDict(defer_build=True)
 
@@ -121,8 +123,8 @@ class TelemetryOptions(BaseModel):
     mlflow_experiment: str = Field("rollout-gym", exclude=True, description="The experiment that MLflow runs go to.")
 
     @model_validator(mode="after")
-    def _record_what_is_told(self) -> Self:
-        """Calls can be told only if they are recorded."""
+    def _record_for_telemetry(self) -> Self:
+        """Record steps if they are to be reported."""
         if self.otel_endpoint is not None and not self.steps and "steps" in self.model_fields_set:
             raise ValueError("otel_endpoint needs the steps of rollouts: leave out steps=false")
         if "steps" not in self.model_fields_set:
@@ -135,7 +137,10 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
     """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
 
     max_in_flight: int = Field(
-        DEFAULT_WINDOW, ge=1, exclude=True, description="Most rollouts at once if num_samples_in_parallel sets none."
+        DEFAULT_WINDOW,
+        ge=1,
+        exclude=True,
+        description="Maximum rollouts at once if num_samples_in_parallel is not set.",
     )
     rollout_timeout_s: float | None = Field(
         DEFAULT_TIMEOUT_S, gt=0, exclude=True, description="Seconds after which a rollout is given up; null: never."
@@ -144,18 +149,25 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
         DEFAULT_PATIENCE_S,
         ge=0,
         exclude=True,
-        description="Seconds to wait when nothing gets through to the servers or the model; then the rest stays owed.",
+        description="Seconds to keep trying when the servers or the model can't be reached; then the run ends "
+        "and can be resumed.",
     )
     max_failures: Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, exclude=True, description="Stop once more rollouts than this failed: a number, or a share like 0.1."
+        None, exclude=True, description="Stop once more rollouts than this have failed: a number, or a share like 0.1."
     )
     budget_tokens: int | None = Field(
         None, ge=1, exclude=True, description="Start no more rollouts once this run has used this many tokens."
     )
     budget_usd: float | None = Field(
-        None, gt=0, exclude=True, description="The same for money; needs prices: {input: …, output: …} at the model."
+        None,
+        gt=0,
+        exclude=True,
+        description="Start no more rollouts once this run has spent this much; needs prices: {input: …, "
+        "output: …} at the model.",
     )
-    budget_minutes: float | None = Field(None, gt=0, exclude=True, description="The same for time.")
+    budget_minutes: float | None = Field(
+        None, gt=0, exclude=True, description="Start no more rollouts after this many minutes."
+    )
     drain_timeout_s: float = Field(
         DEFAULT_DRAIN_S, ge=0, exclude=True, description="When stopping, seconds that running rollouts get to finish."
     )
@@ -167,7 +179,7 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
     overwrite: bool = Field(
         False,
         exclude=True,
-        description="Start afresh although the output holds rollouts; they are moved to a numbered folder beside it.",
+        description="Start afresh even if the output holds rollouts; they are moved to a numbered folder beside it.",
     )
     retry_failed: Annotated[list[str], BeforeValidator(_as_list)] = Field(
         default_factory=list, exclude=True, description="Classes of failure to try again when resuming, e.g. [timeout]."
@@ -178,15 +190,18 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         None,
         exclude=True,
-        description="Only a part of the tasks: 3/16 takes those whose index leaves 3 when divided by 16. The output "
-        "gets the part into its name: rollouts-03-of-16.jsonl.",
+        description="Collect only a part of the tasks: 3/16 takes those whose index has remainder 3 when "
+        "divided by 16. The part is added to the name of the output: rollouts-03-of-16.jsonl.",
     )
     token_continuity: Annotated[TokenContinuity, BeforeValidator(_word)] = Field(
         TokenContinuity.WARN,
         exclude=True,
-        description="Rollouts whose token ids are not one sequence: warn at the end, fail them, or off: do not look.",
+        description="What to do about rollouts whose token ids are not one sequence: warn at the end, fail "
+        "them, or do not check (off).",
     )
     cache: str | None = Field(
-        None, exclude=True, description="Folder to keep answers of models in; what is there is not generated again."
+        None,
+        exclude=True,
+        description="Folder in which answers of models are kept, so that they are not generated again.",
     )
-    cache_max_gb: float = Field(10.0, gt=0, exclude=True, description="How large that folder may become.")
+    cache_max_gb: float = Field(10.0, gt=0, exclude=True, description="Maximum size of that folder.")

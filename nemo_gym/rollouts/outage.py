@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Vanished
+from nemo_gym.rollouts.outcome import Failed, Failure, Outcome
 from nemo_gym.schemas.rows import FailureClass, RolloutKey
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class _Troubled:
 
 @dataclass(slots=True)
 class OutageWatch:
-    """Tells from the outcomes when to pause, when to probe, and when patience is at its end."""
+    """Decides from the outcomes when to pause, when to probe, and when to give up waiting."""
 
     patience_s: float = DEFAULT_PATIENCE_S
     reason: str = ""  # of the outage that is on, or that ended the run
@@ -65,7 +65,7 @@ class OutageWatch:
         self._probing = self._is_on
 
     def is_over(self, now: float) -> bool:
-        """Whether patience is at its end."""
+        """Whether the run has waited long enough."""
         return self._is_on and now - self._first_failure >= self.patience_s
 
     def next_change(self, now: float) -> float | None:
@@ -84,13 +84,13 @@ class OutageWatch:
             self._on_failure(outcome.failure, now)
         else:
             self._on_success(now)
-        if isinstance(outcome, Completed | Vanished):
+        if not isinstance(outcome, Failed):
             self._troubled.pop(outcome.planned.key, None)
 
     def tries(self, outcome: Failed, now: float) -> int | None:
         """How often the rollout has been tried in vain; None if it is left for the next run."""
         trouble = self._troubled.setdefault(outcome.planned.key, _Troubled(now))
-        trouble.tries += not self._is_on
+        trouble.tries += not self._is_on  # during an outage every rollout fails, which says nothing about this one
         if trouble.tries >= MOST_TRIES or now - trouble.since >= self.patience_s:
             del self._troubled[outcome.planned.key]
             return None
@@ -101,6 +101,7 @@ class OutageWatch:
             self._first_failure = now
         self._streak += 1
         if self._is_on:
+            # Only the probe's failure counts; others were started before the pause and end late.
             self._delay = min(PROBE_GROWTH * self._delay, LONGEST_PROBE_S) if self._probing else self._delay
         elif self._streak >= STREAK and len(self._hit) >= DIFFERENT:
             self._is_on, self._delay, self.reason = True, FIRST_PROBE_S, f"{failure.kind}: {failure.message}"

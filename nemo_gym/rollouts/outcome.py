@@ -1,7 +1,7 @@
 """How an attempt ended: completed, failed, or vanished without a trace.
 
-An outcome carries the line that is to be stored, ready to be written, and the few facts that the run itself needs. It
-says nothing about where the attempt ran.
+An outcome carries the line for the file, ready to be written, and the few facts that the run itself needs. It
+says nothing about where the attempt ran. Like a planned rollout, it is made for every attempt and therefore not frozen.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,12 @@ class Failure:
 
     @classmethod
     def of(cls, kind: str, message: str, *, terminal: bool = False, **details: Any) -> Self:
-        """A failure of which only the class is known: that tells whether another attempt may help."""
+        """A failure of which only the class is known, which decides whether another attempt may help."""
         transient, outside = kind in TRANSIENT and not terminal, kind in OUTSIDE and not terminal
         return cls(kind=kind, message=message, terminal=terminal, transient=transient, outside=outside, **details)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ended:
     planned: PlannedRollout
     line: bytes
@@ -56,7 +56,7 @@ class _Ended:
 
 
 class Usage(NamedTuple):
-    """The tokens of a whole rollout, as far as it tells: those of its model, and those of each judge by name."""
+    """The tokens of a whole rollout, as far as it reports them: those of its model, and of each judge by name."""
 
     input_tokens: int
     output_tokens: int
@@ -64,7 +64,7 @@ class Usage(NamedTuple):
     judges: "Sequence[tuple[str, Usage]]" = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completed(_Ended):
     """A scored rollout."""
 
@@ -72,12 +72,12 @@ class Completed(_Ended):
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Failed(_Ended):
-    """An attempt that led to nothing but knowledge of why."""
+    """An attempt that failed, and why."""
 
     failure: Failure
-    usage: Usage | None = None  # what the attempt cost all the same, if it tells
+    usage: Usage | None = None  # what the attempt cost all the same, if it is reported
     final: bool = False  # this run does not try again, although it might
 
     @property
@@ -89,11 +89,11 @@ class Failed(_Ended):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether later runs do not try again either, unless they are told to."""
+        """Whether later runs do not try again either, unless they are asked to."""
         return self.failure.terminal or not (self.failure.outside or self.planned.may_retry)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Vanished(_Ended):
     """The rollout ended in a way that must leave no trace; it stays owed."""
 

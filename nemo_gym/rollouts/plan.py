@@ -2,7 +2,7 @@
 
 Equal lines are the same task. The rollouts of a task are numbered from 0 without gaps, across all lines that belong to
 it, so a key ``(task, rollout)`` occurs once. What is wrong with the tasks is collected and raised after the last one,
-all at once: whoever stores a plan must not believe in it before its end.
+all at once. So a plan may be used only after it has been read to its end.
 """
 
 import json
@@ -49,14 +49,14 @@ class TaskError(ConfigError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpec:
-    """What is to be made of each task."""
+    """How rollouts are made from tasks."""
 
     agent: str | None = None  # for tasks that name none
     repeats: int | Mapping[str, int] = 1  # one number, or a number for each agent
     overrides: Mapping[str, Any] = field(default_factory=dict)  # parameters of the request that win over the task's own
     prompt: PromptConfig | None = None
     skills_ref: Mapping[str, Any] | None = None
-    seeded: bool = False  # give each rollout of a task a seed of its own
+    seeded: bool = False  # give each rollout of a task a different seed
     shard: Shard | None = None  # plan only this part of the tasks; all of them are read and checked
 
     def times(self, agent: str) -> int | None:
@@ -79,6 +79,7 @@ def plan_rollouts(tasks: Iterable[Task], spec: PlanSpec) -> Iterator[Row]:
         if times is None:
             problems.unlisted.add(agent)
             continue
+        # Numbered before the shard is chosen, so that a task has the same index in every part.
         row[TASK_INDEX_KEY_NAME] = index = numbering.task_index(task)
         if spec.shard is not None and not spec.shard.has(index):
             continue
@@ -95,7 +96,7 @@ class _Numbering:
         self._next: dict[int, int] = {}
 
     def task_index(self, task: Task) -> int:
-        """The index that the task brings along, else that of its text. The two kinds know nothing of each other."""
+        """The index that the task brings along, otherwise one for its text. The two kinds are independent."""
         given = as_index(task.fields.get(TASK_INDEX_KEY_NAME))
         return self._tasks.setdefault(task.identity, len(self._tasks)) if given is None else given
 
@@ -219,9 +220,12 @@ def _seeded(params: Mapping[str, Any], *, seed: int, number: int) -> dict[str, A
     return {**params, "metadata": {**metadata, "extra_body": json.dumps(extra)}}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannedRollout:
-    """A rollout to run: who takes it, what is sent, and which attempt it is."""
+    """A rollout to run: who takes it, what is sent, and which attempt it is.
+
+    Nobody changes one. It is not frozen only because a frozen object takes ten times as long to make.
+    """
 
     key: RolloutKey
     agent: str
@@ -273,7 +277,7 @@ class PlanSource:
 
     @property
     def request(self) -> Request:
-        """What makes this plan this plan."""
+        """What the plan was made from, to recognise the same request later."""
         spec = self.spec
         repeats = spec.repeats if isinstance(spec.repeats, int) else dict(spec.repeats)
         settings = {

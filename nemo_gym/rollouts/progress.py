@@ -28,7 +28,7 @@ class Milestones:
         self._ahead = [share for share in SHARES if share > self._percent]
 
     def advance(self, agents: Counter[str]) -> str | None:
-        """Note what each agent finished; return what to tell if that reached a milestone."""
+        """Note what each agent finished; returns the message for a milestone if one was reached."""
         self._finished += agents.total()
         self._left -= agents  # drops those that have nothing left
         if not self._ahead or self._percent < self._ahead[0]:
@@ -72,11 +72,11 @@ class Progress:
         self._total = plan.done + len(plan)
         self._done = self._before = plan.done
         self._milestones = Milestones(total=self._total, done=plan.done, left=plan.agents)
-        # The bar already tells what is left for a single agent; lines about it would only cut the bar in pieces.
-        self._tells_milestones = not stream.isatty() or len(plan.agents) > 1
+        # For a single agent the bar already shows what is left; lines about it would only cut the bar into pieces.
+        self._shows_milestones = not stream.isatty() or len(plan.agents) > 1
         self._stream = stream
         self._clock = clock
-        self._started = self._told = clock()
+        self._started = self._written_at = clock()
         self._next_show = 0.0
         self._ended: list[str] = []  # agents of rollouts that have not been counted yet
         self._state: tuple[Tally, Load] | None = None
@@ -92,21 +92,21 @@ class Progress:
             self._show()
 
     def tick(self, tally: Tally, load: Load) -> None:
-        """Show that time passes, also when nothing ends."""
+        """Show that time passes even when nothing ends."""
         self._state = tally, load
         self._show()
         if self._bar is not None:
             self._bar.refresh()
-        elif self._clock() - self._told >= LINE_INTERVAL_S:
-            self._tell(self._line())
+        elif self._clock() - self._written_at >= LINE_INTERVAL_S:
+            self._write(self._line())
 
     def close(self) -> None:
-        """Show the last state and leave it standing."""
+        """Show the last state and leave it on the screen."""
         self._show()
         if self._bar is not None:
             self._bar.close()
         else:
-            self._tell(self._line())
+            self._write(self._line())
 
     def _show(self) -> None:
         """Count what has ended since the last time."""
@@ -116,24 +116,24 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(self._note(), refresh=False)
             self._bar.update(ended.total())
-        if ended and (news := self._milestones.advance(ended)) and self._tells_milestones:
-            self._tell(news)
+        if ended and (news := self._milestones.advance(ended)) and self._shows_milestones:
+            self._write(news)
 
     def _note(self) -> str:
         return _note(*self._state) if self._state else ""
 
     def _line(self) -> str:
-        self._told = self._clock()
+        self._written_at = self._clock()
         return tqdm.format_meter(
             self._done,
             self._total,
-            self._told - self._started,
+            self._written_at - self._started,
             prefix=LABEL,
             postfix=self._note(),
             initial=self._before,
         )
 
-    def _tell(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:

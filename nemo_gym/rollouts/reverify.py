@@ -94,7 +94,7 @@ class SavedRollouts:
         return record
 
     def rows(self) -> Iterator[Row]:
-        """What each rollout was made from: its row in the plan, or, where there is none, what the record tells."""
+        """What each rollout was made from: its row in the plan or, where there is none, the fields of the record."""
         planned: set[int] = set()
         for line in read_lines(self._plan) if self._plan.is_file() else ():
             key = key_of(line.text)
@@ -112,11 +112,12 @@ class SavedRollouts:
         return sorted(name for name in names if name)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _line(self, position: int) -> bytes:
         chunks, size = list[bytes](), 1 << 16
+        # Positioned reads, because many attempts share the descriptor.
         while chunk := os.pread(self._descriptor, size, position):
             head, end, _ = chunk.partition(b"\n")
             chunks.append(head)
@@ -194,6 +195,7 @@ class VerifyAttempt:
         reply = await self.client.post(server_name=server, url_path=path, json=body, cookies=cookies)
         if reply.status >= 400:
             failure = failure_of_status(reply.status, reply.headers, await reply.read())
+            # Here no agent takes part: the class names the server that really failed.
             if failure.kind == FailureClass.AGENT_ERROR:
                 failure = replace(failure, kind=_CLASS_OF_PATH[path], transient=not failure.terminal)
             raise _RefusedError(failure)
@@ -232,7 +234,7 @@ class Reverification:
 async def reverify(
     wanted: Reverification, attempt: VerifyAttempt, control: RunControl, aggregate: Aggregate | None = None
 ) -> Summary:
-    """Score everything that is owed and save it as a run of its own."""
+    """Score everything that is owed and save it as a separate run."""
     if RunFiles.of(wanted.output).plan.absolute() == RunFiles.of(wanted.saved.path).plan.absolute():
         raise ConfigError(
             f"{wanted.output} belongs to the rollouts that are to be verified, and would replace them",

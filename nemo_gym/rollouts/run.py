@@ -49,7 +49,7 @@ Listener: TypeAlias = Callable[[Sequence[Outcome]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """How a run is to behave."""
+    """How a run behaves."""
 
     limit: Limit
     max_failures: float | None = None
@@ -63,7 +63,7 @@ class RunControl:
     steps: bool = False  # whether the calls of each attempt are recorded
     trace_run: str = ""  # the id of the run in its traces, if it sends any
     listener: Listener | None = None  # hears of everything once it is saved
-    on_start: Callable[[Load], None] | None = None  # gets what tells how busy the run is
+    on_start: Callable[[Load], None] | None = None  # gets the object that reports how busy the run is
     stream: TextIO | None = None  # where progress is shown
 
 
@@ -96,6 +96,7 @@ async def collect(
     watch = _Watch(rules, control, tally, dispatch, len(plan))
     async with _housekeeping(store, watch, progress, activity, meter), aclosing(aiter(dispatch)) as batches:
         async for outcomes in batches:
+            # Saved first: nothing may be counted, shown or announced that a crash could still take away.
             _save(outcomes, store, meter)
             tally.add(outcomes)
             if progress is not None:
@@ -127,7 +128,7 @@ class _Watch:
 
     def look(self) -> None:
         verdict = self.rules.verdict(self.tally, monotonic() - self.started)
-        if verdict is not None and self.tally.ending is Ending.FINISHED:
+        if verdict is not None and self.tally.ending is Ending.FINISHED:  # the first reason counts
             self.tally.ending, self.tally.reason = verdict
             self.dispatch.stop(drain_s=self.control.drain_s)
 
@@ -137,6 +138,7 @@ class _Watch:
             patience = f"{self.control.patience_s:g} s (patience_s)"
             self.tally.ending = Ending.OUTAGE
             self.tally.reason = f"nothing got through for {patience}: {self.dispatch.outage.reason}"
+        # Last, because whoever stops a run wants to read that it was stopped, whatever else went wrong.
         if self.control.stop.is_on and self.tally.ended < self.owed:
             self.tally.ending, self.tally.reason = Ending.INTERRUPTED, ""
 
@@ -163,7 +165,7 @@ async def _housekeeping(
         while True:
             await asyncio.sleep(SYNC_INTERVAL_S)
             try:
-                await asyncio.to_thread(store.sync)
+                await asyncio.to_thread(store.sync)  # a slow disk must not hold up the event loop
             except StorageError as error:
                 watch.dispatch.abort(error)
 
@@ -205,7 +207,7 @@ class CollectionRun:
 async def run_collection(
     run: CollectionRun, attempt: Attempt, control: RunControl, aggregate: Aggregate | None = None
 ) -> Summary:
-    """Collect everything that is owed, and compute the metrics if it is said how."""
+    """Collect everything that is owed, and compute the metrics if ``aggregate`` is given."""
     with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
         plan = _open(store, run)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None

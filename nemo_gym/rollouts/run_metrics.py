@@ -4,7 +4,7 @@ An agent's metrics are its own affair: its ``/aggregate_metrics`` gets its rollo
 that the answer would be the standard one is it computed here, from numbers read in one pass, without asking. An agent
 that can't answer loses only its own metrics. Both files are replaced as a whole.
 
-How complete the rollouts are is told by the plans and the failures that lie beside them (``PlannedKeys``).
+How complete the rollouts are follows from the plans and the failures beside them (``PlannedKeys``).
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class PlannedKeys:
     def of(cls, rollouts: Sequence[Path], shift: Shift = lambda _, task: np.zeros(len(task), np.int64)) -> Self | None:
         """What lies beside these rollout files; None if one of them has no plan.
 
-        ``shift`` tells what is added to the rollout indices of some tasks in a file.
+        ``shift`` returns what is added to the rollout indices of some tasks in a file.
         """
         files = [RunFiles.of(path) for path in rollouts]
         if not all(each.plan.is_file() for each in files):
@@ -76,7 +76,7 @@ class PlannedKeys:
         return self.plan.agents
 
     def keys_of(self, agent: str) -> RowKeys:
-        """What an agent was asked for."""
+        """The keys of the rollouts that were planned for an agent."""
         rows, keys = self.plan.rows_of(agent), self.plan.keys()
         return RowKeys(keys.task[rows], keys.rollout[rows])
 
@@ -225,6 +225,7 @@ def write_merged(shards: Shards, output: Path) -> None:
                 f"{output} is the output of a collection, and is not among the files to merge",
                 hint="choose another output_jsonl_fpath for the merged rollouts",
             )
+        # An earlier merge of the same files may be replaced. Anything that is nowhere else may not.
         held = {key_of(line.text) for line in read_lines(files.rollouts)}
         if not held <= shards.keys():
             move_to_backup(files)

@@ -78,6 +78,7 @@ def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_proce
     try:
         yield
     finally:
+        # After a first signal the handlers stay, so that a second one can still end a process that hangs at its end.
         if not (end_process and received):
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -10,8 +10,8 @@ In place of a client there may be an attempt: worker processes (``executors.proc
 Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. Attempts that are
 followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward. If asked for,
 that includes rollouts whose tokens are not one sequence (``token_continuity``) and rollouts of weights that have become
-too old (``freshness``), also while they waited for the rest of their group. An outage is
-waited out for ``patience_s``; then what it hit is shown as failed, and an ``OutageError`` ends the loop.
+too old (``freshness``), also while they waited for the rest of their group. An outage is waited out for ``patience_s``;
+then what it hit is shown as failed, and an ``OutageError`` ends the loop.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping

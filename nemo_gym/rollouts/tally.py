@@ -1,6 +1,6 @@
-"""How a run goes: what came out of it, what it spends, when it has to end early, and what to tell a person. Pure.
+"""How a run goes: its results, what it spends, when it has to end early, and the summary for people. Pure.
 
-Tokens are those that rollouts report, of their model in ``response.usage`` and of judges under a key of their own;
+Tokens are those that rollouts report, of their model in ``response.usage`` and of judges under a separate key;
 money is tokens times the prices that the configuration gives for the model of an agent, or for the judge. A budget
 never cuts a rollout short: it only keeps new ones from starting.
 """
@@ -41,9 +41,9 @@ class Spending:
         return self.input_tokens + self.output_tokens
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count what these attempts used, completed or failed, as far as they tell."""
+        """Count what these attempts used, completed or failed, as far as they report it."""
         for outcome in outcomes:
-            if isinstance(outcome, Completed | Failed) and outcome.usage is not None:
+            if not isinstance(outcome, Vanished) and outcome.usage is not None:
                 self.count(outcome.planned.agent, outcome.usage)
 
     def count(self, agent: str, usage: Usage) -> None:
@@ -63,7 +63,7 @@ class Spending:
 
 
 def cost(usage: Usage, prices: Prices) -> float:
-    """In USD. Tokens that the endpoint had in its cache have a price of their own where one is given."""
+    """In USD. Tokens that the endpoint had in its cache have a separate price where one is given."""
     cached = usage.cached_tokens if prices.cached_input is not None else 0
     fresh = (usage.input_tokens - cached) * prices.input + cached * (prices.cached_input or 0.0)
     return (fresh + usage.output_tokens * prices.output) / 1e6
@@ -77,7 +77,7 @@ class Budget(NamedTuple):
     seconds: float | None = None
 
     def spent(self, spending: Spending, seconds: float) -> str | None:
-        """What has been used up, in words; None while something of everything is left."""
+        """Which budget is used up, in words; None while none is."""
         if self.tokens is not None and spending.tokens >= self.tokens:
             return f"budget_tokens={self.tokens} is used up"
         if self.usd is not None and spending.usd >= self.usd:
@@ -88,7 +88,7 @@ class Budget(NamedTuple):
 
 
 def usage_in(record: Mapping[str, Any]) -> Usage | None:
-    """What a result says about its tokens, if it is to be believed."""
+    """The tokens that a result reports; None if the numbers are not plausible."""
     response, judged = record.get("response"), record.get(JUDGE_USAGE_KEY)
     own = _usage(response.get("usage")) if isinstance(response, dict) else None
     named = ((str(name), _usage(used)) for name, used in judged.items()) if isinstance(judged, dict) else ()
@@ -109,7 +109,7 @@ def _usage(usage: Any) -> Usage | None:
 
 
 def usage_record(usage: Usage) -> dict[str, Any]:
-    """Tokens as a result tells them."""
+    """Tokens as a result reports them."""
     judges = {name: _usage_record(used) for name, used in usage.judges}
     return {RESPONSE_KEY_NAME: {"usage": _usage_record(usage)}, **({JUDGE_USAGE_KEY: judges} if judges else {})}
 
@@ -145,7 +145,7 @@ class ClassTally:
 
 @dataclass(slots=True)
 class Tally:
-    """What came out of a run so far."""
+    """The results of a run so far."""
 
     completed: int = 0
     vanished: int = 0
@@ -165,7 +165,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Rollouts that this run is through with, one way or the other."""
+        """Rollouts that this run has finished with, one way or the other."""
         return self.completed + self.failed + self.left_owed + self.vanished
 
     @property
@@ -210,7 +210,7 @@ class Tally:
             tally.example = f"task {key.task} rollout {key.rollout}: {outcome.failure.message}"
 
     def exit_code(self, *, still_owed: int = 0) -> ExitCode:
-        """What to tell the shell; ``still_owed`` counts planned rollouts that are not completed for other reasons."""
+        """The exit code; ``still_owed`` counts planned rollouts that are not completed for other reasons."""
         if self.ending is Ending.INTERRUPTED:
             return ExitCode.INTERRUPTED
         if self.failed or self.vanished or still_owed or self.ending is not Ending.FINISHED:
@@ -251,7 +251,7 @@ class StopRules(NamedTuple):
     budget: Budget = Budget()
 
     def verdict(self, tally: Tally, seconds: float) -> StopVerdict | None:
-        """Whether to stop, given what happened in so many seconds."""
+        """Whether to stop, given the results so far and the seconds that have passed."""
         if self.max_failed is None and tally.is_hopeless:
             return StopVerdict(Ending.NOTHING_WORKS, Ending.NOTHING_WORKS)
         if self.max_failed is not None and tally.failed > self.max_failed:
@@ -290,11 +290,11 @@ class Summary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What to tell the shell."""
+        """The exit code of the command."""
         return self.tally.exit_code(still_owed=self.planned - self.completed)
 
     def text(self) -> str:
-        """Some lines for the end of a run."""
+        """The lines that are shown at the end of a run."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -311,7 +311,8 @@ class Summary:
         yield f"rollouts: {self.files.rollouts}"
         if self.tally.failures:
             yield f"failures: {self.files.failures}"
-        yield f"metrics:  {self.files.metrics if self.has_metrics_file else None}"
+        if self.has_metrics_file:
+            yield f"metrics:  {self.files.metrics}"
         yield from self._advice()
 
     def _advice(self) -> Iterator[str]:
@@ -330,10 +331,10 @@ class Summary:
     def _shortfall(self) -> str:
         counts = {
             "failed": self.tally.failed,
-            "put off by causes outside": self.tally.left_owed,
+            "held up by the servers or the model": self.tally.left_owed,
             "vanished": self.tally.vanished,
             "given up earlier": sum(self.given_up_before.values()),
         }
         counts["not run"] = self.planned - self.completed - sum(counts.values())
-        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count > 0)
-        return f" ({told})" if told else ""
+        listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count > 0)
+        return f" ({listed})" if listed else ""

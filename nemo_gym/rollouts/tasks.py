@@ -10,7 +10,7 @@ as a template.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -73,7 +73,9 @@ def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
             file.seek(0)
         for number, line in enumerate(islice(file, last)):
             text = line.rstrip(b"\r\n")
-            yield Task(number, sha256(text).digest()[:IDENTITY_BYTES], _fields(text, path, number + 1))
+            # Not sha256: OpenSSL takes as long to look up the algorithm as to hash a short line.
+            identity = blake2b(text, digest_size=IDENTITY_BYTES).digest()
+            yield Task(number, identity, _fields(text, path, number + 1))
 
 
 @contextmanager
@@ -144,7 +146,7 @@ def has_input(row: Mapping[str, Any]) -> bool:
 
 
 def conflict(numbers: Iterable[int]) -> PromptError:
-    """The error for rows that have both an input of their own and a template."""
+    """The error for rows that have an input although a template is given."""
     return PromptError(
         f"rows {list(numbers)} (counted from 0) already have {RESPONSES_CREATE_PARAMS_KEY_NAME}.input, "
         "which the prompt template would replace",

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from nemo_gym.sandbox.boxes import Runner
     from nemo_gym.sandbox.interface import (
         ExecResult,
         SandboxCreateError,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.runners import (
         Isolation,
         LazyRunner,
-        Runner,
         SandboxSettings,
         open_runner,
         run,
@@ -70,7 +70,7 @@ __all__ = [
     "sandbox_runner",
 ]
 
-_MODULES: Final = ("interface", "limits", "providers", "runners", "sandboxes")
+_MODULES: Final = ("boxes", "interface", "limits", "providers", "runners", "sandboxes")
 
 
 def __getattr__(name: str) -> Any:

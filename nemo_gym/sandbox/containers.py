@@ -1,6 +1,6 @@
 """Boxes in Docker or Podman containers, driven through their command lines; in gVisor where its runtime is installed.
 
-They start more slowly than boxes of the other levels, but have a system of their own: the image. Only the working
+They start more slowly than boxes of the other levels, but bring their own system: the image. Only the working
 folder, which is in memory, can be written. There is no network, and programs have no capabilities.
 """
 
@@ -11,12 +11,12 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner, last_line
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.limits import KIB, ProgramEnding, Result, SandboxLimits
 
@@ -31,10 +31,8 @@ _OUT_OF_TIME: Final = 128 + signal.SIGXCPU
 _CLIENT: Final = SandboxLimits(wall_s=_CONTROL_TIMEOUT_S, output_kib=16 * KIB)
 
 
-class ContainerRunner:
-    """Runs each program in a container of its own."""
-
-    level = "container"
+class ContainerRunner(Runner):
+    """Runs each program in a new container."""
 
     def __init__(
         self,
@@ -45,7 +43,7 @@ class ContainerRunner:
         parallel: int | None = None,
         engine: str | None = None,
     ) -> None:
-        self.limits = limits or SandboxLimits()
+        super().__init__("container", limits)
         self._image = image
         self._engine = engine
         self._modules = {f"{name.replace('.', '/')}.py": source.encode() for name, source in (modules or {}).items()}
@@ -64,29 +62,6 @@ class ContainerRunner:
             problems.append(f"{engine}: {problem}")
         raise SandboxCreateError(f"isolation by containers does not work here: {'; '.join(problems)}")
 
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a Python program in a new container."""
-        async with self._gate, self.session(limits=limits) as session:
-            return await session.python(program, stdin=stdin, files=files)
-
-    @asynccontextmanager
-    async def session(
-        self, *, limits: SandboxLimits | None = None, image: str | None = None
-    ) -> AsyncIterator["ContainerSession"]:
-        """A container for several programs."""
-        session = await self.open_session(limits=limits, image=image)
-        try:
-            yield session
-        finally:
-            await session.stop()
-
     async def open_session(
         self, *, limits: SandboxLimits | None = None, image: str | None = None
     ) -> "ContainerSession":
@@ -98,7 +73,7 @@ class ContainerRunner:
         name = f"rollout-gym-{uuid.uuid4().hex}"
         answer = await call([self._engine, *self._create(name, limits), image or self._image, *_WAITING])
         if answer.exit_code != 0:
-            raise SandboxCreateError(f"{self._engine} could not start a container: {_last_line(answer.stderr)}")
+            raise SandboxCreateError(f"{self._engine} could not start a container: {last_line(answer.stderr)}")
         session = ContainerSession(self._engine, name, limits, on_stop=self._sessions.discard)
         self._sessions.add(session)
         for path, content in self._modules.items():
@@ -110,6 +85,10 @@ class ContainerRunner:
         for session in tuple(self._sessions):
             await session.stop()
 
+    async def _run(self, program: BoxProgram, limits: SandboxLimits) -> Result:
+        async with self._gate, self.session(limits=limits) as session:
+            return await session.python(program.source, stdin=program.stdin, files=program.files)
+
     def _create(self, name: str, limits: SandboxLimits) -> list[str]:
         disk = f"{FOLDER}:rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
         if self._engine == "docker":  # Podman does not know the option
@@ -117,9 +96,12 @@ class ContainerRunner:
         return [
             "run", "--detach", "--rm", f"--name={name}", "--network=none", "--read-only", "--cap-drop=ALL",
             "--security-opt=no-new-privileges", f"--user={_USER}", f"--workdir={FOLDER}", f"--tmpfs={disk}",
+            # --memory-swap limits memory and swap together, so equal limits mean no swap.
             f"--memory={limits.memory_mib}m", f"--memory-swap={limits.memory_mib}m",
+            # Two more than the program may have: the first process of the container and its ``sleep``.
             f"--pids-limit={limits.processes + 2}", f"--ulimit=nofile={limits.open_files}",
             f"--ulimit=fsize={limits.file_mib << 20}", "--ulimit=core=0", f"--env=HOME={FOLDER}",
+            # An image is never pulled here: that takes minutes, and would count as the program's time.
             f"--env=TMPDIR={FOLDER}", "--pull=never", *self._runtime,
         ]  # fmt: skip
 
@@ -128,7 +110,7 @@ class ContainerRunner:
             return "not installed"
         info = await call([engine, "info", "--format", "{{json .}}"])
         if info.exit_code != 0:
-            return _last_line(info.stderr)
+            return last_line(info.stderr)
         if (await call([engine, "image", "inspect", self._image])).exit_code != 0:
             return f"the image is not here ({engine} pull {self._image})"
         # Docker lists its runtimes; Podman finds them by name.
@@ -138,78 +120,57 @@ class ContainerRunner:
         return None
 
 
-class ContainerSession:
+class ContainerSession(BoxSession):
     """A running container."""
 
     def __init__(
         self, engine: str, name: str, limits: SandboxLimits, *, on_stop: Callable[["ContainerSession"], None]
     ) -> None:
-        self.limits = limits
+        super().__init__(limits)
         self._engine = engine
         self._name = name
         self._on_stop = on_stop
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: bytes = b"",
-        folder: str = "",
-        environment: Mapping[str, str] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a command, in the shell if it is a string. If it takes too long, the whole container is killed."""
-        limits = limits or self.limits
-        arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        seconds = int(limits.cpu_s) + 1
-        limit = f'ulimit -S -t {seconds}; ulimit -H -t {seconds + 1}; exec "$@"'
-        bounded = ["/bin/sh", "-c", limit, "sh", *arguments]
-        settings = [f"--env={name}={value}" for name, value in (environment or {}).items()]
-        place = [f"--workdir={PurePosixPath(FOLDER, folder)}"]
-        line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
-        result = await call(line, stdin=stdin, limits=limits)
-        if result.ending in {ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT}:
-            # Killing the engine's client does not end the program in the container.
-            await call([self._engine, "kill", self._name])
-        elif result.exit_code in {125, 126} and b"container" in result.stderr:
-            raise SandboxError(f"{self._engine} could not run the program: {_last_line(result.stderr)}")
-        elif result.exit_code == _OUT_OF_TIME:
-            return replace(result, ending=ProgramEnding.CPU_TIME)
-        return result
-
-    async def python(
-        self,
-        program: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a Python program."""
-        for path, content in {**(files or {}), "program.py": program.encode()}.items():
-            await self.upload(path, content)
-        return await self.exec(["python3", "program.py"], stdin=stdin, limits=limits)
-
     async def upload(self, path: str, content: bytes) -> None:
         """Write a file; a relative path is below the box's folder."""
+        # Through a program in the box: the engines' own ``cp`` can't write to a tmpfs.
         script = 'mkdir -p "$(dirname "$1")" && base64 -d > "$1"'
         result = await self.exec(["/bin/sh", "-c", script, "sh", path], stdin=base64.b64encode(content), limits=_CLIENT)
         if not result.ok:
-            raise SandboxError(f"can't write {path}: {_last_line(result.stderr)}")
-
-    async def download(self, path: str) -> bytes:
-        """Read a file with the rights of a program in the box."""
-        result = await self.exec(["cat", "--", path])
-        if result.ending is ProgramEnding.OUTPUT:
-            raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
-        if not result.ok:
-            raise FileNotFoundError(_last_line(result.stderr))
-        return result.stdout
+            raise SandboxError(f"can't write {path}: {last_line(result.stderr)}")
 
     async def stop(self) -> None:
         """Remove the container with everything in it."""
         self._on_stop(self)
         await call([self._engine, "rm", "--force", "--volumes", self._name])
+
+    async def _exec(self, command: BoxCommand, limits: SandboxLimits) -> Result:
+        """Run a command. If it takes too long, the whole container is killed."""
+        seconds = int(limits.cpu_s) + 1
+        # The soft limit's signal, SIGXCPU, shows in the exit code; the hard limit ends programs that ignore it.
+        limit = f'ulimit -S -t {seconds}; ulimit -H -t {seconds + 1}; exec "$@"'
+        bounded = ["/bin/sh", "-c", limit, "sh", *command.arguments]
+        settings = [f"--env={name}={value}" for name, value in command.environment.items()]
+        place = [f"--workdir={PurePosixPath(FOLDER, command.folder)}"]
+        line = [self._engine, "exec", "--interactive", *settings, *place, self._name, *bounded]
+        result = await call(line, stdin=command.stdin, limits=limits)
+        if result.ending in {ProgramEnding.WALL_TIME, ProgramEnding.OUTPUT}:
+            # Killing the engine's client does not end the program in the container.
+            await call([self._engine, "kill", self._name])
+        elif result.exit_code in {125, 126} and b"container" in result.stderr:
+            # A program can end with these codes too; only the engine's message speaks of a container.
+            raise SandboxError(f"{self._engine} could not run the program: {last_line(result.stderr)}")
+        elif result.exit_code == _OUT_OF_TIME:
+            return replace(result, ending=ProgramEnding.CPU_TIME)
+        return result
+
+    async def _python(self, program: BoxProgram, limits: SandboxLimits) -> Result:
+        for path, content in {**program.files, "program.py": program.source.encode()}.items():
+            await self.upload(path, content)
+        return await self.exec(["python3", "program.py"], stdin=program.stdin, limits=limits)
+
+    async def _read_file(self, path: str) -> Result:
+        return await self.exec(["cat", "--", path])
 
 
 async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits = _CLIENT) -> Result:
@@ -228,6 +189,7 @@ async def call(command: Sequence[str], *, stdin: bytes = b"", limits: SandboxLim
     assert process.stderr is not None
     most = limits.output_kib * KIB
     ending = ProgramEnding.EXITED
+    # All three at once: a program that waits for its input to be read, or its output, would wait forever.
     streams = [asyncio.ensure_future(_read(stream, most)) for stream in (process.stdout, process.stderr)]
     writer = asyncio.ensure_future(_write(process.stdin, stdin))
     try:
@@ -282,7 +244,3 @@ async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
 
 def _has_result(task: asyncio.Future[bytes]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _last_line(data: bytes) -> str:
-    return data.decode("utf-8", "replace").strip().rpartition("\n")[2] or "no reason given"

@@ -15,13 +15,13 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 from nemo_gym import PARENT_DIR
+from nemo_gym.sandbox.boxes import BoxCommand, BoxProgram, BoxSession, Runner
 from nemo_gym.sandbox.inside import system
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Decoder, Message, receive
 from nemo_gym.sandbox.inside.guarded import remove_folder
@@ -32,7 +32,7 @@ _START: Final = "import sys; sys.path.append(sys.argv[2]); from nemo_gym.sandbox
 _START_TIMEOUT_S: Final = 60.0
 _GRACE_S: Final = 30.0  # beyond the time limit, in case the machine is very busy
 _HEAD_SIZE: Final = 64 * KIB
-_MOST_USES: Final = 1000
+_MOST_USES: Final = 1000  # of one box; a new one now and then bounds what a supervisor can accumulate
 _DOWNLOAD: Final = (
     "import shutil, sys\nwith open({path!r}, 'rb') as file: shutil.copyfileobj(file, sys.stdout.buffer)\n"
 )
@@ -42,7 +42,7 @@ class BrokenBoxError(SandboxError):
     """A box ended or stopped answering while something was running in it."""
 
 
-class Jail:
+class Jail(Runner):
     """Runs programs at one level of isolation; the fork server starts on first use."""
 
     def __init__(
@@ -54,64 +54,22 @@ class Jail:
         modules: Mapping[str, str] | None = None,
         parallel: int | None = None,
     ) -> None:
-        self.level = level
-        self.limits = limits or SandboxLimits()
+        super().__init__(level, limits)
         self._server = _ForkServer(level, [str(path) for path in readable], dict(modules or {}))
         self._parallel = parallel or max(8, 4 * (os.cpu_count() or 1))
+        # A semaphore belongs to one event loop, and servers may run in several.
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._gates = weakref.WeakKeyDictionary()
         self._idle: deque[_IdleBox] = deque()
 
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a Python program in an empty box. ``files`` are written beside it first."""
-        limits = limits or self.limits
-        async with self._gate():
-            box = self._idle.pop() if self._idle else None
-            if box is not None:
-                with contextlib.suppress(BrokenBoxError):  # an idle box may have ended together with its fork server
-                    return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
-            box = _IdleBox(await self.open_session(limits=limits))
-            return await self._run_in(box, program, stdin=stdin, files=files, limits=limits)
-
-    async def _run_in(
-        self, box: "_IdleBox", program: str, *, stdin: bytes, files: Mapping[str, bytes] | None, limits: SandboxLimits
-    ) -> Result:
-        """Run a program and keep the box, which the supervisor empties, for the next one."""
-        keep = False
-        try:
-            result = await box.session.python(program, stdin=stdin, files=files, limits=limits, fresh=True)
-            keep = box.uses < _MOST_USES
-            return result
-        finally:
-            if keep and self._server.running:
-                self._idle.append(_IdleBox(box.session, box.uses + 1))
-            else:
-                await box.session.stop()
-
-    @asynccontextmanager
-    async def session(self, *, limits: SandboxLimits | None = None) -> AsyncIterator["BoxSession"]:
-        """A box for several programs, which share its folder."""
-        session = await self.open_session(limits=limits)
-        try:
-            yield session
-        finally:
-            await session.stop()
-
-    async def open_session(self, *, limits: SandboxLimits | None = None) -> "BoxSession":
+    async def open_session(self, *, limits: SandboxLimits | None = None) -> "JailSession":
         """A box that the caller has to stop."""
         if not self._server.running:
             await asyncio.to_thread(self._server.start)
-        return BoxSession(self._server.connect(), limits or self.limits)
+        return JailSession(self._server.connect(), limits or self.limits)
 
     async def start(self) -> None:
-        """Start the fork server now; raises ``SandboxCreateError`` if this level does not work here."""
+        """Start the fork server."""
         await asyncio.to_thread(self._server.start)
 
     async def aclose(self) -> None:
@@ -120,64 +78,49 @@ class Jail:
             await self._idle.pop().session.stop()
         await asyncio.to_thread(self._server.stop)
 
+    async def _run(self, program: BoxProgram, limits: SandboxLimits) -> Result:
+        async with self._gate():
+            box = self._idle.pop() if self._idle else None
+            if box is not None:
+                with contextlib.suppress(BrokenBoxError):  # an idle box may have ended together with its fork server
+                    return await self._run_in(box, program, limits)
+            return await self._run_in(_IdleBox(await self.open_session(limits=limits)), program, limits)
+
+    async def _run_in(self, box: "_IdleBox", program: BoxProgram, limits: SandboxLimits) -> Result:
+        """Run a program and keep the box, which the supervisor empties, for the next one."""
+        keep = False
+        try:
+            result = await box.session.python_alone(program, limits)
+            keep = box.uses < _MOST_USES
+            return result
+        finally:
+            if keep and self._server.running:
+                self._idle.append(_IdleBox(box.session, box.uses + 1))
+            else:
+                await box.session.stop()
+
     def _gate(self) -> asyncio.Semaphore:
         return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._parallel))
 
 
-class BoxSession:
-    """An open box, in which commands and programs run and files are stored until it is stopped."""
+class JailSession(BoxSession):
+    """A box of the fork server, which runs one command or program after the other."""
 
     def __init__(self, connection: socket.socket, limits: SandboxLimits) -> None:
-        self.limits = limits
+        super().__init__(limits)
         self._connection = connection
         self._turn = asyncio.Lock()
+        # The fork server forks at once, but its child waits for the limits before it makes the box. They travel with
+        # the first request, which saves a round trip.
         self._opening: bytes = Message({"limits": limits.to_json()}).encode()
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: bytes = b"",
-        folder: str = "",
-        environment: Mapping[str, str] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a command, in the shell if it is a string. Processes that it leaves running are ended."""
-        arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        head = {
-            "arguments": arguments,
-            "source": "",
-            "folder": folder,
-            "environment": dict(environment or {}),
-            "fresh": False,
-        }
-        return await self._execute(head, stdin, {}, limits or self.limits)
-
-    async def python(
-        self,
-        program: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: SandboxLimits | None = None,
-        fresh: bool = False,
-    ) -> Result:
-        """Run a Python program in the warm interpreter. ``fresh`` empties the folder before and after."""
-        head: dict[str, Any] = {"arguments": None, "source": program, "folder": "", "environment": {}, "fresh": fresh}
-        return await self._execute(head, stdin, files or {}, limits or self.limits)
+    async def python_alone(self, program: BoxProgram, limits: SandboxLimits) -> Result:
+        """Run a program that finds an empty folder and leaves one behind."""
+        return await self._python(program, limits, fresh=True)
 
     async def upload(self, path: str, content: bytes) -> None:
         """Write a file; a relative path is below the box's folder."""
         await self.python("", files={path: content})
-
-    async def download(self, path: str) -> bytes:
-        """Read a file with the rights of a program in the box."""
-        result = await self.python(_DOWNLOAD.format(path=path))
-        if result.ending is ProgramEnding.OUTPUT:
-            raise SandboxError(f"{path} is larger than the limit on output of {self.limits.output_kib} KiB")
-        if not result.ok:
-            raise FileNotFoundError(result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        return result.stdout
 
     async def stop(self) -> None:
         """End the box and everything in it. A command that is still running raises ``SandboxError``."""
@@ -186,6 +129,29 @@ class BoxSession:
         if not self._turn.locked():
             self._connection.close()
 
+    async def _exec(self, command: BoxCommand, limits: SandboxLimits) -> Result:
+        head = {
+            "arguments": command.arguments,
+            "source": "",
+            "folder": command.folder,
+            "environment": dict(command.environment),
+            "fresh": False,
+        }
+        return await self._execute(head, command.stdin, {}, limits)
+
+    async def _python(self, program: BoxProgram, limits: SandboxLimits, *, fresh: bool = False) -> Result:
+        head: dict[str, Any] = {
+            "arguments": None,
+            "source": program.source,
+            "folder": "",
+            "environment": {},
+            "fresh": fresh,
+        }
+        return await self._execute(head, program.stdin, program.files, limits)
+
+    async def _read_file(self, path: str) -> Result:
+        return await self.python(_DOWNLOAD.format(path=path))
+
     async def _execute(
         self, head: Mapping[str, Any], stdin: bytes, files: Mapping[str, bytes], limits: SandboxLimits
     ) -> Result:
@@ -193,6 +159,8 @@ class BoxSession:
         try:
             async with self._turn, asyncio.timeout(limits.wall_s + _GRACE_S):
                 answer = await self._ask(message, limits)
+        # Whatever interrupts an exchange leaves the connection in the middle of a message, so it can't be used again.
+        # Closing it also ends the program.
         except (BrokenMessageError, OSError, TimeoutError) as error:
             self._connection.close()
             raise BrokenBoxError(f"the sandbox broke down: {str(error) or type(error).__name__}") from error
@@ -218,7 +186,7 @@ class BoxSession:
 class _IdleBox:
     """An empty box, and how often it has been used."""
 
-    session: BoxSession
+    session: JailSession
     uses: int = 1
 
 
@@ -266,6 +234,8 @@ class _ForkServer:
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as log, theirs:
             self._process = subprocess.Popen(
+                # -I and -S keep the user's settings and installed packages out; the virtual environment's link is
+                # resolved, because a box sees only the interpreter that it points to.
                 [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(theirs.fileno()), str(PARENT_DIR)],
                 pass_fds=[theirs.fileno()],
                 env=system.environment("/"),
@@ -304,7 +274,7 @@ class _ForkServer:
             self._process.wait()
             self._process = None
         if self._folder is not None:
-            with contextlib.suppress(FileNotFoundError):  # the rule: its caretaker has removed it
+            with contextlib.suppress(FileNotFoundError):  # normally the caretaker has removed it already
                 remove_folder(self._folder)
             self._folder = None
 

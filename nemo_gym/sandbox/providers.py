@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.boxes import BoxSession, Runner
 from nemo_gym.sandbox.containers import ENGINES, ContainerRunner, ContainerSession
 from nemo_gym.sandbox.interface import (
     SandboxCreateError,
@@ -25,10 +26,10 @@ from nemo_gym.sandbox.interface import (
     SandboxStatus,
 )
 from nemo_gym.sandbox.limits import ProgramEnding, Result, SandboxLimits
-from nemo_gym.sandbox.runners import Isolation, Runner, RunningSession, SandboxSettings, open_runner
+from nemo_gym.sandbox.runners import Isolation, SandboxSettings, open_runner
 
 DEFAULT_PROVIDER: Final = "jail"
-_GRACE_S: Final = 1.0
+_GRACE_S: Final = 1.0  # between the end of a sandbox's time to live and its removal
 _TIMED_OUT: Final = 124  # the exit code of the command ``timeout``
 _ERROR_TYPES: Final = {ProgramEnding.WALL_TIME: "timeout", ProgramEnding.CPU_TIME: "timeout"}
 _SESSION_LIMITS: Final = SandboxLimits(
@@ -79,7 +80,7 @@ class _SessionProvider:
             raise ConfigError(f"the sandbox provider {self.name!r} has one user, so user={user!r} can't be chosen")
         sandbox = self._get(handle)
         if sandbox.seconds_left() <= 0:
-            raise SandboxError(f"the sandbox {handle.sandbox_id} has come to the end of its time")
+            raise SandboxError(f"the time to live of the sandbox {handle.sandbox_id} is over")
         seconds = min(timeout_s or sandbox.limits.wall_s, sandbox.seconds_left())
         limits = replace(sandbox.limits, wall_s=seconds, cpu_s=min(sandbox.limits.cpu_s, seconds + 1))
         environment = {**sandbox.spec.env, **(env or {})}
@@ -114,7 +115,7 @@ class _SessionProvider:
             await sandbox.stop()
         self._open.clear()
 
-    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> RunningSession:
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> BoxSession:
         raise NotImplementedError
 
     def _get(self, handle: SandboxHandle) -> "_Open":
@@ -140,7 +141,7 @@ class JailProvider(_SessionProvider):
             await self._runner.aclose()
             self._runner = None
 
-    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> RunningSession:
+    async def _session(self, spec: SandboxSpec, limits: SandboxLimits) -> BoxSession:
         unable = {"image": spec.image, "ports": spec.ports, "resources.gpu": spec.resources.gpu}
         for name, value in unable.items():
             if value:
@@ -178,7 +179,7 @@ class PodmanProvider(ContainerProvider):
 class _Open:
     """An open session with its specification and time to live."""
 
-    def __init__(self, session: RunningSession, spec: SandboxSpec, limits: SandboxLimits) -> None:
+    def __init__(self, session: BoxSession, spec: SandboxSpec, limits: SandboxLimits) -> None:
         self.session = session
         self.spec = spec
         self.limits = limits
@@ -263,6 +264,7 @@ def _limits_of(spec: SandboxSpec) -> SandboxLimits:
         limits = replace(limits, memory_mib=resources.memory_mib)
     if resources.disk_gib:
         size = max(1, int(resources.disk_gib * 1024))
+        # Room for one file per 64 KiB.
         limits = replace(limits, disk_mib=size, file_mib=size, disk_files=max(limits.disk_files, size * 16))
     seconds = spec.provider_options.get("wall_s", limits.wall_s)
     cores = resources.cpu or os.cpu_count() or 1

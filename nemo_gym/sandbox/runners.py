@@ -12,12 +12,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox.boxes import Runner
 from nemo_gym.sandbox.containers import ContainerRunner
 from nemo_gym.sandbox.interface import SandboxCreateError, SandboxCreateVerificationError
 from nemo_gym.sandbox.jail import Jail
@@ -49,71 +50,6 @@ for path in ("/etc/sandbox-trial", "/usr/sandbox-trial", os.path.expanduser("~/.
 """
 
 
-class RunningSession(Protocol):
-    """A box that is open."""
-
-    limits: SandboxLimits
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: bytes = b"",
-        folder: str = "",
-        environment: Mapping[str, str] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a command."""
-
-    async def python(
-        self,
-        program: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a Python program."""
-
-    async def upload(self, path: str, content: bytes) -> None:
-        """Write a file."""
-
-    async def download(self, path: str) -> bytes:
-        """Read a file."""
-
-    async def stop(self) -> None:
-        """End the box and everything in it."""
-
-
-class Runner(Protocol):
-    """Runs untrusted programs, many at once."""
-
-    level: str
-    limits: SandboxLimits
-
-    async def start(self) -> None:
-        """Get ready; raises ``SandboxCreateError`` if it does not work here."""
-
-    async def run(
-        self,
-        program: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> Result:
-        """Run a Python program in a box of its own."""
-
-    def session(self, *, limits: SandboxLimits | None = None) -> AbstractAsyncContextManager[RunningSession]:
-        """A box for several programs, as a context."""
-
-    async def open_session(self, *, limits: SandboxLimits | None = None) -> RunningSession:
-        """A box that the caller has to stop."""
-
-    async def aclose(self) -> None:
-        """End everything."""
-
-
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
     """How programs are isolated. ``modules`` names the Python modules that all programs can import."""
@@ -135,7 +71,7 @@ async def open_runner(settings: SandboxSettings | None = None) -> Runner:
         runner = _make(level, settings)
         try:
             await runner.start()
-            await _try(runner)
+            await _test_isolation(runner)
         except SandboxCreateError as error:
             reasons.append(str(error))
             await runner.aclose()
@@ -168,8 +104,9 @@ class LazyRunner:
             await runner.aclose()
 
     def _open(self) -> None:
+        # A lock of asyncio belongs to one loop; callers from several loops need a thread's lock, held off the loops.
         with self._lock:
-            if self._runner is None:
+            if self._runner is None:  # another thread may have opened it meanwhile
                 self._runner = asyncio.run(open_runner(self._settings))
 
 
@@ -210,7 +147,7 @@ def _make(level: Isolation, settings: SandboxSettings) -> Runner:
     )
 
 
-async def _try(runner: Runner) -> None:
+async def _test_isolation(runner: Runner) -> None:
     if runner.level == "none":
         return
     result = await runner.run(_TRIAL)

@@ -31,7 +31,7 @@ class AsyncSandbox:
         self._handle: SandboxHandle | None = None
 
     async def start(self, spec: SandboxSpec | None = None) -> Self:
-        """Make the sandbox."""
+        """Create the sandbox."""
         if self._handle is not None:
             raise SandboxError("the sandbox is running already")
         self._handle = await self._provider.create(spec or self._spec or SandboxSpec())
@@ -46,7 +46,7 @@ class AsyncSandbox:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command to its end."""
+        """Run a command and wait for it to end."""
         return await self._provider.exec(self._running(), command, cwd=cwd, env=env, timeout_s=timeout_s, user=user)
 
     async def upload(self, local: str | Path, remote: str) -> None:
@@ -58,7 +58,7 @@ class AsyncSandbox:
         await self._provider.download_file(self._running(), remote, Path(local))
 
     async def status(self) -> SandboxStatus:
-        """Where the sandbox is in its life."""
+        """The state; ``STOPPED`` before the start too."""
         return SandboxStatus.STOPPED if self._handle is None else await self._provider.status(self._handle)
 
     async def stop(self) -> None:
@@ -92,7 +92,7 @@ class Sandbox:
         self._thread: threading.Thread | None = None
 
     def start(self, spec: SandboxSpec | None = None) -> Self:
-        """Make the sandbox."""
+        """Create the sandbox."""
         self._wait(self._sandbox.start(spec))
         return self
 
@@ -105,7 +105,7 @@ class Sandbox:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command to its end."""
+        """Run a command and wait for it to end."""
         return self._wait(self._sandbox.exec(command, cwd=cwd, env=env, timeout_s=timeout_s, user=user))
 
     def upload(self, local: str | Path, remote: str) -> None:
@@ -117,7 +117,7 @@ class Sandbox:
         self._wait(self._sandbox.download(remote, local))
 
     def status(self) -> SandboxStatus:
-        """Where the sandbox is in its life."""
+        """The state; ``STOPPED`` before the start too."""
         return self._wait(self._sandbox.status())
 
     def stop(self) -> None:

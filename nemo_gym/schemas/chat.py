@@ -70,6 +70,35 @@ class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
 
 
 @with_config(_OPEN)
+class CustomToolInputParam(TypedDict):
+    """What a tool was given whose input is any text."""
+
+    input: str
+    name: str
+
+
+@with_config(_OPEN)
+class CustomToolCallParam(TypedDict):
+    """A call in an earlier answer of a tool whose input is any text."""
+
+    id: str
+    custom: CustomToolInputParam
+    type: Literal["custom"]
+
+
+def _call_kind(call: Any) -> str:
+    kind = call.get("type") if isinstance(call, dict) else getattr(call, "type", None)
+    return "custom" if kind == "custom" else "function"
+
+
+PastToolCall: TypeAlias = Annotated[
+    Annotated[NeMoGymChatCompletionMessageToolCallParam, Tag("function")]
+    | Annotated[CustomToolCallParam, Tag("custom")],
+    Discriminator(_call_kind),
+]
+
+
+@with_config(_OPEN)
 class NeMoGymChatCompletionUserMessageParam(TypedDict):
     """A message from the user."""
 
@@ -103,7 +132,7 @@ class NeMoGymChatCompletionAssistantMessageParam(TypedDict):
     role: Literal["assistant"]
     content: NotRequired[Content | None]
     refusal: NotRequired[str | None]
-    tool_calls: NotRequired[list[NeMoGymChatCompletionMessageToolCallParam] | None]
+    tool_calls: NotRequired[list[PastToolCall] | None]
     name: NotRequired[str]
 
 
@@ -154,6 +183,27 @@ class NeMoGymChatCompletionToolParam(TypedDict):
     type: Literal["function"]
 
 
+@with_config(_OPEN)
+class CustomToolDefinition(TypedDict):
+    """A tool whose input is any text."""
+
+    name: str
+
+
+@with_config(_OPEN)
+class CustomToolParam(TypedDict):
+    """Such a tool among others; few endpoints know them."""
+
+    custom: CustomToolDefinition
+    type: Literal["custom"]
+
+
+OfferedTool: TypeAlias = Annotated[
+    Annotated[NeMoGymChatCompletionToolParam, Tag("function")] | Annotated[CustomToolParam, Tag("custom")],
+    Discriminator(_call_kind),
+]
+
+
 class NeMoGymChatCompletionCreateParamsNonStreaming(BaseModel):
     """A request to a model: the conversation and the options."""
 
@@ -184,7 +234,7 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(BaseModel):
     stream_options: dict[str, Any] | None = None
     temperature: float | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
-    tools: SerializeAsAny[list[NeMoGymChatCompletionToolParam] | None] = None
+    tools: SerializeAsAny[list[OfferedTool] | None] = None
     top_logprobs: int | None = None
     top_p: float | None = None
     user: str | None = None
@@ -228,11 +278,6 @@ class CustomToolCall(ChatPart):
     id: str
     custom: CustomToolInput
     type: Literal["custom"]
-
-
-def _call_kind(call: Any) -> str:
-    kind = call.get("type") if isinstance(call, dict) else getattr(call, "type", None)
-    return "custom" if kind == "custom" else "function"
 
 
 ToolCall: TypeAlias = Annotated[

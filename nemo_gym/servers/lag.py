@@ -2,6 +2,7 @@
 
 In one process, a handler that computes or sleeps without awaiting stops every server. The loop reports regularly that
 it is alive. If the reports stop, a watching thread looks at where the loop's thread is, and warns once for each place.
+Code is not blamed for the time in which the thread was ready to run, but other programs had the processors.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -47,12 +49,24 @@ def find_blocking_code(frame: FrameType | None, folders: Mapping[str, Path]) -> 
     return BlockingCode(None, innermost.f_code.co_filename, innermost.f_code.co_qualname, innermost.f_lineno)
 
 
-class LagWatch:
-    """Watches one event loop from a thread."""
+def waited_for_processor(native_thread_id: int) -> float:
+    """How long a thread of this process has been ready to run without a processor, in seconds; 0 where unknown."""
+    try:
+        return int(Path(f"/proc/self/task/{native_thread_id}/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
-    def __init__(self, folders: Mapping[str, Path], *, blocked_s: float = BLOCKED_S) -> None:
+
+class LagWatch:
+    """Watches one event loop from a thread. ``delayed`` tells how long the loop's thread has waited for a processor."""
+
+    def __init__(
+        self, folders: Mapping[str, Path], *, blocked_s: float = BLOCKED_S, delayed: Callable[[], float] | None = None
+    ) -> None:
         self._folders = folders
         self._blocked_s = blocked_s
+        self._delayed = delayed or partial(waited_for_processor, threading.get_native_id())
+        self._delayed_s = self._delayed()  # while the loop was last alive
         self._thread_id = threading.get_ident()
         self._beat = time.monotonic()
         self._stop = threading.Event()
@@ -73,10 +87,12 @@ class LagWatch:
                 self.beat()  # the whole process was stopped, not just the loop: Ctrl-Z, a suspended machine
             asleep, used = time.monotonic(), time.process_time()
             silence = asleep - self._beat
-            if silence >= self._blocked_s:
-                self._examine(silence)
-            else:
+            if silence < self._blocked_s:
                 self._suspect = None
+                if silence < pause:
+                    self._delayed_s = self._delayed()
+            elif self._delayed() - self._delayed_s < silence / 2:  # else other programs have the processors
+                self._examine(silence)
 
     def stop(self) -> None:
         """End the thread."""
@@ -103,9 +119,11 @@ class LagWatch:
 
 
 @contextlib.asynccontextmanager
-async def watching_lag(folders: Mapping[str, Path], *, blocked_s: float = BLOCKED_S) -> AsyncIterator[LagWatch]:
+async def watching_lag(
+    folders: Mapping[str, Path], *, blocked_s: float = BLOCKED_S, delayed: Callable[[], float] | None = None
+) -> AsyncIterator[LagWatch]:
     """Watch the running loop while the context lasts."""
-    watch = LagWatch(folders, blocked_s=blocked_s)
+    watch = LagWatch(folders, blocked_s=blocked_s, delayed=delayed)
     loop = asyncio.get_running_loop()
     handle: asyncio.TimerHandle
 

@@ -7,9 +7,11 @@ when a server asks for an endpoint. Its two major versions define servers differ
 import asyncio
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import orjson
 from fastapi import Request, Response
@@ -17,9 +19,10 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.servers.direct.handlers import AsgiAnswer, read_all, replay
 from nemo_gym.servers.direct.routes import body_writer
 from nemo_gym.servers.mcp_tools import (
     NEMO_GYM_MCP_METADATA_KEY,
@@ -30,6 +33,7 @@ from nemo_gym.servers.mcp_tools import (
     MCPServerMetadata,
     normalize_tool_name,
 )
+from nemo_gym.steps.recording import Callee, Span, Trail, current_span, joining_span
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 GYM_TOOL_MARK = "__gym_tool__"
@@ -86,9 +90,15 @@ def function_server(name: str) -> Any:
 
 
 class MCPEndpoint:
-    """An ASGI app that handles each MCP request separately and makes the request's token available."""
+    """An ASGI app that handles each MCP request separately and makes the request's token available.
 
-    def __init__(self, server: Any) -> None:
+    Agents call it with clients of their own, which know nothing of rollouts. So the steps of a call join those of the
+    rollout that got the token.
+    """
+
+    def __init__(self, server: Any, *, name: str = "") -> None:
+        self._name = name
+        self._rollouts: WeakValueDictionary[str, Trail] = WeakValueDictionary()  # by token, while the rollout runs
         if hasattr(server, "streamable_http_app"):  # a function server wraps the server that speaks the protocol
             server.streamable_http_app()
             server = server.session_manager.app
@@ -100,14 +110,72 @@ class MCPEndpoint:
         if scope["method"] != "POST":
             await PlainTextResponse("use POST", status_code=405, headers={"Allow": "POST"})(scope, receive, send)
             return
-        token = SESSION_TOKEN.set(Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER))
+        given = Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
+        token = SESSION_TOKEN.set(given)
         try:
-            # With a new manager for each request, nothing has to be started before or stopped afterwards.
-            manager = self._manager_class(self._server, json_response=True, stateless=True)
-            async with manager.run():
-                await manager.handle_request(scope, receive, send)
+            caller = current_span.get()
+            steps = self._rollouts.get(given or "") if caller is None else None
+            if steps is not None:
+                caller = joining_span(steps)
+            if caller is None:
+                await self._serve(scope, receive, send)
+            else:
+                await self._serve_as_step(scope, receive, send, caller)
         finally:
             SESSION_TOKEN.reset(token)
+
+    def watch(self, metadata: MCPServerMetadata) -> MCPServerMetadata:
+        """Remember whose token this is, if the rollout that is being seeded records its steps."""
+        span, token = current_span.get(), metadata.headers.get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
+        if span is not None and token:
+            self._rollouts[token] = span.steps
+        return metadata
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # With a new manager for each request, nothing has to be started before or stopped afterwards.
+        manager = self._manager_class(self._server, json_response=True, stateless=True)
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+    async def _serve_as_step(self, scope: Scope, receive: Receive, send: Send, caller: Span) -> None:
+        body = await read_all(receive)
+        tool = called_tool(body)
+        if tool is None:
+            await self._serve(scope, replay(body, receive), send)
+            return
+        span = caller.begin(Callee("tool", self._name, scope["path"], tool, is_resources=True))
+        answer = AsgiAnswer()
+
+        async def watched(message: Message) -> None:
+            await answer.send(message)
+            await send(message)
+
+        token = current_span.set(span)
+        try:
+            await self._serve(scope, replay(body, receive), watched)
+        except BaseException as error:
+            span.fail(error)
+            raise
+        finally:
+            current_span.reset(token)
+        # The protocol reports a tool that failed with status 200.
+        status = 500 if answer.status < 400 and _TOOL_FAILED.search(answer.body) else answer.status
+        span.end(status, len(body), answer.body)
+
+
+_TOOL_FAILED: Final = re.compile(rb'"isError":\s*true')
+
+
+def called_tool(body: bytes) -> str | None:
+    """The name of the tool that an MCP request calls; None for any other request."""
+    try:
+        request = orjson.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(request, dict) or request.get("method") != "tools/call":
+        return None
+    parameters = request.get("params")
+    return str(parameters.get("name") or "") if isinstance(parameters, dict) else ""
 
 
 def gym_tool(method: Method) -> Method:

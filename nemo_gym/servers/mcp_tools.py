@@ -163,11 +163,11 @@ class ToolAnswer(NamedTuple):
 class ExposedTools:
     """The tools of one app. They are read on first use, when the author has finished adding routes."""
 
-    def __init__(self, app: FastAPI, *, server_key: str, base_url: str, choose: ChooseTools) -> None:
+    def __init__(self, app: FastAPI, *, server_key: str, base_url: str, choose: ChooseTools, name: str = "") -> None:
         self.tokens = SessionTokens(server_key)
         self._app = app
         self._choose = choose
-        self._server = LocalServer(app, label=server_key, base_url=base_url)
+        self._server = LocalServer(app, label=server_key, base_url=base_url, name=name)
 
     @cached_property
     def by_name(self) -> dict[str, MCPTool]:

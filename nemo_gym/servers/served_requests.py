@@ -6,22 +6,19 @@ processes are not included here; a collector counts the calls to all servers.
 
 from collections.abc import Mapping, MutableMapping
 from importlib import import_module
-from time import perf_counter
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.steps.record import Step
-from nemo_gym.steps.recording import Span, current_span, describe_callee, encode_steps, first_span
+from nemo_gym.steps.recording import Span, current_span, describe_callee, first_span
 
 if TYPE_CHECKING:
     from nemo_gym.servers.prometheus_metrics import RunMeters
 
 RUN_PATH: Final = "/run"
-_read_steps = msgspec.json.Decoder(list[Step]).decode
 
 
 class ServedMetrics:
@@ -64,7 +61,7 @@ class CountedServer:
         span = asked or first_span()
         answer = _Watched(send)
         token = current_span.set(span)
-        began = perf_counter()
+        began = perf_counter_ns()
         is_rollout = self._server.server_type == RESPONSES_API_AGENTS and scope["path"] == RUN_PATH
         if is_rollout:
             self._meters.in_flight.inc()
@@ -76,20 +73,20 @@ class CountedServer:
                 self._meters.in_flight.dec()
             self._count(scope["path"], span, answer, began, is_rollout=is_rollout)
 
-    def _count(self, path: str, span: Span, answer: "_Watched", began: float, *, is_rollout: bool) -> None:
+    def _count(self, path: str, span: Span, answer: "_Watched", began: int, *, is_rollout: bool) -> None:
         meters, server = self._meters, self._server
         if is_rollout:
             failed = f"status_{answer.status or 'none'}" if not 200 <= answer.status < 400 else ""
             outcome = "failed" if failed else "completed"
-            meters.count_rollout(server.name, outcome, perf_counter() - began, failed)
+            meters.count_rollout(server.name, outcome, (perf_counter_ns() - began) / 1e9, failed)
         else:
             callee = describe_callee(server.server_type, server.name, path, from_resources=False)
             request = first_span().begin(callee)
             request.steps.zero = request.start = began
             request.troubles = span.troubles
             request.end(answer.status, 0, answer.body)
-            meters.count_steps(_read_steps(encode_steps(request)))
-        meters.count_steps(_read_steps(encode_steps(span)))
+            meters.count_steps(request.steps.steps())
+        meters.count_steps(span.steps.steps())
 
 
 class _Watched:

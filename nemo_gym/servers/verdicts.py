@@ -6,8 +6,7 @@ them.
 """
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, cast
 
@@ -21,7 +20,7 @@ from nemo_gym.servers.direct.replies import JsonResponse
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 TokenCounts = dict[str, Any]  # a usage of the Responses API
 
-_ROLLOUT: Final = (RESPONSES_CREATE_PARAMS_KEY_NAME, RESPONSE_KEY_NAME)
+_ROLLOUT: Final = {RESPONSES_CREATE_PARAMS_KEY_NAME, RESPONSE_KEY_NAME}
 _asked: ContextVar[dict[str, TokenCounts] | None] = ContextVar("judges_asked", default=None)
 
 
@@ -53,19 +52,11 @@ def _count(value: Any) -> int:
 
 def judge_usage() -> dict[str, Any]:
     """What a rollout records about the judges called by the current verification; empty if there were none."""
-    asked = _asked.get()
+    return _usage_of(_asked.get())
+
+
+def _usage_of(asked: dict[str, TokenCounts] | None) -> dict[str, Any]:
     return {JUDGE_USAGE_KEY: asked} if asked else {}
-
-
-@contextmanager
-def _counting_judges() -> Iterator[dict[str, TokenCounts]]:
-    """Collect the tokens of judges that are called within the context, by model server."""
-    asked: dict[str, TokenCounts] = {}
-    token = _asked.set(asked)
-    try:
-        yield asked
-    finally:
-        _asked.reset(token)
 
 
 def completing(verify: Handler) -> Handler:
@@ -73,25 +64,35 @@ def completing(verify: Handler) -> Handler:
 
     @functools.wraps(verify)
     async def verify_completely(*values: Any, **named: Any) -> Any:
-        with _counting_judges() as asked:
+        asked: dict[str, TokenCounts] = {}
+        token = _asked.set(asked)  # the tokens of judges that are called meanwhile
+        try:
             verdict = await verify(*values, **named)
-            body = next((value for value in (*values, *named.values()) if isinstance(value, BaseModel)), None)
-            missing = _missing(verdict, body)
-            fields = _fields(verdict) if missing or asked else None
-            if fields is None:
-                return verdict
-            known = body.model_dump(mode="json", exclude_unset=True, include=missing) if body is not None else {}
-            return JsonResponse(encode_json({**known, **fields, **judge_usage()}))
+        finally:
+            _asked.reset(token)
+        lacking = _lacking(verdict)
+        if not lacking and not asked:
+            return verdict
+        return _completed(verdict, lacking, asked, (*values, *named.values()))
 
     return cast("Handler", verify_completely)
 
 
-def _missing(verdict: Any, body: BaseModel | None) -> set[str]:
-    """The parts of the rollout that the request has and the verdict lacks."""
+def _lacking(verdict: Any) -> set[str]:
+    """The parts of the rollout that the verdict lacks."""
     has = type(verdict).model_fields if isinstance(verdict, BaseModel) else verdict
-    if not isinstance(has, Mapping) or all(name in has for name in _ROLLOUT):
-        return set()
-    return {name for name in _ROLLOUT if name not in has and hasattr(body, name)}
+    return _ROLLOUT - has.keys() if isinstance(has, Mapping) else set()
+
+
+def _completed(verdict: Any, lacking: set[str], asked: dict[str, TokenCounts], given: Sequence[Any]) -> Any:
+    """The verdict with what it lacks and the request has, and with the tokens of judges."""
+    body = next((value for value in given if isinstance(value, BaseModel)), None)
+    missing = {name for name in lacking if hasattr(body, name)}
+    fields = _fields(verdict) if missing or asked else None
+    if fields is None:
+        return verdict
+    known = body.model_dump(mode="json", exclude_unset=True, include=missing) if body is not None else {}
+    return JsonResponse(encode_json({**known, **fields, **_usage_of(asked)}))
 
 
 def _fields(verdict: Any) -> dict[str, Any] | None:

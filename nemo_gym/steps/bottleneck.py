@@ -59,8 +59,11 @@ class Bottleneck:
 
 def find_bottleneck(summary: TimeSummary, facts: RunFacts | None = None) -> Bottleneck:
     """The first cause that the figures show, starting with the causes that distort other figures."""
-    if summary.attempts < FEWEST or not summary.seconds:
-        return Bottleneck(Cause.NOTHING, f"{summary.attempts} attempts are too few to tell", "")
+    if summary.attempts < FEWEST:
+        few = "1 attempt is" if summary.attempts == 1 else f"{summary.attempts} attempts are"
+        return Bottleneck(Cause.NOTHING, f"{few} too few to tell", "")
+    if not summary.seconds:
+        return Bottleneck(Cause.NOTHING, "it is unknown how long the attempts took", "")
     checks: tuple[Callable[[TimeSummary, RunFacts], Bottleneck | None], ...] = (
         _failures,
         _disk,
@@ -142,7 +145,7 @@ def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     ran, ready = max(((process.cpu_s, process.ready_s) for process in facts.processes), key=lambda pair: pair[1])
     # Ready for much longer than it ran: other programs compete for the processors.
     if ready > 2 * ran:
-        return Bottleneck(Cause.CPU, f"{figure}; it got a processor only {ran / ready:.0%} of that", _CROWDED)
+        return Bottleneck(Cause.CPU, f"{figure}; it got a processor for only {ran / ready:.0%} of that", _CROWDED)
     heaviest = next(
         (times for times in summary.steps if times.alone >= FULL and times.own_s >= LARGE * facts.wall_s), None
     )
@@ -151,7 +154,7 @@ def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     return Bottleneck(Cause.CPU, figure, _more_processes(facts))
 
 
-_CROWDED: Final = "other programs use this machine, too: stop them, or collect elsewhere"
+_CROWDED: Final = "other programs also use this machine: stop them, or collect elsewhere"
 
 
 def _more_processes(facts: RunFacts) -> str:
@@ -164,9 +167,15 @@ def _more_processes(facts: RunFacts) -> str:
 def _waiting(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
     for times in summary.steps:
         for cause, seconds in sorted(_causes_of_waiting(times).items(), key=lambda item: -item[1]):
-            if seconds / summary.seconds >= LARGE:
+            # More slots for an endpoint that is at its capacity would only move the queue there.
+            if seconds / summary.seconds >= LARGE and not (cause == "slot" and _is_crowded(times)):
                 return _wait(times, cause, seconds / summary.seconds)
     return None
+
+
+def _is_crowded(times: StepTimes) -> bool:
+    """Whether a server takes longer for its calls when it is asked for many at once."""
+    return bool(times.idle_s) and times.busy_s >= SLOWER * times.idle_s
 
 
 def _refusals(times: StepTimes) -> int:
@@ -190,7 +199,7 @@ def _wait(times: StepTimes, cause: str, share: float) -> Bottleneck:
     if cause == "gate":
         return Bottleneck(
             Cause.RATE_LIMIT,
-            f"{figure}; it said {_refusals(times)} times that it was asked too often",
+            f"{figure}; it refused {_refusals(times)} calls because of its rate limit",
             "ask the endpoint's operator for a higher rate; more rollouts at once will not help",
         )
     if cause == "slot":
@@ -223,7 +232,8 @@ def _work(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
         return Bottleneck(
             Cause.AGENT,
             f"{share:.0%} of the time lies between the calls of the rollouts",
-            "+profiling_enabled=true +profiling_results_dirpath=profile shows which code that is",
+            "+profiling_enabled=true +profiling_results_dirpath=profile shows which code that is; if ng_run hosts the "
+            "servers, first see whether its processor is full, which is not measured from here",
         )
     times = next(times for times in summary.steps if times.kind == kind)
     if kind == "model":
@@ -235,9 +245,9 @@ def _own_server(times: StepTimes, share: float) -> Bottleneck:
     causes = {"tool": Cause.TOOL, "verify": Cause.VERIFICATION, "judge": Cause.JUDGE, "seed": Cause.SEEDING}
     spread = times.spread
     figure = f"{share:.0%} of the time of all rollouts; {times.name} took {spread.p50:.3g} s (p95 {spread.p95:.3g} s)"
-    crowded = times.idle_s and times.busy_s >= SLOWER * times.idle_s
+    crowded = _is_crowded(times)
     if crowded:
-        figure += f", {times.idle_s:.3g} s when few were asked at once"
+        figure += f", {times.idle_s:.3g} s when few ran at once"
     if times.kind == "judge":
         advice = "give the judge's endpoint more capacity" if crowded else "use a faster judge, or shorter answers"
     elif crowded:
@@ -251,13 +261,16 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
     spread = times.spread
     figure = f"{share:.0%} of the time of all rollouts; a call of {times.server} took {spread.p50:.3g} s"
     rate = times.count / summary.wall_s if summary.wall_s else 0.0
-    if times.idle_s and times.busy_s >= SLOWER * times.idle_s:
-        # Little's law: so many calls at once reach the same rate if each takes as long as without load.
-        enough = max(1, round(rate * times.idle_s))
+    if _is_crowded(times):
+        # Little's law: so many calls at once reach the same rate if each takes as long as without load. Besides them
+        # there are the rollouts that do something else at that moment.
+        others_s = max(0.0, (1 - share) * summary.seconds - sum(times.waited.values()))
+        elsewhere = others_s / summary.wall_s if summary.wall_s else 0.0
+        enough = max(1, round(rate * times.idle_s + elsewhere))
         return Bottleneck(
             Cause.ENDPOINT,
-            f"{figure}, {times.idle_s:.3g} s when few were asked at once and {times.busy_s:.3g} s when many were: "
-            f"it answers {rate:.3g} calls a second and no more",
+            f"{figure}, {times.idle_s:.3g} s when few ran at once and {times.busy_s:.3g} s when many did: "
+            f"it answers at most {rate:.3g} calls a second",
             f"give the endpoint more capacity; num_samples_in_parallel={enough} would be as fast",
         )
     if share < LARGE:
@@ -266,7 +279,7 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
     if at_limit:
         return Bottleneck(
             Cause.LIMIT,
-            f"{summary.at_once:.1f} of {limit} rollouts ran at once, and the endpoint did not get slower from it",
+            f"{summary.at_once:.1f} of {limit} rollouts ran at once, which did not slow the endpoint down",
             f"+num_samples_in_parallel={2 * limit}, or auto",
         )
     return Bottleneck(

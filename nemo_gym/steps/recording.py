@@ -10,13 +10,12 @@ Durations are measured with the monotonic clock.
 import re
 from contextlib import suppress
 from contextvars import ContextVar
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from nemo_gym.io.json import encode
-from nemo_gym.steps.record import STEP_FIELDS, StepKind, StepRetry, microseconds
+from nemo_gym.steps.record import Step, StepKind, StepRetry, microseconds, plain_step, step_columns
 
 if TYPE_CHECKING:
     from nemo_gym.steps.trace_context import TraceContext
@@ -38,14 +37,38 @@ class Callee:
 
 
 class Trail(list[Any]):
-    """The steps of an attempt: tuples in the order of a step's fields, or spans while they have not ended."""
+    """The steps of an attempt: tuples in the order of the columns of a record, steps with more to them, or open spans.
 
-    __slots__ = ("trace", "waited", "zero")
+    Times are kept as the clock gives them, in nanoseconds, and left for those who read the record to work out.
+    """
+
+    __slots__ = ("__weakref__", "trace", "waited", "zero")
 
     def __init__(self) -> None:
-        self.zero = perf_counter()
+        self.zero = perf_counter_ns()
         self.waited = 0.0  # of all steps together
         self.trace: TraceContext | None = None  # only if the run sends traces
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The steps as a line has them, one column after the other."""
+        if set(map(type, self)) == _PLAIN:
+            return {"columns": list(zip(*self))}  # noqa: B905 - they are alike, and checking costs something
+        return step_columns(self.steps(), self.zero)
+
+    def steps(self) -> list[Step]:
+        """The steps one by one."""
+        zero = self.zero
+        return [
+            plain_step(entry, zero)
+            if type(entry) is tuple
+            else entry
+            if type(entry) is Step
+            else entry.step(entry.start, 0, 0, 0, _NOT_TOLD)
+            for entry in self
+        ]
+
+
+_PLAIN: Final = {tuple}
 
 
 class Troubles(msgspec.Struct):
@@ -58,47 +81,56 @@ class Troubles(msgspec.Struct):
 
 # Token counts (in, out, cached) and finish reason of a model's answer: the next fields of a step.
 Told: TypeAlias = tuple[int, int, int, str]
+_NOT_TOLD: Final[Told] = (0, 0, 0, "")
 
 
-class Span(msgspec.Struct):
-    """A call in progress. The root span of an attempt is not itself a step."""
+class Span:
+    """A call in progress. The root span of an attempt is not itself a step.
+
+    It has no constructor, because that would cost more than everything else that is recorded of a call.
+    """
+
+    __slots__ = ("answer", "callee", "index", "parent", "start", "steps", "troubles")
 
     steps: Trail
     callee: Callee
-    index: int | None = None
-    parent: int | None = None
-    start: float = 0.0
-    troubles: Troubles | None = None
-    answer: "tuple[bytes, Told] | None" = None  # set by code that has parsed the answer of the model anyway
+    index: int | None
+    parent: int | None
+    start: int
+    troubles: Troubles | None
+    answer: "tuple[bytes, Told] | None"  # set by code that has parsed the answer of the model anyway
 
     def begin(self, callee: Callee) -> "Span":
         """Begin a step inside this one."""
         steps = self.steps
         index = len(steps)
-        span = Span(steps, callee, index, self.index, perf_counter())
+        span = _new_span(steps, callee, index)
+        span.parent, span.start = self.index, perf_counter_ns()
         if index < MOST_STEPS:
             steps.append(span)
         return span
 
     def end(self, status: int, sent: int, received: bytes) -> None:
         """Record that the call was answered."""
-        steps, start, callee, index = self.steps, self.start, self.callee, self.index
-        duration = (perf_counter() - start) * 1e6 // 1 / 1e6  # to the microsecond, at a fifth of the cost of ``round``
-        times = ((start - steps.zero) * 1e6 // 1 / 1e6, duration, status, sent, len(received))
-        step: tuple[Any, ...] = callee.words + times
+        end, callee, index, told = perf_counter_ns(), self.callee, self.index, _NOT_TOLD
         if callee.is_model and status < 400:
             answer = self.answer
-            step += answer[1] if answer is not None and answer[0] is received else told_by(received, callee.route)
-        if self.parent is not None or self.troubles is not None:
-            step = self._with_troubles(step)
-        if index is not None and index < MOST_STEPS:
-            steps[index] = step
+            told = answer[1] if answer is not None and answer[0] is received else told_by(received, callee.route)
+        if index is None or index >= MOST_STEPS:
+            return
+        if self.parent is None and self.troubles is None:
+            tokens_in, tokens_out, cached, finish = told
+            size = len(received)
+            steps = self.steps
+            steps[index] = (callee.words, self.start, end, status, tokens_out, sent, size, tokens_in, cached, finish)
+        else:
+            self.steps[index] = self.step(end, status, sent, len(received), told)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call failed without an answer."""
         index = self.index
-        if index is not None and index < MOST_STEPS:
-            self.steps[index] = self._unanswered(perf_counter(), type(error).__name__)
+        if index is not None and 0 <= index < MOST_STEPS:
+            self.steps[index] = self.step(perf_counter_ns(), 0, 0, 0, (0, 0, 0, type(error).__name__))
 
     def wait(self, seconds: float, cause: str) -> None:
         """Record that part of this call was spent waiting: for a slot, the gate, a connection or a retry."""
@@ -115,45 +147,42 @@ class Span(msgspec.Struct):
             self.troubles = Troubles()
         self.troubles.retries += retries
 
-    def so_far(self) -> tuple[Any, ...]:
-        """The step of a call that has not ended."""
-        return self._unanswered(self.start, "")
-
-    def _unanswered(self, end: float, finish: str) -> tuple[Any, ...]:
-        start = self.start
-        times = (microseconds(start - self.steps.zero), microseconds(end - start))
-        return self._with_troubles((*self.callee.words, *times, 0, 0, 0, 0, 0, 0, finish))
-
-    def _with_troubles(self, step: tuple[Any, ...]) -> tuple[Any, ...]:
-        troubles = self.troubles or Troubles()
-        told = step if len(step) > len(_UNTOLD) else (*step, *_NOT_TOLD)
-        return (*told, microseconds(troubles.waited), troubles.waited_for, self.parent, troubles.retries)
+    def step(self, end: int, status: int, sent: int, received: int, told: Told) -> Step:
+        """The step of this call if it ended then."""
+        words, start, troubles = self.callee.words, self.start, self.troubles or Troubles()
+        tokens_in, tokens_out, cached, finish = told
+        step = plain_step(
+            (words, start, end, status, tokens_out, sent, received, tokens_in, cached, finish), self.steps.zero
+        )
+        step.waited, step.waited_for = microseconds(troubles.waited), troubles.waited_for
+        step.parent, step.retries = self.parent, troubles.retries
+        return step
 
 
-_NOT_TOLD: Final[Told] = (0, 0, 0, "")
-_UNTOLD: Final = STEP_FIELDS[: STEP_FIELDS.index("tokens_in")]
 _ATTEMPT: Final = Callee("call", "", "")
 FRESH: Final = -1  # the index of a root span whose first call is the attempt itself, which is not recorded as a step
 
 
 def first_span() -> Span:
     """The root span for a request from another process."""
-    return Span(Trail(), _ATTEMPT)
+    return _new_span(Trail(), _ATTEMPT, None)
+
+
+def joining_span(steps: Trail) -> Span:
+    """A root span for calls that belong to an attempt but come from outside: their steps join the others."""
+    return _new_span(steps, _ATTEMPT, None)
 
 
 def attempt_span() -> Span:
     """The root span of an attempt."""
-    return Span(Trail(), _ATTEMPT, FRESH)
+    return _new_span(Trail(), _ATTEMPT, FRESH)
 
 
-def encode_steps(span: Span) -> bytes:
-    """All steps of an attempt, as a JSON list."""
-    return encode(span.steps, plain)
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold, for the objects among the steps: unfinished calls, steps of other processes, retries."""
-    return value.so_far() if type(value) is Span else msgspec.to_builtins(value)
+def _new_span(steps: Trail, callee: Callee, index: int | None) -> Span:
+    span = Span()
+    span.steps, span.callee, span.index, span.start = steps, callee, index, 0
+    span.parent = span.troubles = span.answer = None
+    return span
 
 
 current_span: ContextVar[Span | None] = ContextVar("span", default=None)
@@ -170,7 +199,7 @@ def note_retry(failed: str, delay_s: float) -> None:
     """Record that an attempt at the current call failed and will be repeated."""
     span = current_span.get()
     if span is not None:
-        span.retry(StepRetry(microseconds(perf_counter() - span.steps.zero), failed))
+        span.retry(StepRetry((perf_counter_ns() - span.steps.zero) // 1000 / 1e6, failed))
         span.wait(delay_s, "retry")
 
 

@@ -1,23 +1,26 @@
 """Steps of a call to another process: asked for in a header of the request, returned behind the body of the answer.
 
 A header of the answer gives the number of bytes after the body. They are sent only on request, and the client that
-requested them removes them before it passes the answer on. A streamed answer is sent unchanged, without steps. Times
-reported by another process are trusted only as far as they fit into the call.
+requested them removes them before it passes the answer on. Behind a streamed answer their number follows them, because
+it is not known when the header is sent. Times reported by another process are trusted only as far as they fit into the
+call.
 """
 
 from collections.abc import Iterable
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Final
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepRetry, microseconds
-from nemo_gym.steps.recording import MOST_STEPS, Span, Troubles, current_span, encode_steps, first_span
+from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepRetry
+from nemo_gym.steps.recording import MOST_STEPS, Span, Troubles, current_span, first_span
 from nemo_gym.steps.trace_context import read_traceparent
 
 HEADER: Final = "X-NG-Steps"
 ASK: Final = {HEADER: "1"}
+TAIL_AT_END: Final = "end"  # the value of the header if the number of bytes comes last
+TAIL_DIGITS: Final = 8
 _RAW_HEADER: Final = HEADER.lower().encode()
 
 
@@ -60,6 +63,7 @@ class _AnswerWithSteps:
         self._span = span
         self._send = send
         self._head: Message | None = None
+        self._streams = False
 
     async def send(self, message: Message) -> None:
         """The ASGI ``send`` of the answer."""
@@ -67,26 +71,36 @@ class _AnswerWithSteps:
             self._head = message
             return
         head, self._head = self._head, None
+        is_last = not message.get("more_body")
         if head is not None:
-            tail = b"" if message.get("more_body") else self._tail(head, message)
-            if tail:
-                message = {**message, "body": message.get("body", b"") + tail}
+            message = self._begin(head, message, is_last=is_last)
             await self._send(head)
+        if self._streams and is_last:
+            tail = self._tail()
+            message = {**message, "body": b"%b%b%08d" % (message.get("body", b""), tail, len(tail))}
         await self._send(message)
 
-    def _tail(self, head: Message, body: Message) -> bytes:
-        """The encoded steps, whose length is announced in the head; empty if they can't be appended."""
+    def _begin(self, head: Message, message: Message, *, is_last: bool) -> Message:
+        """Announce the steps in the head, and append them to the body if it is whole; return its message."""
+        if head["status"] in (204, 304):
+            return message
         headers = [pair for pair in head.get("headers", ()) if pair[0].lower() != b"content-length"]
-        if head["status"] in (204, 304) or len(headers) == len(head.get("headers", ())):
-            return b""
+        if not is_last or len(headers) == len(head.get("headers", ())):
+            self._streams = True
+            head["headers"] = [*headers, (_RAW_HEADER, TAIL_AT_END.encode())]
+            return message
+        tail = self._tail()
+        body = message.get("body", b"") + tail
+        head["headers"] = [*headers, (b"content-length", b"%d" % len(body)), (_RAW_HEADER, b"%d" % len(tail))]
+        return {**message, "body": body}
+
+    def _tail(self) -> bytes:
+        """The encoded steps."""
         span = self._span
         troubles = span.troubles or Troubles()
-        duration = microseconds(perf_counter() - span.steps.zero)
-        about = InnerSteps(duration, troubles.waited, troubles.waited_for, troubles.retries)
-        tail = _encode(about)[:-1] + b',"steps":' + encode_steps(span) + b"}"
-        length = len(body.get("body", b"")) + len(tail)
-        head["headers"] = [*headers, (b"content-length", b"%d" % length), (_RAW_HEADER, b"%d" % len(tail))]
-        return tail
+        duration = (perf_counter_ns() - span.steps.zero) / 1e9
+        steps = span.steps.steps()
+        return _encode(InnerSteps(duration, troubles.waited, troubles.waited_for, troubles.retries, steps))
 
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
@@ -103,8 +117,8 @@ def adopt_steps(span: Span, tail: bytes) -> None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return
     zero = span.steps.zero
-    start = span.start - zero if span.start else 0.0
-    length = perf_counter() - zero - start
+    start = (span.start - zero) / 1e9 if span.start else 0.0
+    length = (perf_counter_ns() - zero) / 1e9 - start
     offset = start + max(0.0, (length - inner.duration) / 2)
     if inner.waited and inner.waited <= length:
         span.wait(inner.waited, inner.waited_for)

@@ -14,11 +14,13 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.steps.bottleneck import Bottleneck, find_bottleneck
 from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
 from nemo_gym.steps.steps_file import read_steps
-from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary, summarise
+from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
+from nemo_gym.steps.totals import summarise
 
 BAR: Final = 40
 ROWS: Final = 20
 FIRST_SHARES: Final = 4
+COUNTED_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,16 @@ def screen_lines(profile: RunProfile, files: RunFiles) -> Iterator[str]:
     """The whole screen."""
     summary, facts = profile.summary, profile.facts
     if summary.skipped:
-        yield f"{files.steps}: {summary.skipped} lines are not steps and were skipped"
+        number = summary.skipped
+        lines = "1 line does not hold steps and was" if number == 1 else f"{number} lines are not steps and were"
+        yield f"{files.steps}: {lines} skipped"
     if not profile.has_steps:
         yield from _without_steps(files, facts)
         return
     failed = ", ".join(f"{number} {kind or 'unnamed'}" for kind, number in summary.failures.items())
-    yield f"{summary.attempts} attempts, {summary.completed} completed{f' ({failed})' if failed else ''}"
+    attempts = "1 attempt" if summary.attempts == 1 else f"{summary.attempts} attempts"
+    yield f"{attempts}, {summary.completed} completed{f' ({failed})' if failed else ''}"
+    yield from _mismatch(summary, files)
     yield from _rates(profile)
     yield ""
     for name, share in summary.shares().items():
@@ -71,13 +77,35 @@ def screen_lines(profile: RunProfile, files: RunFiles) -> Iterator[str]:
     yield from profile.finding.lines()
 
 
+def _mismatch(summary: TimeSummary, files: RunFiles) -> Iterator[str]:
+    """Say so if the steps can't be those of the rollouts. Large files are not counted, because that takes too long."""
+    try:
+        if files.rollouts.stat().st_size > COUNTED_BYTES:
+            return
+        rollouts = _lines(files.rollouts)
+    except OSError:
+        return
+    if rollouts != summary.completed:
+        yield (
+            f"{files.rollouts} has {rollouts} rollouts: the others have no steps, or these are of another run"
+            if rollouts > summary.completed
+            else f"{files.rollouts} has {rollouts} rollouts: the run was cut off, or these are the steps of another run"
+        )
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
 def _rates(profile: RunProfile) -> Iterator[str]:
     summary, facts = profile.summary, profile.facts
-    yield f"{summary.wall_s:.1f} s from the first start to the last end; {_running(profile)}"
+    breaks = f" without {_seconds(summary.break_s)} in which nothing ran" if summary.break_s else ""
+    yield f"{summary.wall_s:.1f} s from the first start to the last end{breaks}; {_running(profile)}"
     mean = summary.seconds / summary.attempts
     rate = summary.attempts / summary.wall_s if summary.wall_s else 0.0
-    limit = facts.limit if facts is not None else 0
-    if limit and mean:
+    limit = min(facts.limit, summary.attempts) if facts is not None else 0
+    if limit > 1 and mean:
         yield (
             f"a rollout took {mean:.3g} s on average, so {limit} at once would be {limit / mean:.3g} a second; "
             f"{rate:.3g} were reached"
@@ -135,8 +163,7 @@ def _from_dates(files: RunFiles) -> Iterator[str]:
     first, last = (_modified(path) for path in (files.plan, files.rollouts))
     if first is None or last is None:
         return
-    with files.rollouts.open("rb") as file:
-        rollouts = sum(1 for _ in file)
+    rollouts = _lines(files.rollouts)
     seconds = max(0.0, last - first)
     finished = datetime.fromtimestamp(last).astimezone()
     yield (

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.steps.record import STEP_FIELDS, RolloutSteps, Step
+from nemo_gym.steps.record import RolloutSteps, Step
 from nemo_gym.steps.recording import Span, current_span
 
 HEADER: Final = "traceparent"  # of the W3C recommendation "Trace Context"
 _RAW_HEADER: Final = HEADER.encode()
 _FORM: Final = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
-_PARENT: Final = STEP_FIELDS.index("parent")
 
 
 class TraceContext(NamedTuple):
@@ -80,10 +79,7 @@ def _span_of(steps: Sequence[Any], root: bytes, index: int) -> bytes:
 
 
 def _parent_of(step: Any) -> int | None:
-    if isinstance(step, Span | Step):
-        return step.parent
-    parent: int | None = step[_PARENT] if len(step) > _PARENT else None
-    return parent
+    return step.parent if isinstance(step, Span | Step) else None  # one that was made by another is not a tuple
 
 
 def _child(parent: bytes, number: int) -> bytes:

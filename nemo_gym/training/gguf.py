@@ -62,7 +62,7 @@ def load_model(path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float
     """The model of a GGUF file as a transformers model, in evaluation mode; quantised weights are expanded."""
     reader = _open(Path(path))
     shape = _shape(reader, Path(path))
-    with torch.device("meta"):
+    with torch.device("meta"):  # without memory for weights that are replaced at once
         model = AutoModelForCausalLM.from_config(_config(reader, shape))
     names = {_gguf_name(shape, name): name for name in model.state_dict()}
     state = {}
@@ -196,6 +196,7 @@ def _to_torch(tensor: gguf.ReaderTensor, shape: _Shape) -> torch.Tensor:
 
 def _fill_buffers(model: Any, config: Any) -> None:
     """Fill in what the file does not contain (the rotary frequencies), taken from a newly built small model."""
+    # A model on the meta device has no values in its buffers either. They depend on the width, not on the layers.
     config.num_hidden_layers, config.vocab_size, config.pad_token_id = 0, 1, None
     for name, values in AutoModelForCausalLM.from_config(config).named_buffers():
         owner, _, attribute = name.rpartition(".")
@@ -246,7 +247,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Array, precision: Pr
     block, _ = gguf.GGML_QUANT_SIZES[kind]
     if values.ndim == 1:
         kind = gguf.GGMLQuantizationType.F32
-    elif values.shape[-1] % block:
+    elif values.shape[-1] % block:  # quantised types store rows in blocks
         kind = gguf.GGMLQuantizationType.F16
     packed = gguf.quantize(np.ascontiguousarray(values, dtype=np.float32), kind)
     writer.add_tensor(name, packed, raw_dtype=kind)

@@ -74,10 +74,10 @@ class Learner:
         }
         part = self._checkpoint.with_name(f".{self._checkpoint.name}.part")
         torch.save(state, part)
-        part.replace(self._checkpoint)
+        part.replace(self._checkpoint)  # one step, so a kill leaves the old checkpoint or the new one
 
     def _load(self) -> None:
-        state = torch.load(self._checkpoint, map_location="cpu", weights_only=True)
+        state = torch.load(self._checkpoint, map_location="cpu", weights_only=True)  # runs no code from the file
         if state["plan"] != self._plan:
             raise ConfigError(
                 f"{self._checkpoint} belongs to another training: {state['plan']}, not {self._plan}",

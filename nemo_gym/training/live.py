@@ -61,7 +61,7 @@ async def token_groups(
         token_continuity=TokenContinuity.FAIL,
         freshness=freshness,
     )
-    async with aclosing(outcomes) as groups:
+    async with aclosing(outcomes) as groups:  # leaving the loop early has to cancel what is still running
         async for group in groups:
             yield live_group(group)
 
@@ -78,7 +78,7 @@ def _sequence(outcome: Completed) -> TokenSequence:
     try:
         return sequence_of(outcome.record, outcome.planned.key)
     except UnfitError as error:
-        # Broken single rollouts have been sorted out before, so this affects all rollouts: a setting is missing.
+        # Single broken rollouts have already been counted as failures, so this affects all of them: a missing setting.
         raise ConfigError(
             f"rollouts can't be trained on: one {error}",
             hint="set return_token_id_information: true on the model server",

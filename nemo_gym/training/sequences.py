@@ -107,6 +107,7 @@ def common_start(sequences: Sequence[TokenSequence]) -> int:
     first = sequences[0].ids
     end = min(sequence.start for sequence in sequences)
     for sequence in sequences[1:]:
+        # Prompts of one task are nearly always the same, so this hardly ever takes a step.
         while sequence.ids[:end] != first[:end]:
             end -= 1
     return end

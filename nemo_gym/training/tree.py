@@ -45,6 +45,7 @@ def pack(sequences: Sequence[TokenSequence], *, device: torch.device | str = "cp
         ids += sequence.ids[shared:]
         positions += range(shared, len(sequence.ids))
         sampled = [place for place in range(shared, len(sequence.ids)) if sequence.mask[place]]
+        # A token is predicted by the one before it; for the first of a branch, that is the last of the prefix.
         predictors += [shared - 1 if place == shared else first + place - shared - 1 for place in sampled]
         targets += [sequence.ids[place] for place in sampled]
         old += [sequence.log_probs[place] for place in sampled]
@@ -65,6 +66,7 @@ def _visible(ends: Sequence[int]) -> torch.Tensor:
     branch = torch.zeros(ends[-1], dtype=torch.long)
     for number, (start, end) in enumerate(itertools.pairwise(ends), start=1):
         branch[start:end] = number
+    # Visible is what comes earlier and belongs to the prefix (branch 0) or to the same branch.
     earlier = torch.ones(ends[-1], ends[-1], dtype=torch.bool).tril()
     return (earlier & ((branch[None] == 0) | (branch[None] == branch[:, None])))[None, None]
 
@@ -116,5 +118,6 @@ def policy_gradient_loss(
     weights = torch.tensor(advantages, device=logits.device).repeat_interleave(sizes)
     tempered = log_probs_of(tree, logits, temperature=temperature)
     moved = (log_probs_of(tree, logits.detach()) - tree.old_log_probs) / temperature
+    # In value this is exp(moved). The two terms that cancel carry the gradient of the tempered distribution.
     ratio = (moved + tempered - tempered.detach()).exp()
     return -torch.minimum(ratio * weights, ratio.clamp(1 - clip, 1 + clip) * weights).sum()

@@ -136,7 +136,7 @@ def completions(sequences: Sequence[TokenSequence], wanted: int) -> Iterator[dic
     for _ in range(wanted - len(sequences)):
         yield {
             "prompt_ids": prompt,
-            "completion_ids": prompt[-1:],
+            "completion_ids": prompt[-1:],  # any token will do, since it is masked; TRL refuses an empty completion
             "logprobs": [0.0],
             "env_mask": [0],
             "gym_reward": mean,
@@ -148,7 +148,7 @@ def gguf_publisher(like: Path, folder: Path) -> Publish:
 
     def publish(trainer: Any) -> Mapping[str, Any]:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        if hasattr(model, "merge_and_unload"):
+        if hasattr(model, "merge_and_unload"):  # on a copy, because merging ends the training of adapters
             model = copy.deepcopy(model).merge_and_unload()
         path = write_gguf(model, folder / f"step-{trainer.state.global_step:06d}.gguf", like=like)
         for old in sorted(folder.glob("step-*.gguf"))[:-KEPT_FILES]:
@@ -173,7 +173,7 @@ def _text(content: Any) -> str:
 def _task_number(prompt: Any) -> int:
     name = prompt[-1].get("name") if isinstance(prompt, Sequence) and isinstance(prompt[-1], Mapping) else None
     if not isinstance(name, str) or not name.startswith(TASK_NAME):
-        raise ConfigError("a prompt names no task", hint="train on the environment's own dataset()")
+        raise ConfigError("a prompt does not name a task", hint="train on the environment's own dataset()")
     return int(name.removeprefix(TASK_NAME))
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -38,8 +38,11 @@ MOST_ROWS: Final = 1_000  # in one answer
 _COMPARING: Final = (("sort", "change"), ("pair_by", "content"))
 _ATTEMPTS: Final = 20  # at a file that is replaced while it is read
 _PAUSE_S: Final = 0.1  # between them; the index follows the new file meanwhile
+_CACHED: Final = 8  # overviews, and as many timings
 
 Handler = Callable[[Snapshot, Request], Any]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Api:
@@ -89,7 +92,7 @@ class Api:
     # ---- handlers ------------------------------------------------------------------------------------------------
 
     def state(self, snapshot: Snapshot, request: Request) -> Response:
-        """What files there are and how far they are indexed; 304 if that is what the reader knows."""
+        """What files there are and how far they are indexed; 304 if the reader knows that already."""
         files = [run.state() for run in snapshot.runs]
         body = to_bytes(
             {
@@ -99,6 +102,7 @@ class Api:
                 "threshold": self._pass_threshold,
             }
         )
+        # The page asks every second, and mostly nothing has changed.
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
@@ -134,7 +138,7 @@ class Api:
         key = (snapshot.version, snapshot.searchable if query.search else 0, query, threshold)
         if key not in self._overviews:
             found = overview(self._selections.get(snapshot, query), whole=whole, threshold=threshold)
-            self._overviews = {**dict(list(self._overviews.items())[-8:]), key: found}
+            self._overviews = _with_latest(self._overviews, key, found)
         numbers = self._overviews[key]
         return numbers | current_numbers(snapshot.runs, numbers, whole=whole)
 
@@ -152,7 +156,7 @@ class Api:
         if key not in self._timings or self._timings[key][0] != steps:
             whole = not query.filter.strip() and not query.search.strip()
             found = run_timing(self._selections.get(snapshot, query), number, whole=whole)
-            self._timings = {**dict(list(self._timings.items())[-8:]), key: (steps, found)}
+            self._timings = _with_latest(self._timings, key, (steps, found))
         return self._timings[key][1]
 
     def compare(self, snapshot: Snapshot, request: Request) -> Any:
@@ -166,7 +170,7 @@ class Api:
         return compare_runs(snapshot, *runs, sort=sort, start=start, stop=stop, pair_by=pair_by)
 
     def _threshold(self, request: Request) -> float:
-        """The reward from which on a rollout passes: what the request says, or what the viewer was started with."""
+        """The lowest reward that passes: what the request says, or what the viewer was started with."""
         text = request.query_params.get("threshold") or ""
         try:
             given = float(text) if text else self._pass_threshold
@@ -179,6 +183,11 @@ class Api:
     def _selected(self, snapshot: Snapshot, request: Request, sort: str | None = None) -> Selection:
         query = _query(request)
         return self._selections.get(snapshot, query if sort is None else query._replace(sort=sort))
+
+
+def _with_latest(cache: dict[K, V], key: K, value: V) -> dict[K, V]:
+    """A copy, because requests run in threads and others may be reading; of the earlier entries only the last few."""
+    return {**dict(list(cache.items())[-_CACHED:]), key: value}
 
 
 def build_app(

@@ -1,8 +1,8 @@
 """Rollouts as one HTML file that opens from disk: the page, its styles and scripts, and the data, all inside.
 
 The file is as safe as the server's answers: a policy in its head allows exactly the scripts and styles that were put
-in, by their hashes, and nothing else. Own modules are joined into one script, for which they keep to a convention:
-imports are relative, one to a line, without renaming, and top-level names are unique.
+in, by their hashes, and nothing else. Our modules are joined into one script, which works because they follow a
+convention: imports are relative, one to a line, without renaming, and top-level names are unique.
 """
 
 import base64
@@ -35,7 +35,7 @@ _MOST_COMPARED: Final = 6  # files
 
 
 class ExportedPage(NamedTuple):
-    """What an export came to."""
+    """The size of an exported page."""
 
     rollouts: int
     bytes: int
@@ -157,10 +157,11 @@ def build_page(static: Path, data: bytes) -> bytes:
     styles: list[str] = []
     page = _STYLE.sub(lambda found: _put_in(found, "style", static, styles), page)
     page = _SCRIPT.sub(lambda found: _put_in(found, "script", static, scripts), page)
+    # After both, because it names the hash of everything that was put in.
     policy = _policy(scripts, styles)
     head = f'<head>\n<meta http-equiv="Content-Security-Policy" content="{policy}">'
     page = page.replace("<head>", head, 1)
-    # Inside a script element nothing but "<" could end it; in JSON text it has another spelling.
+    # Only "<" could end a script element early, and JSON has another spelling for it.
     content = data.decode().replace("<", "\\u003c")
     element = f'<script type="application/json" id="rollout-gym-data">{content}</script>'
     return _before_body_ends(page, element).encode()
@@ -188,7 +189,7 @@ def bundle(entry: Path) -> str:
             needed = (file.parent / found["file"]).resolve()
             if needed not in done:
                 add(needed)
-        del done[file]
+        del done[file]  # and add it again, so that it comes after what it imports
         done[file] = _EXPORT.sub("", _IMPORT.sub("", text))
 
     add(entry.resolve())

@@ -30,7 +30,7 @@ class _Groups:
     starts: Ints
     failed: Mask
     column: Column  # the rewards; present where the row enters statistics
-    runs: Ints | None = None  # of each group, if each file has tasks of its own
+    runs: Ints | None = None  # of each group, if tasks of different files are different tasks
 
     @cached_property
     def sizes(self) -> Ints:
@@ -44,7 +44,7 @@ class _Groups:
 def groups(
     selection: Selection, *, by: str, sort: str, start: int, stop: int, threshold: float = PASS_THRESHOLD
 ) -> dict[str, Any]:
-    """A range of the groups. ``threshold``: reward from which on a rollout solves its task."""
+    """A range of the groups. ``threshold`` is the lowest reward with which a rollout solves its task."""
     for name, known in ((by, BY), (sort.removeprefix("-"), SORTS)):
         if name not in known:
             raise ConfigError(f"can't group or sort by '{name}'", hint=did_you_mean(name, known, available="there is"))
@@ -76,6 +76,7 @@ def _by_text(selection: Selection, by: str) -> _Groups:
     values = selection.values(by)
     codes = np.full(len(selection), -1, np.int32) if values.codes is None else values.codes
     places = sorted(range(len(values.vocabulary)), key=values.vocabulary.__getitem__)
+    # Rows without a value have the code -1, which as an index means the last place: they get rank 0 and come first.
     rank = np.empty(len(places) + 1, np.int64)
     rank[places] = np.arange(1, len(places) + 1)
     rank[-1] = 0

@@ -1,4 +1,4 @@
-"""What stands between the viewer and a hostile network: host names, a token, and security headers.
+"""Protects the viewer from a hostile network: host names, a token, and security headers.
 
 Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So a request
 must name a host that is ours (a foreign name that resolves to this machine does not count), a viewer that listens
@@ -128,6 +128,7 @@ def _cookie(headers: Headers, name: str) -> str:
 
 
 def _same(given: str, token: str) -> bool:
+    # Takes the same time however much of the token is right, so that it can't be guessed piece by piece.
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 

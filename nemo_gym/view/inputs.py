@@ -1,43 +1,20 @@
 """Which files a viewer shows: paths and patterns in, rollout files out; mistakes are reported before it starts."""
 
-import glob
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.io.files import RunFiles, role_of
+from nemo_gym.io.files import RunFiles, find_files
 from nemo_gym.io.lines import parse_line
 
-_MAGIC: Final = frozenset("*?[")
 _MOST_FILES: Final = 200  # each is kept open, with its index
 _LOOKED_AT: Final = 10  # lines, before a file is refused
 _LONGEST: Final = 64 << 20  # bytes of a line that is looked at
 
 
-def split_patterns(text: str | Sequence[str]) -> list[str]:
-    """Paths and patterns, given as a list or separated by commas."""
-    if isinstance(text, str):
-        text = [text] if Path(text).exists() else text.split(",")
-    return [part.strip() for part in text if part.strip()]
-
-
-def find_files(patterns: Sequence[str]) -> list[Path]:
-    """The files that paths and patterns name, each once. A pattern leaves out the other files of a run."""
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern is not a path
-        if Path(expanded).exists() or not _MAGIC & set(pattern):
-            found[Path(expanded)] = None
-        else:
-            paths = sorted(map(Path, glob.glob(expanded, recursive=True)))  # noqa: PTH207 - absolute patterns
-            found.update(dict.fromkeys(path for path in paths if path.is_file() and role_of(path) is None))
-    return list(found)
-
-
 def check_files(patterns: Sequence[str], *, waits: bool = False) -> list[Path]:
-    """The same, where every problem that a user can do something about is an error.
+    """The files that paths and patterns name. Every problem that a user can do something about is an error.
 
     With ``waits``, files that do not exist yet, or hold nothing yet, are left for later.
     """
@@ -99,6 +76,6 @@ def _reason(line: bytes) -> str | None:
 
 
 def display_names(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell the files apart."""
+    """Short names by which the files can be told apart."""
     names = [path.name for path in paths]
     return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]

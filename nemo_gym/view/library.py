@@ -22,14 +22,14 @@ from typing import Any, Final, Self
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED, NUMBERS, PREVIEWS
-from nemo_gym.io.files import RunFiles
+from nemo_gym.io.files import RunFiles, find_files
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import distinct
 from nemo_gym.metrics.table import RowKeys
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.steps_index import StepsIndex
 from nemo_gym.view.index.tables import ColumnFacts
-from nemo_gym.view.inputs import check_files, display_names, find_files
+from nemo_gym.view.inputs import check_files, display_names
 from nemo_gym.view.source import Part, RolloutFile
 from nemo_gym.view.task_keys import TaskKeys, task_keys
 
@@ -140,6 +140,7 @@ class Library:
     def __init__(self, patterns: Sequence[str], *, cache: Path, waits: bool = False) -> None:
         self._patterns = list(patterns)
         self._cache = cache
+        # A page may still be open from an earlier viewer on the same port; it must not take this one for the same.
         self._versions = itertools.count(int(time.time()))
         self._stop = threading.Event()
         self.caught_up = threading.Event()  # set once all columns are indexed, or when following ends
@@ -187,7 +188,7 @@ class Library:
             self.caught_up.set()
             self._warm_up()
         stepped = [run.steps.refresh() for run in self.runs]
-        if any(stepped):  # quick, and looked at sooner than text is searched
+        if any(stepped):  # before the text: steps are read quickly, and readers look at them sooner than they search
             return True
         planned = [run.plan.refresh() for run in self.runs]
         texts = [source.refresh(text=True) for source in self._sources()]
@@ -273,7 +274,7 @@ class Library:
             try:
                 self.runs.append(ViewedRun(path, len(self.runs), self._cache))
             except (OSError, ConfigError) as error:
-                if not self.runs:
+                if not self.runs:  # at the start it is the user's mistake; later it must not stop the viewer
                     raise
                 self._warn_once(f"{path} is not shown: {error}")
         for run, name in zip(self.runs, display_names([run.path for run in self.runs]), strict=True):
@@ -316,11 +317,11 @@ class Plan:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether the process that a lock file names seems to be alive. Takes no lock."""
+    """Whether the process that a lock file names seems to be alive. On another machine, it counts as alive."""
     try:
         holder = json.loads(lock.read_text("utf-8"))
         if holder["host"] == socket.gethostname():
-            os.kill(int(holder["pid"]), 0)
+            os.kill(int(holder["pid"]), 0)  # only checks whether the process exists
     except PermissionError:  # it exists, and belongs to another user
         return True
     except (OSError, ValueError, KeyError, TypeError):

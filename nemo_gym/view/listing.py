@@ -57,7 +57,7 @@ def known_columns(snapshot: Snapshot, text: str) -> list[str]:
 def table_rows(
     selection: Selection, start: int, stop: int, columns: Sequence[str], search: str
 ) -> list[dict[str, Any]]:
-    """A range of the selection. Values have a level of their own: a field of a record may be called ``id``, too."""
+    """A range of the selection. Values are nested one level down, because a record may have a field ``id`` as well."""
     snapshot, codes = selection.snapshot, selection.rows[start:stop].tolist()
     names = list(dict.fromkeys((*ALWAYS, *columns)))
     values = read_values(snapshot, codes, names)

@@ -1,4 +1,4 @@
-"""The numbers of the first page. Every one of them is made by ``nemo_gym.metrics``; this module only arranges them."""
+"""The numbers of the first page. All of them are computed by ``nemo_gym.metrics``; this module only arranges them."""
 
 import math
 from collections import Counter
@@ -52,7 +52,7 @@ def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRES
 
 
 def current_numbers(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """What can change although the rollouts do not: progress, and what the metrics file says."""
+    """What can change although the rollouts do not: progress, and the content of the metrics file."""
     if not whole:
         return {"progress": None, "metrics": None}
     return {"progress": _progress(runs, numbers["completed_of_plan"], numbers["planned"]), "metrics": _metrics(runs)}
@@ -69,7 +69,7 @@ def _agents(found: Scored) -> list[dict[str, Any]]:
     codes, names = found.agents.codes, found.agents.vocabulary
     if codes is None:
         return [{"agent": None, "rollouts": len(found), **_mean(found.table)}] if len(found) else []
-    counted = np.bincount(codes + 1, minlength=len(names) + 1)
+    counted = np.bincount(codes + 1, minlength=len(names) + 1)  # the code -1 (no agent) is counted at 0
     entries = []
     for code in np.argsort(-counted, kind="stable")[:_MOST_AGENTS].tolist():
         if counted[code]:
@@ -84,7 +84,7 @@ def _histogram(rewards: Floats) -> dict[str, Any]:
     if not len(finite):
         return {"edges": [], "counts": []}
     low, high = float(finite.min()), float(finite.max())
-    if low >= 0 and high <= 1:
+    if low >= 0 and high <= 1:  # the usual range of rewards; a common scale makes runs comparable
         low, high = 0.0, 1.0
     elif low == high:
         low, high = low - 0.5, high + 0.5

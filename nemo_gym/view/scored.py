@@ -21,7 +21,7 @@ class Scored:
 
     codes: Ints  # rows of the snapshot
     index: Ints  # of the task, as in the records
-    task: Ints  # tells tasks apart
+    task: Ints  # unique across files, unlike the index
     run: Ints
     rollout: Ints
     rewards: Floats  # NaN where there is none

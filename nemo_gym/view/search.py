@@ -19,7 +19,7 @@ from nemo_gym.metrics.fields import output_of
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 LONGEST_TEXT: Final = 2_000_000  # characters of one rollout
-# Values under these names are not written for people: identifiers, kinds, and data in an encoding of its own.
+# Values under these names are not written for people: identifiers, kinds, and encoded data.
 NOT_TEXT: Final = frozenset(
     {
         "call_id",
@@ -50,7 +50,7 @@ def searchable_text(record: Mapping[str, Any]) -> str:
 
 
 def _strings(record: Mapping[str, Any]) -> Iterator[str]:
-    """All text in order. Nesting has no limit here, as it has none in a rollout."""
+    """All text in order. Not recursive, because a rollout may be nested more deeply than Python's stack allows."""
     params, response = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME), record.get("response")
     given = [params.get("instructions"), params.get("input")] if isinstance(params, Mapping) else []
     details = response.get("incomplete_details") if isinstance(response, Mapping) else None
@@ -86,12 +86,12 @@ def _fold_run(text: str) -> str:
 
 
 def parse_search(text: str) -> list[list[str]]:
-    """The phrases that all must occur, each a list of words; the last word of an unquoted one may go on."""
+    """The phrases that must all occur, each a list of words; the last word of an unquoted one is a prefix."""
     phrases: list[list[str]] = []
     for match in _QUERY.finditer(text):
         words = _WORD.findall(fold(match[1] if match[1] is not None else match[2]).lower())
         if words:
-            phrases.append([*words, ""] if match[1] is not None else words)  # the empty word: ends as it is
+            phrases.append([*words, ""] if match[1] is not None else words)  # the empty word marks an exact ending
     return phrases[:_MOST_PHRASES]
 
 
@@ -106,7 +106,7 @@ def to_match(text: str) -> str | None:
 
 
 def snippet(record: Mapping[str, Any], search: str) -> str | None:
-    """The surroundings of the first match, on one line; None if accents hide it."""
+    """The surroundings of the first match, on one line; None if it is found only without accents."""
     text = searchable_text(record)
     for phrase in parse_search(search):
         pattern = r"(?<![^\W_])" + r"[\W_]+".join(map(re.escape, filter(None, phrase)))

@@ -39,7 +39,7 @@ async def serving(
     """Serve while the context lasts, on the port or the next free one. Beyond this machine only with a token."""
     listener = bind_free(host, port)
     bound = int(listener.getsockname()[1])
-    token = None if is_loopback(host) else secrets.token_urlsafe(18)
+    token = None if is_loopback(host) else secrets.token_urlsafe(18)  # 144 bits: can't be guessed
     app = build_app(library, token=token, hosts=host_names(host), pass_threshold=pass_threshold)
     async with listening({bound: app}, [listener]):
         yield ListenAddress(host, bound, token)

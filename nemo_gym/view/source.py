@@ -62,7 +62,7 @@ class RolloutFile:
 
     def _note_growth(self) -> None:
         """Note how many rows there are now; rows from before the viewer started do not count as growth."""
-        if self._growth and self._growth[-1][1] > self.state.rows:
+        if self._growth and self._growth[-1][1] > self.state.rows:  # the file was replaced
             self._growth.clear()
         self._growth.append((time.monotonic(), self.state.rows))
         while len(self._growth) > 2 and self._growth[1][0] < time.monotonic() - _RECENT_S:
@@ -78,6 +78,7 @@ class RolloutFile:
     def part(self) -> "Part":
         state = self.state
         cache = self._caches.get(state.generation)
+        # Columns of an earlier generation describe a file that was replaced.
         if cache is None:
             self._caches = {state.generation: (cache := ColumnCache(partial(self._load, state.generation)))}
         return Part(self, state, cache, self.reader.columns(state.generation))

@@ -1,9 +1,9 @@
 """Which task every row of a snapshot belongs to, and which rows enter statistics. Decided once for all rows.
 
-Only rollouts count, never failed attempts. A rollout that is there twice counts once, the later one. Several files are
+Only rollouts count, never failed attempts. Of a rollout that occurs twice, only the later one counts. Several files are
 shards of one run if no rollout is in two of them; otherwise they are runs over the same tasks, and the tasks of each
-file are tasks of their own. A filter chooses among the rows and changes none of this, so that the numbers of a
-selection are numbers of the same tasks.
+file are kept apart. A filter chooses among the rows and changes none of this, so that the numbers of a selection are
+numbers of the same tasks.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class TaskKeys:
 
     firsts: Ints  # where each part begins
     index: Ints  # of the task, as in the records
-    task: Ints  # tells tasks apart
+    task: Ints  # unique across files, unlike the index
     rollout: Ints
     run: Ints  # number of the file
     counts: Mask  # whether the row enters statistics

@@ -15,7 +15,8 @@ from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.steps.bottleneck import find_bottleneck
 from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
 from nemo_gym.steps.record import COMPLETED, RolloutSteps
-from nemo_gym.steps.summary import Floats, StepTimes, TimeSummary, summarise
+from nemo_gym.steps.summary import Floats, StepTimes, TimeSummary
+from nemo_gym.steps.totals import summarise
 from nemo_gym.view.index.steps_index import AttemptColumns, RunTotals
 from nemo_gym.view.library import Snapshot, ViewedRun
 from nemo_gym.view.listing import id_of
@@ -46,7 +47,7 @@ def run_timing(selection: Selection, number: int, *, whole: bool) -> dict[str, A
     facts = longest_session(read_facts(run.files.timing)) if whole else None
     return (
         head
-        | {"notes": _notes(run, attempts, known)}
+        | {"notes": _notes(selection.snapshot, run, attempts, known)}
         | _numbers(totals, facts)
         | {
             "slowest": _slowest(selection.snapshot, run, attempts, chosen),
@@ -176,7 +177,7 @@ def _unusable(run: ViewedRun, attempts: AttemptColumns, matched: int) -> str:
     return f"{name} belongs to another run: none of its attempts matches a rollout in this file" if not matched else ""
 
 
-def _notes(run: ViewedRun, attempts: AttemptColumns, matched: int) -> list[str]:
+def _notes(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, matched: int) -> list[str]:
     name, notes = run.steps.path.name, []
     if run.steps.state.unreadable:
         notes.append(f"{name}: {_lines(run)}")
@@ -184,6 +185,11 @@ def _notes(run: ViewedRun, attempts: AttemptColumns, matched: int) -> list[str]:
     if foreign and not run.live:
         seems = "; it seems to be of another run" if matched < _FEW_MATCH * len(attempts) else ""
         notes.append(f"{foreign} of {len(attempts)} attempts in {name} are of rollouts that are not here{seems}")
+    found = snapshot.part(run.number, "rollouts")
+    rollouts = len(found[1]) if found is not None else 0
+    untimed = rollouts - int((attempts.outcome == _code(attempts, COMPLETED)).sum())
+    if untimed > 0 and not run.live and _share_read(run) == 1:
+        notes.append(f"{untimed} of {rollouts} rollouts have no steps in {name}")
     return notes
 
 
@@ -305,6 +311,7 @@ def _over_time(attempts: AttemptColumns, chosen: Ints) -> dict[str, Any] | None:
     bins = int(np.clip(len(known) // _IN_A_BIN, _FEWEST_BINS, _BINS))
     edges = np.linspace(0.0, float(ends.max()), bins + 1)
     lengths = np.diff(edges)
+    # The time that attempts spent in each bin, without a loop: all time since their starts minus all since their ends.
     running = np.diff(_area(starts, edges) - _area(ends, edges)) / lengths
     finished = np.histogram(ends, edges)[0] / lengths
     return {

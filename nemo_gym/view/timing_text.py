@@ -73,8 +73,8 @@ def run_lines(timing: Mapping[str, Any], width: int) -> Iterator[str]:
     yield from _slow("slowest rollouts", timing["slowest"])
     tail = timing["tail"]
     if tail and tail["rollouts"]:
-        told = f"stragglers: {seconds(tail['seconds'])} of the run ({tail['share']:.0%}) after 95% had ended"
-        yield from _slow(told, tail["rollouts"])
+        title = f"stragglers: {seconds(tail['seconds'])} of the run ({tail['share']:.0%}) after 95% had ended"
+        yield from _slow(title, tail["rollouts"])
 
 
 def _figures(timing: Mapping[str, Any]) -> Iterator[str]:

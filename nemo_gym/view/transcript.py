@@ -23,6 +23,7 @@ MODEL_STARTS: Final = "from here on by the model"
 _LABEL_ROOM: Final = 11
 _LONGEST_FIELD: Final = 60
 _LONGEST_OUTPUT: Final = 2_000
+# Control characters, overrides of the writing direction, and lone surrogates, which can't be printed.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -100,6 +100,7 @@ class ViewerApp(App[None]):
     #status.error { color: $error; }
     DataTable { height: 1fr; }
     """
+    AUTO_FOCUS = "DataTable"  # from the beginning, or keys that are pressed early would end up in the filter
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter"),
         Binding("j", "down", "next", show=False),
@@ -191,7 +192,7 @@ class ViewerApp(App[None]):
             self.push_screen(TranscriptScreen(self._shown))
 
     def _shown(self, step: int | None, what: Shown) -> str | None:
-        """The rollout so many rows on (None: the next that went wrong), or its times; None if there is none."""
+        """The rollout that many rows further on (None: the next failure), or its times; None if there is none."""
         place = self._next_failure() if step is None else self._table.cursor_row + step
         if place is None or not 0 <= place < len(self._selection):
             return None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from nemo_gym.steps.record import RolloutSteps, Step
-from nemo_gym.steps.summary import summarise
+from nemo_gym.steps.totals import summarise
 
 _UNSEEN: Final = frozenset({"", 0})
 

@@ -53,7 +53,7 @@ _TYPOGRAPHY: Final = str.maketrans({"\N{MINUS SIGN}": "-", "\u00a0": " ", "\u202
 
 def extract_number(text: str) -> Fraction | None:
     """Find the number that ``text`` gives as its answer, if there is one."""
-    plain = _plain(text[-MAX_TEXT:])
+    plain = _plain(text[-MAX_TEXT:])  # the end, where the answer is
     boxes = _BOXED.findall(plain)
     if boxes:
         return _last_number(boxes[-1])

@@ -11,14 +11,14 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.openai_utils import final_text
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from resources_servers.calculator.answers import extract_number, parse_number
 from resources_servers.calculator.expressions import ExpressionError, evaluate, format_number
 
 
 class CalculatorConfig(BaseResourcesServerConfig):
-    """The environment has no settings of its own."""
+    """This environment adds no settings."""
 
 
 class CalculatorRequest(BaseModel):
@@ -105,13 +105,6 @@ class CalculatorServer(SimpleResourcesServer):
             **highest_k_metrics(agent_metrics, "pass@{k}", score_names=["accuracy"]),
             **highest_k_metrics(agent_metrics, "majority@{k}", score_names=["accuracy"]),
         }
-
-
-def final_text(response: NeMoGymResponse) -> str:
-    """Return the text of the last message; earlier ones are thoughts between tool calls."""
-    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
-    content = messages[-1].content if messages else []
-    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Exact, bounded evaluation of arithmetic expressions.
 
-It has a grammar of its own, so it can express nothing but arithmetic: numbers (``1,081``, ``$3.50``, ``.5``),
-``+ - * /``, powers (``**`` or ``^``), parentheses, ``%`` (per cent after a value: ``15% of 240``; remainder between two
-values: ``17 % 5``), the typographic signs for times, divided by and minus, and the words ``x`` and ``of`` for times.
-Values are fractions: ``0.1 + 0.2`` is ``0.3``.
+Expressions have their own small grammar, so they can't be anything but arithmetic: numbers (``1,081``, ``$3.50``,
+``.5``), ``+ - * /``, powers (``**`` or ``^``), parentheses, ``%`` (per cent after a value: ``15% of 240``; remainder
+between two values: ``17 % 5``), the typographic signs for times, divided by and minus, and the words ``x`` and ``of``
+for times. Values are fractions: ``0.1 + 0.2`` is ``0.3``.
 
 Every input ends quickly: length, nesting and the digits of every intermediate value are checked *before* they are
 computed. An expression that cannot be evaluated raises ``ExpressionError``, whose text is meant for its author.
@@ -188,7 +188,7 @@ class _Parser:
         if self._peek().text not in {"+", "-"}:
             return self._raised()
         negative = self._take().text == "-"
-        value = self._nested(self._signed)
+        value = self._nested(self._signed)  # counted as nesting, because a row of signs recurses too
         return -value if negative else value
 
     def _raised(self) -> Fraction:
@@ -200,6 +200,7 @@ class _Parser:
 
     def _percent(self) -> Fraction:
         value = self._atom()
+        # "15% of 240" is per cent, "17 % 5" is a remainder: what follows decides.
         while self._peek().text == "%" and not self._starts_operand(self._peek(1)):
             self._take()
             value = _bounded(value / 100)

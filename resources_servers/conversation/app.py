@@ -1,7 +1,7 @@
-"""A conversation with a simulated user who knows what the assistant has to find out; checked by what it hands in."""
+"""A conversation with a simulated user who knows what the assistant has to find out and submit."""
 
 from pathlib import Path
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, ClassVar, Final, Literal, TypeGuard
 
 import orjson
 from fastapi import Body, FastAPI
@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
@@ -47,7 +47,7 @@ class ConversationTask(BaseModel):
 
 
 class ConversationVerifyRequest(ConversationTask, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     id: str | int | None = None
     category: str | None = None
@@ -56,7 +56,7 @@ class ConversationVerifyRequest(ConversationTask, BaseVerifyRequest):
 
 
 class ConversationVerifyResponse(ConversationVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+    """The row with its reward and the reasons for it."""
 
     accuracy: float
     fraction_right: float
@@ -74,10 +74,12 @@ class UserTurn(BaseModel):
 
 
 class ConversationServer(SimpleResourcesServer):
-    """Lets the user speak, takes what the assistant hands in, and compares it with what the user knows."""
+    """Lets the user speak, accepts what the assistant submits, and compares it with what the user knows."""
 
     config: ConversationConfig
     _user: SimulatedUser = PrivateAttr()
+
+    seed_session: ClassVar[Any] = refuse_invalid_rows(ConversationTask)
 
     def model_post_init(self, context: Any, /) -> None:
         """Choose the user."""
@@ -101,20 +103,13 @@ class ConversationServer(SimpleResourcesServer):
         app.post(f"/{SUBMIT}")(self.submit)
         return app
 
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: ConversationTask
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the row has a user is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
-
     async def submit(self, body: Any = Body()) -> dict[str, str]:
-        """Take what is handed in; whether it is right is not the assistant's to know."""
+        """Accept a submission, without saying whether it is right: the assistant must not try until it is."""
         del body
         return {"status": "received"}
 
     async def next_turn(self, body: ConversationVerifyRequest) -> UserTurn:
-        """Let the user speak, unless something was handed in or they have lost patience."""
+        """Let the user speak, unless something was submitted or they have lost patience."""
         turns = turns_of(body.opening, body.response)
         said = sum(turn.is_user for turn in turns)
         if submitted_in(body.response) is not None or said >= self.config.max_user_turns:
@@ -127,21 +122,21 @@ class ConversationServer(SimpleResourcesServer):
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: ConversationVerifyRequest
     ) -> ConversationVerifyResponse:
-        """Compare what was handed in last with what the user knows."""
-        handed_in = submitted_in(body.response)
-        found = handed_in or {}
+        """Compare the last submission with what the user knows."""
+        submitted = submitted_in(body.response)
+        found = submitted or {}
         guessed = guessed_fields(body)
         wrong = [name for name, fact in body.facts.items() if name not in found or not same(found[name], fact.value)]
         wrong += [name for name in guessed if name not in wrong]
         wrong += [f"{name[:60]} (not asked for)" for name in list(found)[:20] if name not in body.facts]
-        fraction = max(0.0, 1 - len(wrong) / len(body.facts)) if handed_in is not None else 0.0
-        accuracy = float(handed_in is not None and not wrong)
+        fraction = max(0.0, 1 - len(wrong) / len(body.facts)) if submitted is not None else 0.0
+        accuracy = float(submitted is not None and not wrong)
         return ConversationVerifyResponse(
             **dict(body),
             reward=accuracy if self.config.grading == "all" else fraction,
             accuracy=accuracy,
             fraction_right=fraction,
-            submitted=handed_in is not None,
+            submitted=submitted is not None,
             user_turns=sum(turn.is_user for turn in turns_of(body.opening, body.response)),
             wrong_fields=wrong,
             guessed_fields=guessed,
@@ -170,18 +165,18 @@ def text_of(item: Any) -> str:
 
 
 def guessed_fields(body: ConversationVerifyRequest) -> list[str]:
-    """Fields that nobody talked about before they were handed in: the assistant did not ask, the user did not tell."""
+    """Fields that were not mentioned before they were submitted: the assistant did not ask, the user did not say."""
     output = body.response.output
     last = max((index for index, item in enumerate(output) if _is_submission(item)), default=None)
     if last is None:
         return []
     turns = turns_of(body.opening, body.response.model_copy(update={"output": output[:last]}))
-    told = " ".join(turn.text for turn in turns if turn.is_user).casefold()
+    said = " ".join(turn.text for turn in turns if turn.is_user).casefold()
     asked = " ".join(turn.text for turn in turns if not turn.is_user)[-MAX_ASKED:].casefold()
     return [
         name
         for name, fact in body.facts.items()
-        if str(fact.value).casefold() not in told and not any(word in asked for word in fact.asked_by)
+        if str(fact.value).casefold() not in said and not any(word in asked for word in fact.asked_by)
     ]
 
 
@@ -200,7 +195,7 @@ def _is_submission(item: Any) -> TypeGuard[NeMoGymResponseFunctionToolCall]:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Whether two values are the same; case and outer spaces do not matter, a number is not a truth value."""
+    """Whether two values are the same; case and outer spaces do not matter, and 1 is not true."""
     if isinstance(expected, str):
         return isinstance(value, str) and value.strip().casefold() == expected.strip().casefold()
     if isinstance(expected, bool):

@@ -18,7 +18,7 @@ from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_sta
 END: Final = "[[END]]"
 MAX_HEARD: Final = 4_000
 MAX_SAID: Final = 2_000
-# How much a person tells at once when asked for everything.
+# A person does not list everything they know at once, even when asked to.
 MAX_FACTS_AT_ONCE: Final = 2
 
 
@@ -62,11 +62,11 @@ class ScriptedUser:
     """Says what it knows when a question contains the right words."""
 
     async def answer(self, character: Character, turns: Sequence[Turn]) -> str | None:
-        """The facts that were asked for, those that were not told yet first; None after a farewell."""
+        """The facts that were asked for, those that were not mentioned yet first; None after a farewell."""
         heard = _words(turns[-1].text[-MAX_HEARD:] if turns else "")
-        told = " ".join(turn.text for turn in turns if turn.is_user)
+        said = " ".join(turn.text for turn in turns if turn.is_user)
         asked = [fact for fact in character.facts.values() if any(word in heard for word in fact.asked_by)]
-        asked.sort(key=lambda fact: fact.say in told)
+        asked.sort(key=lambda fact: fact.say in said)
         if asked:
             return " ".join(fact.say for fact in asked[:MAX_FACTS_AT_ONCE])
         if "goodbye" in heard:

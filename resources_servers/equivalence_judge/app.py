@@ -1,24 +1,23 @@
 """Answers that only a model can compare: a judge decides whether they say the same, or which criteria they meet.
 
-A judge that can't be reached, or that says nothing which can be read, fails the rollout; it never becomes a reward of
-0.
+A judge that can't be reached, or whose answer can't be read, fails the rollout; that never becomes a reward of 0.
 """
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.judge import Judge, every_verdict
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.openai_utils import final_text
 from resources_servers.equivalence_judge.prompts import (
     Tally,
     equivalence_judge,
@@ -75,7 +74,7 @@ class EquivalenceJudgeTask(BaseModel):
 
 
 class EquivalenceJudgeVerifyRequest(EquivalenceJudgeTask, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
 
 class EquivalenceJudgeVerifyResponse(EquivalenceJudgeVerifyRequest, BaseVerifyResponse):
@@ -94,6 +93,8 @@ class EquivalenceJudgeServer(SimpleResourcesServer):
     config: EquivalenceJudgeConfig
     _equivalence: Judge = PrivateAttr()
     _rubric: Judge = PrivateAttr()
+
+    seed_session: ClassVar[Any] = refuse_invalid_rows(EquivalenceJudgeTask)
 
     def model_post_init(self, context: Any, /) -> None:
         """Read the templates: a mistake in one is found at the start."""
@@ -115,13 +116,6 @@ class EquivalenceJudgeServer(SimpleResourcesServer):
         rubric = rubric_judge(config.judge_model_server, read_template(config.rubric_prompt_template_fpath), **options)
         self._equivalence = Judge(equivalence, self.server_client)
         self._rubric = Judge(rubric, self.server_client)
-
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: EquivalenceJudgeTask
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the row can be judged is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: EquivalenceJudgeVerifyRequest
@@ -194,13 +188,6 @@ def last_user_text(task: EquivalenceJudgeTask) -> str:
             content = getattr(item, "content", "")
             return content if isinstance(content, str) else "".join(getattr(part, "text", "") for part in content)
     return ""
-
-
-def final_text(response: NeMoGymResponse) -> str:
-    """The text of the last message; earlier ones are thoughts between tool calls."""
-    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
-    content = messages[-1].content if messages else []
-    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the judge is asked, and what the votes of one question come to."""
+"""What the judge is asked, and how its votes on one question are counted."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -56,14 +56,14 @@ def rubric_judge(server: ModelServerRef, template: str, **options: Any) -> Judge
 
 
 def shown(text: str) -> str:
-    """Text for the judge: its end, which holds the answer, and nothing that could close the part it stands in."""
+    """Text for the judge: its end, where the answer is, without tags that would close its part of the prompt."""
     for tag in TAGS:
         text = text.replace(f"</{tag}>", f"</ {tag}>")
     return text if len(text) <= MAX_SHOWN else f"[…] {text[-MAX_SHOWN:]}"
 
 
 def tally(verdicts: Sequence[Verdict], *, on_disagreement: float) -> Tally:
-    """The majority of the votes; of two labels with the same number the one with the lower score."""
+    """The majority of the votes; in a tie, the lower score."""
     scores = [verdict.score if verdict.agrees else on_disagreement for verdict in verdicts]
     votes = Counter(scores)
     score = min(votes, key=lambda each: (-votes[each], each))

@@ -1,7 +1,7 @@
 """Several dependent tool calls: look up a value for each synonym, then submit all values in the order given.
 
-Two mistakes are told apart from plain failure: looking up the word itself instead of its synonyms (the minefield), and
-submitting the right values in the wrong order.
+Two mistakes are distinguished from plain failure: looking up the word itself instead of its synonyms (the minefield),
+and submitting the right values in the wrong order.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
 """Instructions about the form of an answer, each verified by a check that looks only at the text."""
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from resources_servers.format_following.checks import Checks, judge
 
@@ -47,12 +47,7 @@ class FormatFollowingServer(SimpleResourcesServer):
 
     config: FormatFollowingConfig
 
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: FormatFollowingSeedSessionRequest
-    ) -> BaseSeedSessionResponse:
-        """Validate the body; there is no state to prepare."""
-        del body
-        return BaseSeedSessionResponse()
+    seed_session: ClassVar[Any] = refuse_invalid_rows(FormatFollowingSeedSessionRequest)
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: FormatFollowingVerifyRequest

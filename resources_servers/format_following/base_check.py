@@ -1,6 +1,6 @@
 """What every check has in common.
 
-A check looks only at the text. An answer without a single word passes none: silence does not follow any instruction.
+A check looks only at the text. An answer without a single word passes none, because it follows no instruction.
 """
 
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""How text is cut into words, sentences, lines and list items, which all checks agree on.
+"""How text is split into words, sentences, lines and list items; all checks use the same rules.
 
 Models can write anything, so every expression reads each character a bounded number of times.
 """
@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
-# Looked for only where a run of marks begins, and without giving any back: else a long run costs its length squared.
+# Matched only where a run of marks begins, and possessively: otherwise a long run would take quadratic time.
 _SENTENCE_END: Final = re.compile(r"(?<![.!?])[.!?]++[\"'\u201d\u2019)]*+(?:\s+|$)")
 _NUMBERED: Final = re.compile(r"([0-9]{1,4})[.)]\s+\S")
 _BULLET: Final = re.compile(r"[-*\u2022]\s+\S")

@@ -25,7 +25,7 @@ from resources_servers.function_calls.world import Simulation, World
 
 MAX_CALLS: Final = 256
 MAX_REASONS: Final = 10
-# More is checked in a thread: it may take longer than other rollouts should wait.
+# More calls than this are checked in a thread, so that other rollouts do not wait.
 MANY_CALLS: Final = 50
 LONG: Final = 20_000
 
@@ -74,11 +74,11 @@ class FunctionCallsTask(BaseModel):
 
 
 class FunctionCallsVerifyRequest(FunctionCallsTask, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
 
 class FunctionCallsVerifyResponse(FunctionCallsVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+    """The row with its reward and the reasons for it."""
 
     accuracy: float
     fraction_right: float
@@ -194,6 +194,7 @@ def turns_of(response: NeMoGymResponse) -> list[list[NeMoGymResponseFunctionTool
 
     Calls that were not carried out count, too, unless the model was cut off.
     """
+    # A model that was cut off may have been in the middle of a call, so then only answered calls count.
     answered = {item.call_id for item in response.output if isinstance(item, NeMoGymFunctionCallOutput)}
     cut_off = response.incomplete_details is not None
     turns = []

@@ -1,4 +1,4 @@
-"""Calls that a model made, calls that a row expects, and whether the ones satisfy the others.
+"""Calls that a model made, calls that a row expects, and whether the former satisfy the latter.
 
 A value is compared as JSON: ``true`` is not 1, and 5.0 is not an integer where the tool asks for one. Text is compared
 without case, spaces and the punctuation that people leave out of dates and names. Everything is bounded by the size
@@ -104,6 +104,7 @@ def same_text(value: str, expected: str) -> bool:
     """Whether two texts differ in nothing but case, quotes, spaces and light punctuation."""
     if value == expected:
         return True
+    # The length is compared first: a model may write megabytes.
     return len(value) <= 4 * len(expected) + 64 and _plain(value) == _plain(expected)
 
 
@@ -124,7 +125,8 @@ def match_calls(made: Sequence[Call], expected: Sequence[ExpectedCall], *, order
 
 
 def assign(fits: Sequence[Sequence[bool]]) -> dict[int, int]:
-    """As many pairs (row, column) that fit as there can be, no row or column twice."""
+    """As many fitting pairs (row, column) as possible, no row or column twice (augmenting paths)."""
+    # Not the first fit: an expectation that several calls satisfy must not take the only call of another one.
     owner: dict[int, int] = {}
 
     def place(row: int, tried: set[int]) -> bool:

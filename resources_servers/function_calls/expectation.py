@@ -69,7 +69,7 @@ def python_call(text: str, tools: Tools) -> Call:
         named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     except SyntaxError as error:
         raise ValueError(f"not a call: {text!r}") from error
-    positions = list(tools.get(name, {}))
+    positions = list(tools.get(name, {}))  # JSON keeps the order in which parameters are declared
     if len(values) > len(positions):
         raise ValueError(f"{text!r} has more arguments than {name} has parameters")
     return Call(name, _as_json(dict(zip(positions, values, strict=False)) | named))

@@ -61,7 +61,7 @@ class Skill:
         return Request(self.sentence.format_map(arguments), self.name, arguments)
 
     def tool(self) -> dict[str, Any]:
-        """The tool as the model is told about it."""
+        """The tool as it is described to the model."""
         properties = {
             name: {"type": "integer" if isinstance(values[0], int) else "string"}
             for name, values in self.blanks.items()

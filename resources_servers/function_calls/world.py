@@ -4,7 +4,7 @@
      "tools": {"find_rooms": {"op": "list", "collection": "rooms"},
                "cancel": {"op": "delete", "collection": "bookings", "id": "booking_id"}}}
 
-Every tool is one of five operations, so a row can bring a world of its own without bringing code.
+Every tool is one of five operations, so a row can define its own world without bringing code.
 """
 
 import copy
@@ -59,6 +59,7 @@ class Simulation:
     def __init__(self, collections: dict[str, dict[str, Record]], tools: Mapping[str, Operation]) -> None:
         self.collections = collections
         self._tools = tools
+        # The ids that the row gave. Those of new records depend on the order of the calls and are not compared.
         self._given = {name: frozenset(records) for name, records in collections.items()}
 
     def call(self, call: Call) -> Record:
@@ -122,7 +123,7 @@ def _use(records: dict[str, Record], tool: Operation, arguments: Record) -> Reco
 
 
 def canonical(value: Any) -> str:
-    """The value as text, without what makes no difference in a form that people fill in: case and outer spaces."""
+    """The value as text, without what does not matter in a form that people fill in: case and outer spaces."""
     return json.dumps(_plain(value), sort_keys=True)
 
 

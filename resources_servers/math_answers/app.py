@@ -3,8 +3,6 @@
 import asyncio
 import importlib.util
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from fastapi import FastAPI
@@ -13,21 +11,22 @@ from pydantic import BeforeValidator, Field, PrivateAttr, StringConstraints
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     ReverifyMode,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import Judge, JudgeConfig
 from nemo_gym.process_pool import CallLimitError, ProcessPool
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.server_utils import close_with_app
 from resources_servers.math_answers.compare import compare_plainly
 from resources_servers.math_answers.extract import MAX_ANSWER, extract_answer
 
 INSTALL: Final = "pip install 'rollout-gym[environments]', or -r resources_servers/math_answers/requirements.txt"
-# A longer text is searched in a thread, so that other rollouts go on meanwhile.
+# Longer text is searched in a thread, so that other rollouts do not wait.
 SHORT: Final = 20_000
 _DELIMITERS: Final = re.compile(
     r"\s*(?:\\\((.*)\\\)|\\\[(.*)\\\]|\$\$(.*)\$\$|\$([^$]*)\$|\\boxed\{([^{}]*)\})\s*", re.DOTALL
@@ -62,7 +61,7 @@ class MathAnswersSeedSessionRequest(BaseSeedSessionRequest):
 
 
 class MathAnswersVerifyRequest(BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     expected_answer: ExpectedAnswer
     question: str | None = None
@@ -93,9 +92,10 @@ class MathAnswersServer(SimpleResourcesServer):
     """Finds and compares final answers."""
 
     config: MathAnswersConfig
-
     _pool: ProcessPool = PrivateAttr()
     _judge: Judge | None = PrivateAttr(default=None)
+
+    seed_session: ClassVar[Any] = refuse_invalid_rows(MathAnswersSeedSessionRequest)
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare the processes, none of which is started yet, and the judge."""
@@ -116,15 +116,8 @@ class MathAnswersServer(SimpleResourcesServer):
         if importlib.util.find_spec("math_verify") is None:
             raise ConfigError("the package 'math-verify' is not installed", hint=INSTALL)
         app = super().setup_webserver()
-        app.router.lifespan_context = self._lifespan
+        close_with_app(app, self._pool.close)
         return app
-
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: MathAnswersSeedSessionRequest
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the body is valid is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: MathAnswersVerifyRequest
@@ -167,6 +160,7 @@ class MathAnswersServer(SimpleResourcesServer):
         if len(found.text) > MAX_ANSWER:
             return Checked(found.text, equal=False, reason=f"the answer is longer than {MAX_ANSWER} characters")
         expected = undelimited(expected)
+        # First without the library, which is much slower and needed for few answers.
         if plain := compare_plainly(expected, found.text):
             return Checked(found.text, plain.equal, _reason(plain.method, equal=plain.equal))
         try:
@@ -174,11 +168,6 @@ class MathAnswersServer(SimpleResourcesServer):
         except CallLimitError as error:
             return Checked(found.text, equal=False, reason=f"the comparison {error}")
         return Checked(found.text, equal, _reason("library", equal=equal))
-
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        yield
-        await self._pool.close()
 
 
 def undelimited(expected: str) -> str:

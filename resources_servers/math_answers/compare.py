@@ -53,7 +53,7 @@ def _collection(text: str) -> Collection | None:
 
 
 def _compare_collections(expected: Collection | None, answer: Collection | None) -> Comparison | None:
-    """Brackets decide: a set has no order, and (1, 2] is not [1, 2]. What is of two kinds is for the library."""
+    """Brackets decide: a set has no order, and (1, 2] is not [1, 2]. Different kinds are left to the library."""
     if expected is None or answer is None or bool(expected.brackets) != bool(answer.brackets):
         return None
     left, right = expected.items, answer.items

@@ -1,4 +1,4 @@
-r"""Finds the final answer in a text: in a box, after a word that announces it, or else the last formula or number.
+r"""Finds the final answer: in a box, after a word that announces it, or else the last formula or number.
 
 Every function makes one pass over the text or reads a tail of fixed length, so that no text takes long.
 """
@@ -14,7 +14,7 @@ Found = Literal["box", "announced", "last"]
 
 _BOX_TOKEN: Final = re.compile(r"\\(?:boxed|fbox)[ \t]*\{|\\.|[{}]", re.DOTALL)
 _BARE_BOX: Final = re.compile(r"\\boxed[ \t]*([^\s{$\\]{1,100})")
-# What may stand between two boxes that are one answer: \boxed{1} and \boxed{2}.
+# What may be between two boxes that are one answer: \boxed{1} and \boxed{2}.
 _BETWEEN_BOXES: Final = re.compile(r"[\s,;$]*(?:and|or|\\text\{ ?(?:and|or) ?\})?[\s,;$]*\Z")
 _ANNOUNCED: Final = re.compile(
     r"####|^[ \t]*A:|\banswer(?:s)?\b(?: to [^.\n:]{1,80})?[*_]{0,3}[ \t]?(?:is|are|:|=)(?:[ \t]?:)?[*_]{0,3}",
@@ -38,7 +38,7 @@ class Answer:
 
 
 def extract_answer(text: str) -> Answer | None:
-    """The final answer of a text; thoughts before ``</think>`` are left out."""
+    """The final answer in some text; thoughts before ``</think>`` are left out."""
     text = text.rpartition("</think>")[2]
     if boxed := _boxed(text):
         return Answer(boxed, "box")
@@ -94,7 +94,7 @@ def _announced(text: str) -> str | None:
         return None
     rest = text[last.end() : last.end() + MAX_ANSWER + 1].lstrip(" \t*_\n")
     line = rest.partition("\n")[0]
-    if line.rstrip() in {"$$", "\\[", "```"}:
+    if line.rstrip() in {"$$", "\\[", "```"}:  # the answer is on the next line
         line = " ".join(rest.split("\n")[1:2])
     return _tidy(line) or None
 
@@ -115,6 +115,7 @@ def _last(tail: str) -> str | None:
         pass
     for span in _MATH_SPAN.finditer(tail):  # noqa: B007
         pass
+    # The last formula, unless a number comes after it.
     if span and (number is None or number.start() < span.end()):
         return next(group for group in span.groups() if group is not None).strip()
     return number.group() if number else None

@@ -79,7 +79,7 @@ KINDS: Final[dict[str, Callable[[Random, int], tuple[str, str]]]] = {
     "unit": _unit,
     "polynomial": _polynomial,
 }
-LEVELS: Final = {1: 9, 2: 30, 3: 200, 0: 9}  # the first is what a task has unless told otherwise
+LEVELS: Final = {1: 9, 2: 30, 3: 200, 0: 9}  # the first is the default
 # The easiest level has sums alone and several worked examples: even a very small model is right at times.
 EASIEST: Final = 0
 EASY_DEMONSTRATIONS: Final = (("What is 4 + 5?", "9"), ("What is 2 + 6?", "8"), ("What is 7 + 4?", "11"))

@@ -38,12 +38,12 @@ def parse_polynomial(text: str) -> Polynomial | None:
         place = term.end()
         if place == len(bare):
             kept = {monomial: value for monomial, value in found.items() if value}
-            return kept if any(kept) else None
+            return kept if any(kept) else None  # a constant has only the empty monomial, and is read as a number
     return None
 
 
 def same_variables(left: Polynomial, right: Polynomial) -> bool:
-    """Whether two polynomials are about the same things."""
+    """Whether two polynomials have the same variables."""
     return _variables(left) == _variables(right)
 
 

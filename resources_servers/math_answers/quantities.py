@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 MAX_LENGTH: Final = 200
-# A decimal with at least so many places may stand for the number that it rounds.
+# A decimal with at least this many places may be the rounded form of an exact number.
 ROUNDED_PLACES: Final = 6
 
 _NOISE: Final = re.compile(r"\\left|\\right|\\!|\\,|\\;|\\ |~|\{,\}|\\\$|[$€£*`]|\\(?:math)?(?:rm|bf|displaystyle)\b")
@@ -77,7 +77,7 @@ def same_quantity(expected: Quantity, answer: Quantity) -> bool:
     """Whether two plain numbers are equal; units that are known on both sides must agree."""
     left, right = expected.value, answer.value
     if "%" in {expected.unit, answer.unit} and expected.unit != answer.unit:
-        # A per cent sign is a unit that may be left out, or worked out.
+        # 50% may be written as 50 or as 0.5.
         hundredth = left / 100 if expected.unit == "%" else left * 100
         return _close(left, right, answer.places) or _close(hundredth, right, answer.places)
     known = _UNITS.get(expected.unit), _UNITS.get(answer.unit)

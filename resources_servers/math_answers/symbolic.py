@@ -27,7 +27,7 @@ def equivalent(expected: str, answer: str) -> bool:
 # Repeats of a task have the same expected answer, and often the same answer.
 @functools.lru_cache(maxsize=2048)
 def _parsed(text: str) -> list[Any]:
-    # Both stand in a box, so that neither depends on the delimiters around it.
+    # Both are put into a box, so that neither depends on the delimiters around it.
     result: list[Any] = parse(f"$\\boxed{{{text}}}$", parsing_timeout=None)
     return result
 
@@ -49,9 +49,9 @@ def _clearly_differ(left: Any, right: Any) -> bool:
 
 @functools.cache
 def _parse_in_two_stages() -> None:
-    """Let the LaTeX parser try the quick way to predict first; if that finds an error, the thorough one decides.
+    """Let the LaTeX parser try ANTLR's quick prediction mode first; if that fails, the thorough mode decides.
 
-    What the quick way accepts, the thorough way reads in the same manner; that is how ANTLR defines the two.
+    By ANTLR's definition, the thorough mode reads whatever the quick mode accepts in the same way.
     """
     thorough = PSParser.math
 

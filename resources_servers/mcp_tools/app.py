@@ -1,9 +1,7 @@
 """The tools of any MCP server as the tools of an environment: one client session for each rollout."""
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,8 +16,8 @@ from nemo_gym.base_resources_server import (
     SessionStates,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
-from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.openai_utils import final_text
+from nemo_gym.server_utils import SESSION_ID_KEY, close_with_app
 from resources_servers.mcp_tools.connection import MCPServerAddress, RolloutSession, SessionBrokenError
 
 
@@ -69,7 +67,7 @@ class MCPToolsServer(SimpleResourcesServer):
         app = super().setup_webserver()
         app.get("/tools")(self.tools)
         app.post("/{tool:path}")(self.call_tool)
-        app.router.lifespan_context = self._lifespan
+        close_with_app(app, self._close_sessions)
         return app
 
     async def tools(self) -> list[dict[str, Any]]:
@@ -88,7 +86,7 @@ class MCPToolsServer(SimpleResourcesServer):
         rollout = self._rollouts.get(key)
         if rollout is None and not await self._may_have(tool):
             return JSONResponse({"error": f"there is no tool {tool!r}"}, status_code=400)
-        rollout = self._rollouts.get(key) or self._begin(key)
+        rollout = self._rollouts.get(key) or self._begin(key)  # another call may have opened it meanwhile
         result = await rollout.session.call(tool, body, timeout_s=self.config.tool_timeout_s)
         if result.is_error:
             rollout.errors += 1
@@ -100,7 +98,7 @@ class MCPToolsServer(SimpleResourcesServer):
     ) -> MCPToolsVerifyResponse:
         """Reward a last message that contains the expected answer, and end the session.
 
-        A rollout whose MCP server went away fails: it would blame the model otherwise.
+        A rollout whose MCP server went away fails, because a reward of 0 would blame the model.
         """
         rollout = self._rollouts.pop(session_of(request), None)
         if rollout is not None:
@@ -137,10 +135,7 @@ class MCPToolsServer(SimpleResourcesServer):
             self._slots = asyncio.Semaphore(self.config.max_open_sessions)
         return RolloutSession(self.config.mcp_server, slots=self._slots, idle_s=self.config.session_idle_s)
 
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        del app
-        yield
+    async def _close_sessions(self) -> None:
         await asyncio.gather(*(rollout.session.close() for rollout in self._rollouts.values()))
         self._rollouts.clear()
 
@@ -150,15 +145,8 @@ def session_of(request: Request) -> str:
     return str(request.session[SESSION_ID_KEY])
 
 
-def final_text(response: NeMoGymResponse) -> str:
-    """Return the text of the last message; earlier ones are thoughts between tool calls."""
-    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
-    content = messages[-1].content if messages else []
-    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
-
-
 def mentions(text: str, expected: str) -> bool:
-    """Whether a text contains the expected words or number, whatever the case of its letters."""
+    """Whether the text contains the expected words or number, ignoring case."""
     words = re.escape(expected.strip())
     return re.search(rf"(?<![\w.]){words}(?!\w|\.\d)", text, re.IGNORECASE) is not None
 

@@ -1,4 +1,4 @@
-"""Client sessions of an MCP server: each lives in a task of its own from its first use until it is closed.
+"""Client sessions of an MCP server: each lives in a separate task from its first use until it is closed.
 
 The ``mcp`` package insists that a session is opened and closed by the same task, so a rollout's requests, which come in
 many tasks, share one that does nothing else. A session that nobody uses for a while closes itself: its rollout died.
@@ -47,7 +47,7 @@ class MCPServerAddress(BaseModel):
 
 
 class ToolResult(NamedTuple):
-    """What a tool said."""
+    """What a tool returned."""
 
     text: str
     is_error: bool
@@ -79,7 +79,7 @@ async def connect(address: MCPServerAddress, log: IO[str]) -> AsyncIterator[Any]
 
 
 def http_client(headers: dict[str, str]) -> Any:
-    """An HTTP client as the package makes it, with cookies of its own and certificates that are read only once."""
+    """An HTTP client as the package makes it, with separate cookies and with certificates that are read only once."""
     usual, certificates = _http_defaults()
     return type(usual)(
         headers=headers, timeout=usual.timeout, follow_redirects=usual.follow_redirects, verify=certificates
@@ -182,7 +182,7 @@ class RolloutSession:
                 reason = self._break(f"{first_cause(error)}{f'; it wrote: {said}' if said else ''}")
                 if not self._ready.done():
                     self._ready.set_exception(reason)
-                    self._ready.exception()  # every caller is told; nobody may be waiting any more
+                    self._ready.exception()  # marks it as retrieved: if nobody waits any more, asyncio would complain
 
     async def _until_closed(self) -> None:
         while not self._closing:
@@ -190,7 +190,7 @@ class RolloutSession:
             try:
                 await asyncio.wait_for(self._used.wait(), self._idle_s)
             except TimeoutError:
-                if not self._calls:
+                if not self._calls:  # a long call is not idleness
                     return
 
 

@@ -1,8 +1,6 @@
 """Questions with several options, one of which is right; the answer names it by letter, by text or by pattern."""
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any, ClassVar, Self
 
 from fastapi import FastAPI
@@ -11,14 +9,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, model_
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     ReverifyMode,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from nemo_gym.process_pool import CallLimitError, ProcessPool
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.server_utils import close_with_app
 from resources_servers.multiple_choice.formats import GradingMode, find_choice
 from resources_servers.multiple_choice.options import find_label, read_options
 
@@ -70,7 +69,7 @@ class MultipleChoiceSeedSessionRequest(MultipleChoiceRow, BaseSeedSessionRequest
 
 
 class MultipleChoiceVerifyRequest(MultipleChoiceRow, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     uuid: str | None = None
     question: str | None = None
@@ -90,8 +89,9 @@ class MultipleChoiceServer(SimpleResourcesServer):
     """Finds the chosen option."""
 
     config: MultipleChoiceConfig
-
     _patterns: ProcessPool = PrivateAttr()
+
+    seed_session: ClassVar[Any] = refuse_invalid_rows(MultipleChoiceSeedSessionRequest)
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare the processes for patterns; none is started unless a row has one."""
@@ -103,15 +103,8 @@ class MultipleChoiceServer(SimpleResourcesServer):
     def setup_webserver(self) -> FastAPI:
         """Build the standard app; the processes end with it."""
         app = super().setup_webserver()
-        app.router.lifespan_context = self._lifespan
+        close_with_app(app, self._patterns.close)
         return app
-
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: MultipleChoiceSeedSessionRequest
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the body is valid is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: MultipleChoiceVerifyRequest
@@ -154,11 +147,6 @@ class MultipleChoiceServer(SimpleResourcesServer):
         mode = self.config.grading_mode or body.grading_mode or DEFAULT_MODE
         chosen = find_choice(text, options, mode)
         return chosen, f"found by {mode}" if chosen else f"no option was found by {mode}"
-
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        yield
-        await self._patterns.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-r"""Finds the chosen option in an answer, in each of the formats that data sets ask for.
+r"""Finds the chosen option in an answer, in each of the formats that datasets ask for.
 
 Every format makes a bounded number of passes over the text. ``answer_is`` is the sentence "the answer is (B)"; ``any``
 tries the last box, that sentence, ``Answer: B``, and an answer that is nothing but an option. The others do what their
@@ -40,7 +40,7 @@ def boxes(text: str) -> list[str]:
 
 
 def match_option(answer: str, options: Options) -> str | None:
-    """The option that an answer is, by label (``(B)``, ``b.``) or by its whole text."""
+    """The option that an answer names, by label (``(B)``, ``b.``) or by its whole text."""
     stripped = _TEXT_COMMAND.sub(r"\1", answer).strip()
     if (label := _EDGES.sub("", stripped).upper()) in options:
         return label

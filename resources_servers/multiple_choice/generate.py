@@ -8,12 +8,12 @@ file get their options in another order instead, to measure whether a model pref
 import argparse
 import itertools
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from nemo_gym.data.task_generator import GeneratorCommand, Row
 from nemo_gym.errors import ConfigError
 from resources_servers.multiple_choice.options import find_label, labels, read_options, render, shuffled
 
@@ -104,7 +104,7 @@ def _fresh(rng: Random, count: int, seen: set[str]) -> Iterator[dict[str, Any]]:
         for _ in range(MAX_TRIES):
             question, right, others = KINDS[kind](rng, count)
             row = task_row(question, right, others, seed=rng.random(), category=kind)
-            if (prompt := row["responses_create_params"]["input"][-1]["content"]) not in seen:
+            if (prompt := _prompt(row)) not in seen:
                 seen.add(prompt)
                 yield row
                 break
@@ -116,39 +116,30 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
         try:
             row = json.loads(line)
-            row["responses_create_params"]["input"][-1]["content"], row["options"]
+            _prompt(row), row["options"]
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}:{number}: not a multiple-choice task ({error})") from error
         yield row
 
 
-def _prompts(paths: Iterable[Path]) -> frozenset[str]:
-    return frozenset(row["responses_create_params"]["input"][-1]["content"] for path in paths for row in _rows(path))
+def _prompt(row: Row) -> str:
+    prompt: str = row["responses_create_params"]["input"][-1]["content"]
+    return prompt
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command."""
-    parser = argparse.ArgumentParser(prog="python -m resources_servers.multiple_choice.generate", description=__doc__)
-    parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")
+def _task_rows(options: argparse.Namespace, exclude: frozenset[str]) -> list[Row]:
+    if options.shuffle:
+        return [reshuffled(row, seed=options.seed) for row in _rows(options.shuffle)]
+    return generate(options.n, seed=options.seed, options=options.options, exclude=exclude)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--options", type=int, default=4, help="options of each question (default: %(default)s)")
-    parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose tasks to avoid")
     parser.add_argument("--shuffle", type=Path, help="task file to give another order of options")
-    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
-    options = parser.parse_args(arguments)
-    try:
-        if options.shuffle:
-            rows = [reshuffled(row, seed=options.seed) for row in _rows(options.shuffle)]
-        else:
-            rows = generate(options.n, seed=options.seed, options=options.options, exclude=_prompts(options.exclude))
-    except (ConfigError, OSError) as error:
-        parser.error(str(error))
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, "utf-8")
-    else:
-        sys.stdout.write(text)
+
+
+COMMAND: Final = GeneratorCommand("multiple_choice", _task_rows, key=_prompt, add_options=_add_options)
+main: Final = COMMAND.run
 
 
 if __name__ == "__main__":

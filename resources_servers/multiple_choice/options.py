@@ -33,7 +33,7 @@ def read_options(value: Any) -> dict[str, str]:
         raise ValueError(f"a question has 2 to {MAX_OPTIONS} options, not {len(pairs)}")
     options = {str(label).strip().upper(): str(text) for label, text in pairs}
     if len(options) < len(pairs) or "" in options:
-        raise ValueError("every option needs a label of its own")
+        raise ValueError("every option needs a different label")
     return options
 
 

@@ -1,4 +1,4 @@
-"""Finds the chosen option by a row's own regular expressions, which may explode: for processes that can be ended."""
+"""Finds the chosen option by a row's own regular expressions, in processes that can be killed."""
 
 import re
 from collections.abc import Mapping

@@ -22,13 +22,13 @@ from resources_servers.office.toolkit import TOOLS, State, call_tool
 from resources_servers.office.world import Office, OfficeCall, difference, replay
 
 MAX_CALLS: Final = 200
-# More are replayed in a thread: it may take longer than other rollouts should wait.
+# More calls than this are replayed in a thread, so that other rollouts do not wait.
 MANY_CALLS: Final = 20
 MAX_ARGUMENTS: Final = 100_000
 
 
 class OfficeConfig(BaseResourcesServerConfig):
-    """No settings of its own."""
+    """This environment adds no settings."""
 
 
 class ExpectedOfficeCall(BaseModel):
@@ -46,7 +46,7 @@ class ExpectedOfficeCall(BaseModel):
 
 
 class OfficeTask(BaseModel):
-    """The fields of a row that say what is there, and what should become of it."""
+    """The office at the start, and the calls that solve the task."""
 
     office: Office
     ground_truth: list[ExpectedOfficeCall]
@@ -72,7 +72,7 @@ class OfficeTask(BaseModel):
 
 
 class OfficeVerifyRequest(OfficeTask, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     id: str | int | None = None
     category: str | None = None
@@ -81,7 +81,7 @@ class OfficeVerifyRequest(OfficeTask, BaseVerifyRequest):
 
 
 class OfficeVerifyResponse(OfficeVerifyRequest, BaseVerifyResponse):
-    """The score and its reason."""
+    """The row with its reward and the reason for it."""
 
     accuracy: float
     tool_calls: int

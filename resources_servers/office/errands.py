@@ -145,7 +145,7 @@ def new_number(rng: Random, scene: Scene) -> Errand | None:
 
 
 def change_team(rng: Random, scene: Scene) -> Errand | None:
-    """Somebody joins another team, and is told so."""
+    """Move somebody to another team, and write to them about it."""
     person, team = rng.choice(scene.contacts[4:]), rng.choice(TEAMS)
     if person["team"] == team:
         return None

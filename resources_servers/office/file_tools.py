@@ -1,4 +1,4 @@
-"""Files: a path and a text each. ``state["files"]`` lists them."""
+"""Files, each with a path and its text. ``state["files"]`` lists them."""
 
 from typing import Any
 

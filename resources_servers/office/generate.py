@@ -1,6 +1,6 @@
 """Writes office tasks: ``python -m resources_servers.office.generate --n 100 --seed 0 --output tasks.jsonl``.
 
-Every task has an office of its own, full of people, messages and events that resemble those it is about. The difficulty
+Every task has a different office, full of people, messages and events that resemble those it is about. The difficulty
 is the number of errands in one task.
 """
 

@@ -51,7 +51,7 @@ class Tool:
         return self.function(state, **dict(checked))
 
     def declaration(self) -> dict[str, Any]:
-        """The tool as the model is told about it."""
+        """The tool as it is described to the model."""
         strict = len(self.parameters["required"]) == len(self.parameters["properties"])
         return {
             "type": "function",
@@ -69,11 +69,12 @@ def tool(description: str) -> Callable[[Function], Function]:
     """Register a function as a tool."""
 
     def register(function: Function) -> Function:
-        parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+        parameters = dict(list(inspect.signature(function).parameters.items())[1:])  # without the state
         fields: dict[str, Any] = {
             name: (each.annotation, ... if each.default is inspect.Parameter.empty else each.default)
             for name, each in parameters.items()
         }
+        # Strict: a model that writes "3" for 3 should read that it made a mistake.
         model = create_model(function.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
         schema = {
             "type": "object",

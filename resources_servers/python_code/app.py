@@ -1,8 +1,6 @@
 """Python functions and programs, run in a sandbox against tests that the solution can't see."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fastapi import FastAPI
 from pydantic import Field, PrivateAttr
@@ -10,13 +8,14 @@ from pydantic import Field, PrivateAttr
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox import Isolation, LazyRunner, SandboxLimits, SandboxSettings
+from nemo_gym.server_utils import close_with_app
 from resources_servers.python_code.verification import (
     HiddenTests,
     Verdict,
@@ -46,7 +45,7 @@ class PythonCodeSeedSessionRequest(BaseSeedSessionRequest):
 
 
 class PythonCodeVerifyRequest(BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     tests: HiddenTests
     question: str | None = None
@@ -55,7 +54,7 @@ class PythonCodeVerifyRequest(BaseVerifyRequest):
 
 
 class PythonCodeVerifyResponse(PythonCodeVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+    """The row with its reward and the reasons for it."""
 
     accuracy: float
     fraction_passed: float
@@ -72,8 +71,10 @@ class PythonCodeServer(SimpleResourcesServer):
     config: PythonCodeConfig
     _runner: LazyRunner = PrivateAttr()
 
+    seed_session: ClassVar[Any] = refuse_invalid_rows(PythonCodeSeedSessionRequest)
+
     def model_post_init(self, context: Any, /) -> None:
-        """Say how the sandbox is to be; it starts with the first verification."""
+        """Configure the sandbox, which starts with the first verification."""
         super().model_post_init(context)
         config = self.config
         self._runner = LazyRunner(
@@ -89,15 +90,8 @@ class PythonCodeServer(SimpleResourcesServer):
     def setup_webserver(self) -> FastAPI:
         """Close the sandbox with the server."""
         app = super().setup_webserver()
-        app.router.lifespan_context = self._lifespan
+        close_with_app(app, self._runner.aclose)
         return app
-
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: PythonCodeSeedSessionRequest
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the body is valid is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: PythonCodeVerifyRequest
@@ -133,11 +127,6 @@ class PythonCodeServer(SimpleResourcesServer):
             **super().get_key_metrics(agent_metrics),
             **highest_k_metrics(agent_metrics, "pass@{k}", score_names=["accuracy"]),
         }
-
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        yield
-        await self._runner.aclose()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class UntestableError(BaseException):
 
 def main() -> None:
     """Read a request from standard input, write a verdict to standard output."""
+    # In this order: the solver is forked before the tests are read, and can't look into the judge afterwards.
     channel = start_solver()
     hide_memory()
     request = json.load(sys.stdin)
@@ -113,7 +114,7 @@ def _load(request: Request, channel: Channel) -> Callable[..., Any]:
 
 
 def _put_back(given: Any, now: Any) -> None:
-    """Some functions change what they are given."""
+    """Copy changes of the arguments back, because some functions are tested by what they do to them."""
     if isinstance(given, list):
         given[:] = now
     elif isinstance(given, dict | set):
@@ -133,6 +134,7 @@ def _ask(channel: Channel, *question: Any) -> Any:
     if kind == "raised":
         name, text = map(str, answer)
         known = getattr(builtins, name, None)
+        # UnicodeError's subclasses can't be made from one string.
         if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError):
             raise known(text)
         raise Failed(f"{name}: {text}")

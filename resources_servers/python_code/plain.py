@@ -1,7 +1,7 @@
 """Messages between the judge and the solution's process: lengths, then pickles of plain values only.
 
-What the solution sends is taken apart and rebuilt from built-in types, so no object of its own making (one that equals
-everything, say) ever takes part in a comparison, and no class of its choosing is called.
+What the solution sends is taken apart and rebuilt from built-in types, so no object that it made (one that equals
+everything, say) ever takes part in a comparison, and no class that it chose is called.
 """
 
 import io
@@ -43,7 +43,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Reads plain values and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class by name, if it is a plain one."""
+        """The class of that name, if it is plain; unpickling any other could run code of the solution."""
         if name in PLAIN.get(module, ()):
             return getattr(__import__(module), name)
         raise Failed(f"returns a {name}, which is not a plain value")

@@ -30,6 +30,7 @@ def start_solver() -> Channel:
     (questions, to_questions), (answers, to_answers) = os.pipe(), os.pipe()
     if os.fork() == 0:
         try:
+            # The solution must not read the tests from standard input or write the verdict to standard output.
             nothing = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(nothing, descriptor)
@@ -101,7 +102,7 @@ def _run_program(source: str, stdin: str, seconds: float) -> tuple[int | None, s
     poller.register(process, select.POLLIN)
     in_time = bool(poller.poll(seconds * 1000))
     os.close(process)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)  # does nothing to a process that has ended and is not reaped yet
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     errors = _content("stderr").strip().splitlines() or [""]
     return code if in_time else None, _content("stdout"), errors[-1][:MAX_REASON]

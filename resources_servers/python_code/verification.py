@@ -18,7 +18,7 @@ _FOLDER: Final = Path(__file__).parent
 _IN_THE_BOX: Final = ("plain", "solver", "judge")
 _PACKAGE: Final = "resources_servers.python_code"
 _PROGRAM: Final = f"from {_PACKAGE}.judge import main\nmain()\n"
-# Answers are untrusted and may be megabytes; a program of that length is not one.
+# Answers are untrusted and may be megabytes; nothing that long is a solution.
 MAX_CODE: Final = 100_000
 _FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _BEGIN: Final = re.compile(r"^[ \t]*\[BEGIN\][ \t]*$\n?", re.MULTILINE)
@@ -77,7 +77,7 @@ class HiddenTests(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was passed, and what is wrong with the first that was not."""
+    """How many tests passed, and why the first of the others failed."""
 
     passed: int
     total: int
@@ -98,14 +98,14 @@ async def verify_solution(runner: Runner, solution: str, tests: HiddenTests, *, 
         "kind": kind,
         "cases": [case.model_dump() for case in tests.cases],
         "solution": solution,
-        "case_s": limits.wall_s / 2,
+        "case_s": limits.wall_s / 2,  # one slow case must leave time for a verdict on the others
     }
     result = await runner.run(_PROGRAM, stdin=json.dumps(request).encode(), limits=limits)
     return read_verdict(result, total=tests.count)
 
 
 def read_verdict(result: Result, *, total: int) -> Verdict:
-    """What the judge said; if it did not come to that, the solution saw to it."""
+    """The judge's verdict; if there is none, the solution ended the program or exceeded a limit."""
     if result.ending is not ProgramEnding.EXITED:
         return Verdict(0, total, _ENDINGS[result.ending], result.cpu_s)
     try:
@@ -123,10 +123,11 @@ def read_verdict(result: Result, *, total: int) -> Verdict:
 def extract_code(text: str) -> str | None:
     """The last fenced block of Python; without any fence the whole text, as a plain completion.
 
-    ``[BEGIN]`` and ``[DONE]`` on lines of their own are taken for limits: completions of MBPP's prompt have them.
+    Lines with only ``[BEGIN]`` or ``[DONE]`` delimit the code, because completions of MBPP's prompt have them.
     """
     text = _DONE.split(text, maxsplit=1)[0]
     text = _BEGIN.split(text)[-1]
+    # The last fenced block counts, so the end of the text is kept; of a plain completion, its beginning.
     text = text[-MAX_CODE:] if "```" in text or "~~~" in text else text[:MAX_CODE]
     blocks = _blocks(text)
     if blocks:
@@ -136,7 +137,7 @@ def extract_code(text: str) -> str | None:
 
 
 def complete(setup: str, code: str, after: str = "") -> str:
-    """The beginning that the task gave, with what the model wrote: the rest of it, or all of it again; then the end."""
+    """The task's own beginning, the model's code (which continues or repeats it), and the task's own end."""
     whole = f"{setup.rstrip()}\n{code}" if setup.strip() else code
     return f"{whole}\n\n{after}\n" if after else whole
 

@@ -1,8 +1,6 @@
 """Tasks of the package reasoning-gym, scored by its own scorers."""
 
 import importlib.util
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 
 from fastapi import FastAPI, HTTPException
@@ -19,13 +17,14 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.errors import ConfigError
 from nemo_gym.process_pool import CallLimitError, ProcessPool
+from nemo_gym.server_utils import close_with_app
 
 INSTALL: Final = "pip install 'rollout-gym[environments]', or -r resources_servers/reasoning_gym/requirements.txt"
 MAX_ANSWER: Final = 20_000
 
 
 class TaskMetadata(BaseModel):
-    """What the generator noted about the task; only the scorer reads the rest."""
+    """What the generator recorded about the task; other fields are for the scorer."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -49,7 +48,7 @@ class ReasoningGymSeedSessionRequest(BaseSeedSessionRequest):
 
 
 class ReasoningGymVerifyRequest(BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -92,7 +91,7 @@ class ReasoningGymServer(SimpleResourcesServer):
         if importlib.util.find_spec("reasoning_gym") is None:
             raise ConfigError("the package 'reasoning-gym' is not installed", hint=INSTALL)
         app = super().setup_webserver()
-        app.router.lifespan_context = self._lifespan
+        close_with_app(app, self._pool.close)
         return app
 
     async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
@@ -133,14 +132,9 @@ class ReasoningGymServer(SimpleResourcesServer):
             raise HTTPException(422, f"the package has no scorer for metadata.source_dataset {scored['unknown']!r}")
         return scored["score"], scored["reason"]
 
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        yield
-        await self._pool.close()
-
 
 def extract_answer(text: str) -> str:
-    r"""What stands in the last ``<answer>``, else in the last ``\boxed{}``, else all of it, without thoughts."""
+    r"""The content of the last ``<answer>``, else of the last ``\boxed{}``, else all of it, without thoughts."""
     text = text.rpartition("</think>")[2]
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, end if end >= 0 else None)

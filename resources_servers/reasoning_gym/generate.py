@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SYSTEM: Final = "Solve the task. Give the final answer, and nothing else, between <answer> and </answer>."
 # A combination of others, which are all here.
 LEFT_OUT: Final = frozenset({"composite"})
-# Some generators make all their tasks at once, so each is asked for so many, again and again with another seed.
+# Some generators make all their tasks at once, so each is asked for this many at a time, each time with a new seed.
 BLOCK: Final = 50
 INSTALL: Final = "pip install 'rollout-gym[environments]', or -r resources_servers/reasoning_gym/requirements.txt"
 

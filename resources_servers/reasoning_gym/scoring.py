@@ -1,4 +1,4 @@
-"""Scores answers with the package's own scorers. Some need long, some evaluate: for processes that can be ended.
+"""Scores answers with the package's own scorers. Runs in processes that can be killed, because some are slow.
 
 Where the package would evaluate an answer as Python, it gets literals and formulas only.
 """
@@ -18,9 +18,9 @@ LITERAL_TASKS: Final = frozenset({"string_insertion", "spiral_matrix", "binary_m
 FORMULA_TASKS: Final = frozenset(
     {"simple_integration", "intermediate_integration", "polynomial_multiplication", "puzzle24", "countdown"}
 )
-# Their boards are tuples, which a line of JSON does not know.
+# Their boards are tuples, which JSON does not have.
 BOARD_TASKS: Final = frozenset({"arc_agi", "rearc"})
-# Tasks of every difficulty are scored, and this scorer only knows words of the lengths that it is told.
+# Tasks of every difficulty are scored, and this scorer knows only words of the configured lengths.
 SETTINGS: Final[dict[str, dict[str, Any]]] = {"word_ladder": {"min_word_length": 3, "max_word_length": 5}}
 FUNCTIONS: Final = frozenset(
     "sin cos tan cot sec csc asin acos atan sinh cosh tanh asinh acosh atanh exp log ln sqrt cbrt Abs pi E I "  # noqa: SIM905 - easier to read
@@ -45,13 +45,14 @@ def score(answer: str | None, entry: Entry) -> dict[str, Any]:
         entry = {**entry, "metadata": {key: _tuples(value) for key, value in entry["metadata"].items()}}
     try:
         return {"score": float(dataset.score_answer(answer, entry)), "reason": f"scored by {name}"}
-    except Exception as error:  # noqa: BLE001 - a scorer may choke on an answer, but not on its own
+    except Exception as error:  # noqa: BLE001 - a scorer may choke on an answer
+        # If it also chokes on the right answer, the task is broken. Then this raises, and the rollout fails.
         dataset.score_answer(entry["answer"], entry)
         return {"score": 0.0, "reason": f"the scorer can't read the answer ({type(error).__name__})"}
 
 
 def is_formula(text: str) -> bool:
-    """Whether a text holds nothing but numbers, operators, short symbols and known functions."""
+    """Whether the text consists of numbers, operators, short symbols and known functions."""
     if not _FORMULA.fullmatch(text) or _ATTRIBUTE.search(text) or "__" in text:
         return False
     return all(len(name) <= 2 or name in FUNCTIONS for name in _NAME.findall(text))

@@ -13,7 +13,7 @@ from nemo_gym.base_resources_server import (
     SessionStates,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage, NeMoGymResponseOutputText
+from nemo_gym.openai_utils import final_text
 from nemo_gym.process_pool import CallLimitError, ProcessPool, WorkerError
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.sql_queries.extract import MAX_QUERY, extract_query
@@ -41,7 +41,7 @@ class SqlQueriesTask(BaseModel):
 
 
 class SqlQueriesVerifyRequest(SqlQueriesTask, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     id: str | int | None = None
     question: str | None = None
@@ -49,7 +49,7 @@ class SqlQueriesVerifyRequest(SqlQueriesTask, BaseVerifyRequest):
 
 
 class SqlQueriesVerifyResponse(SqlQueriesVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+    """The row with its reward and the reasons for it."""
 
     accuracy: float
     executed: bool
@@ -68,7 +68,7 @@ class RowError(ValueError):
 
 
 class SqlQueriesServer(SimpleResourcesServer):
-    """Runs queries in processes of their own."""
+    """Runs queries in separate processes."""
 
     config: SqlQueriesConfig
     _sessions: SessionStates[SqlQueriesTask] = PrivateAttr(default_factory=SessionStates)
@@ -154,17 +154,10 @@ class SqlQueriesServer(SimpleResourcesServer):
             return dict(await self._pool.call(request))
         except CallLimitError:
             if request["do"] != "check":
-                return {"equal": False, "error": "the query computes for too long"}
+                return {"equal": False, "error": "the query takes too long"}
         except WorkerError:
             pass
         return dict(await self._pool.call(request))
-
-
-def final_text(response: NeMoGymResponse) -> str:
-    """The text of the last message; earlier ones are thoughts between tool calls."""
-    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
-    content = messages[-1].content if messages else []
-    return "".join(part.text for part in content if isinstance(part, NeMoGymResponseOutputText))
 
 
 if __name__ == "__main__":

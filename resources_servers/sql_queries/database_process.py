@@ -30,7 +30,7 @@ ALLOWED = {
     sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE,
 }
-# A query that gives another result each time is compared with nothing; the others reach outside.
+# The first two return something else each time, so nothing could be compared. The others reach outside the database.
 FORBIDDEN_FUNCTIONS = {"random", "randomblob", "load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"}
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_TEXT,
@@ -74,6 +74,7 @@ class SQLiteDatabase:
     def __init__(self, setup: str) -> None:
         self._deadline = 0.0
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        # The limits come after the row's own script, which may create what queries may not.
         self._connection.executescript(setup)
         self._connection.execute(f"PRAGMA hard_heap_limit = {MAX_MEMORY}")
         self._connection.execute("PRAGMA query_only = ON")
@@ -139,7 +140,8 @@ class DuckDBDatabase:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """End this program if it computes for longer: some functions of a database do not listen to anything else."""
+    """End this process if it computes for longer: nothing else interrupts some functions of a database."""
+    # The pool's own limit uses the same timer, and is restored afterwards.
     outer = signal.setitimer(signal.ITIMER_PROF, seconds + GRACE_S)
     try:
         yield

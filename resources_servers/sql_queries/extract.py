@@ -1,4 +1,4 @@
-"""The query in an answer: what stands in the last code fence, else what begins with SELECT or WITH. Linear."""
+"""The query in an answer: the last code fence, otherwise what begins with SELECT or WITH. Takes linear time."""
 
 import re
 from typing import Final

@@ -1,7 +1,7 @@
 """Writes sql_queries tasks: ``python -m resources_servers.sql_queries.generate --n 100 --seed 0``.
 
 Difficulty 1 reads one table, 2 groups or orders it, 3 joins two. Every task has three databases with the same tables
-and other rows: a query that is right by chance on one is wrong on another.
+but different rows: a query that is right by chance on one is wrong on another.
 """
 
 import itertools
@@ -37,7 +37,7 @@ TOOL: Final = {
 def draw(rng: Random, difficulty: int) -> Iterator[Row]:
     """Endless tasks of one difficulty, from all databases in equal parts."""
     domains = load_domains()
-    # Few databases are shared by many tasks: whoever runs queries can keep them at hand.
+    # Many tasks share few databases, so that those who run queries can keep the databases open.
     databases = [[domain.database(Random(seed)) for seed in range(VARIANTS)] for domain in domains]  # noqa: S311 - tasks
     for domain, variants in itertools.cycle(zip(domains, databases, strict=True)):
         choices = [question for question in domain.questions if question.level == difficulty]

@@ -27,7 +27,7 @@ class Table:
     columns: list[Column]
 
     def ddl(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates it."""
         columns = ["id INTEGER PRIMARY KEY", *(f"{column.name} {column.kind}" for column in self.columns)]
         return f"CREATE TABLE {self.name} ({', '.join(columns)});"
 

@@ -1,17 +1,17 @@
 """Answers in JSON, YAML, XML, CSV or TOML: valid by a schema, right by field."""
 
 import asyncio
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_subset_metrics
@@ -24,7 +24,7 @@ from resources_servers.structured_answers.schemas import (
     typed,
 )
 
-# A longer answer is read in a thread: it may take more time than other rollouts should wait.
+# Longer answers are read in a thread, so that other rollouts do not wait.
 SHORT: Final = 2_000
 
 
@@ -63,7 +63,7 @@ class StructuredAnswersTask(BaseModel):
 
 
 class StructuredAnswersVerifyRequest(StructuredAnswersTask, BaseVerifyRequest):
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     id: str | int | None = None
     question: str | None = None
@@ -71,7 +71,7 @@ class StructuredAnswersVerifyRequest(StructuredAnswersTask, BaseVerifyRequest):
 
 
 class StructuredAnswersVerifyResponse(StructuredAnswersVerifyRequest, BaseVerifyResponse):
-    """The score and its reasons."""
+    """The row with its reward and the reasons for it."""
 
     accuracy: float
     valid: bool
@@ -90,7 +90,7 @@ class Payload(NamedTuple):
 
 
 class Grade(BaseModel):
-    """What became of an answer."""
+    """The result of reading, validating and comparing an answer."""
 
     valid: bool = False
     fraction_right: float = 0.0
@@ -105,22 +105,17 @@ class StructuredAnswersServer(SimpleResourcesServer):
     config: StructuredAnswersConfig
     _threads: asyncio.Semaphore = PrivateAttr(default_factory=lambda: asyncio.Semaphore(4))
 
+    seed_session: ClassVar[Any] = refuse_invalid_rows(StructuredAnswersTask)
+
     def model_post_init(self, context: Any, /) -> None:
-        """Find out at the start whether the validator is installed, not in the middle of a run."""
+        """Compile any schema, so that a missing validator is reported at the start and not in the middle of a run."""
         super().model_post_init(context)
         compile_schema("{}", strict=False)
-
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: StructuredAnswersTask
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the row has a schema is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: StructuredAnswersVerifyRequest
     ) -> StructuredAnswersVerifyResponse:
-        """Find the answer, read it, and hold it to the schema and the expected values."""
+        """Find the answer, read it, and compare it with the schema and the expected values."""
         payload = answer_in(body, self.config)
         if len(payload.text) <= SHORT:
             grade = self._grade(body, payload)

@@ -23,7 +23,7 @@ MAX_TEXT: Final = 80_000
 MAX_DEPTH: Final = 100
 MAX_YAML_EVENTS: Final = 4_000
 MAX_CSV_ROWS: Final = 2_000
-# Dotted keys cost the parser the square of their length.
+# The parser takes quadratic time for dotted keys.
 MAX_TOML: Final = 4_000
 _FENCE: Final = re.compile(r"\A\s*```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```\s*\Z", re.DOTALL)
 # The parser of libyaml where there is one: ten times as fast.
@@ -31,7 +31,7 @@ _YAML_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DocumentError(ValueError):
-    """The text is not a document of the format, or too much of one."""
+    """The text is not a document of the format, or too large."""
 
 
 def parse(text: str, kind: Format) -> Any:
@@ -60,6 +60,7 @@ def _json(text: str) -> Any:
 def _toml(text: str) -> Any:
     if len(text) > MAX_TOML:
         raise DocumentError(f"longer than {MAX_TOML} characters")
+    # Each part of a dotted key is a level of nesting, which has to be limited before it is parsed.
     if any(line.partition("=")[0].count(".") > MAX_DEPTH for line in text.splitlines()):
         raise DocumentError(f"nested deeper than {MAX_DEPTH}")
     try:
@@ -136,7 +137,7 @@ class _YamlBuilder:
         name = tag.rpartition(":")[2]
         if name not in {"int", "float", "bool", "null"}:
             return event.value
-        if len(event.value) > 64:
+        if len(event.value) > 64:  # int() of thousands of digits is slow
             raise DocumentError("a number of more than 64 characters")
         try:
             value = self._constructor.construct_object(yaml.ScalarNode(tag, event.value))
@@ -159,7 +160,7 @@ def _xml(text: str) -> Any:
     """Elements become objects, repeated ones lists, attributes ``@name``; text beside either of them is ``#text``."""
     builder = _XmlBuilder()
     parser = xml.parsers.expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = builder.doctype
+    parser.StartDoctypeDeclHandler = builder.doctype  # entities are declared there
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.text
@@ -204,6 +205,7 @@ class _XmlBuilder:
 
 
 def _check_depth(value: Any) -> None:
+    # Level by level, because recursion would fail on the very values that this is to find.
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [child for parent in level for child in _children(parent)]

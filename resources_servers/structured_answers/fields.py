@@ -34,7 +34,7 @@ def wrong_fields(answer: Any, fields: list[Field]) -> list[str]:
 
 
 def same_value(value: Any, expected: Any) -> bool:
-    """Whether two values are the same JSON; spaces around text do not matter, a number is not a truth value."""
+    """Whether two values are the same JSON; spaces around text do not matter, and 1 is not true."""
     if isinstance(expected, str):
         return isinstance(value, str) and value.strip() == expected.strip()
     if isinstance(expected, bool) or expected is None:

@@ -54,6 +54,7 @@ def strict_schema(schema: Any) -> Any:
         return [strict_schema(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
+    # Values that only look like schemas stay as they are.
     made = {
         key: value if key in {"enum", "const", "default"} else strict_schema(value) for key, value in schema.items()
     }
@@ -83,7 +84,7 @@ def typed(value: Any, schema: Any, root: Any) -> Any:
 
 def _typed_list(value: Any, schema: Schema, root: Any) -> Any:
     if isinstance(value, dict) and len(value) == 1:
-        (value,) = value.values()  # <tags><tag>a</tag><tag>b</tag></tags>
+        (value,) = value.values()  # in XML, lists are usually wrapped: <tags><tag>a</tag><tag>b</tag></tags>
     if value is None or value == "":
         return []
     items = value if isinstance(value, list) else [value]
@@ -136,7 +137,7 @@ def _types_of_alternatives(schema: Schema) -> Iterator[str]:
 
 
 def _resolved(schema: Any, root: Any) -> Any:
-    for _ in range(MAX_REFERENCES):
+    for _ in range(MAX_REFERENCES):  # a schema may refer to itself
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             return schema
         found = root

@@ -8,15 +8,15 @@ from pydantic import BaseModel, model_validator
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     ReverifyMode,
     SimpleResourcesServer,
+    refuse_invalid_rows,
 )
 from resources_servers.verifiable_instructions.registry import MAX_TEXT, check, read_instructions
 
-# Longer answers are checked in a thread, so that other rollouts go on meanwhile. So are languages, which takes longer.
+# Longer answers are checked in a thread, so that other rollouts do not wait. So are languages, which takes longer.
 SHORT: Final = 4_000
 LANGUAGE_CHECKS: Final = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
@@ -49,7 +49,7 @@ class VerifiableInstructionsSeedSessionRequest(InstructionRow, BaseSeedSessionRe
 
 
 class VerifiableInstructionsVerifyRequest(InstructionRow, BaseVerifyRequest):  # type: ignore[no-redef]
-    """A row and what the agent made of it."""
+    """A row with the agent's response."""
 
     id: int | None = None
     key: int | str | None = None
@@ -70,16 +70,11 @@ class VerifiableInstructionsVerifyResponse(VerifiableInstructionsVerifyRequest, 
 
 
 class VerifiableInstructionsServer(SimpleResourcesServer):
-    """Puts every instruction of a row to the answer."""
+    """Checks the answer against every instruction of a row."""
 
     config: VerifiableInstructionsConfig
 
-    async def seed_session(  # type: ignore[override]  # the route takes its body type from this signature
-        self, body: VerifiableInstructionsSeedSessionRequest
-    ) -> BaseSeedSessionResponse:
-        """Keep nothing: that the body is valid is all there is to find out."""
-        del body
-        return BaseSeedSessionResponse()
+    seed_session: ClassVar[Any] = refuse_invalid_rows(VerifiableInstructionsSeedSessionRequest)
 
     async def verify(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: VerifiableInstructionsVerifyRequest

@@ -7,15 +7,15 @@ same bytes. No prompt occurs twice, nor any that an ``--exclude`` file holds.
 
 import argparse
 import itertools
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from operator import itemgetter
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from nemo_gym.data.task_generator import GeneratorCommand, Row
 from nemo_gym.errors import ConfigError
 
+LEVELS: Final = (1, 2, 3, 4)  # instructions of each task
 MAX_TRIES: Final = 10_000
 TOPICS: Final = (
     "a rainy day|the sea in winter|a lost key|a train journey|an old bicycle|the first snow|a busy market|a quiet "
@@ -95,7 +95,7 @@ DEMANDS: Final[tuple[Callable[[Random], Demand], ...]] = (
 
 def generate(n: int, *, seed: int, difficulty: int = 1, exclude: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
     """``n`` different rows with ``difficulty`` instructions each."""
-    if n < 0 or not 1 <= difficulty <= 4:
+    if n < 0 or difficulty not in LEVELS:
         raise ConfigError(f"can't generate {n} tasks with {difficulty} instructions", hint="choose 1 to 4 instructions")
     rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
     return list(itertools.islice(_fresh(rng, difficulty, set(exclude)), n))
@@ -132,36 +132,12 @@ def task_row(number: int, prompt: str, demands: Sequence[Demand]) -> dict[str, A
     }
 
 
-def _prompts(path: Path) -> Iterator[str]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        try:
-            yield json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}:{number}: not a task ({error})") from error
+def _rows(options: argparse.Namespace, exclude: frozenset[str]) -> list[Row]:
+    return generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m resources_servers.verifiable_instructions.generate", description=__doc__
-    )
-    parser.add_argument("--n", type=int, default=100, help="number of tasks (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tasks (default: %(default)s)")
-    parser.add_argument("--difficulty", type=int, default=1, help="instructions of each task (default: %(default)s)")
-    parser.add_argument("--exclude", type=Path, action="append", default=[], help="task file whose prompts to avoid")
-    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
-    options = parser.parse_args(arguments)
-    try:
-        exclude = frozenset(itertools.chain.from_iterable(map(_prompts, options.exclude)))
-        rows = generate(options.n, seed=options.seed, difficulty=options.difficulty, exclude=exclude)
-    except (ConfigError, OSError) as error:
-        parser.error(str(error))
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, "utf-8")
-    else:
-        sys.stdout.write(text)
+COMMAND: Final = GeneratorCommand("verifiable_instructions", _rows, key=itemgetter("prompt"), levels=LEVELS)
+main: Final = COMMAND.run
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def _longest_alliteration(sentence: str) -> int:
 
 
 def _is_prime(number: int) -> bool:
-    # Words are short; a longer one is as good as not prime.
+    # Longer words are not words, and testing them would take long.
     return 1 < number < 10_000 and all(number % factor for factor in range(2, int(number**0.5) + 1))
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: D103, SIM905 - names say it all, and lists of words are easier to read as text
-"""The kinds of instructions of IFBench about the form of the answer, repetition, and single prompts of its own."""
+"""The kinds of instructions of IFBench about the form of the answer and repetition, and those for single prompts."""
 
 import csv
 import io
@@ -50,7 +50,7 @@ def parentheses(text: str) -> bool:
 
 def quotes(text: str) -> bool:
     text = text.replace("\u201c", '"').replace("\u201d", '"').replace("\u2018", "'").replace("\u2019", "'")
-    # An apostrophe counts as a quotation mark, as in the reference.
+    # An apostrophe counts as a quotation mark, as in the benchmark's own check.
     stack: list[str] = []
     deepest = 0
     for character in text:
@@ -209,6 +209,7 @@ def csv_quotes(text: str) -> bool:
 
 
 def _rows(text: str, delimiter: str) -> list[list[str]]:
+    # The csv module raises an error for longer fields.
     if max((len(line) for line in text.split("\n")), default=0) > csv.field_size_limit():
         return []
     return [

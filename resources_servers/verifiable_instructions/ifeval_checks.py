@@ -38,7 +38,7 @@ def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: R
 
 def response_language(text: str, language: str) -> bool:
     found = language_of(text)
-    return found is None or found == language
+    return found is None or found == language  # what can't be determined is not held against the answer
 
 
 def number_sentences(text: str, num_sentences: int, relation: Relation) -> bool:

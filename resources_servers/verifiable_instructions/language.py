@@ -1,4 +1,4 @@
-"""Which language a text is in, by the package ``langdetect``: always the same for the same text."""
+"""Detects the language of text with the package ``langdetect``; the result for the same text is always the same."""
 
 import functools
 import importlib
@@ -9,15 +9,15 @@ from nemo_gym.errors import ConfigError
 INSTALL: Final = (
     "pip install 'rollout-gym[environments]', or -r resources_servers/verifiable_instructions/requirements.txt"
 )
-# More than this tells nothing more about the language and takes long.
+# More text than this does not make the result better, only slower.
 SAMPLE: Final = 3_000
 
 
 def language_of(text: str) -> str | None:
-    """The code of the language, None if the text has nothing to tell it by."""
+    """The code of the language; None if it can't be determined."""
     library = _library()
     detector = library.create()
-    detector.seed = 0
+    detector.seed = 0  # it samples at random, and would give short text another language each time
     detector.append(text[:SAMPLE])
     try:
         found: str = detector.detect()
@@ -33,7 +33,7 @@ def _library() -> Any:
     except ModuleNotFoundError:
         raise ConfigError("the package 'langdetect' is not installed", hint=INSTALL) from None
     factory.init_factory()
-    return factory._factory  # noqa: SLF001 - the package has no public way to a detector with a seed of its own
+    return factory._factory  # noqa: SLF001 - the package has no public way to seed a single detector
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""All instructions by their names, and how an answer is put to them, strictly and loosely.
+"""All instructions by their names, and how an answer is checked against them, strictly and loosely.
 
 Strict: the answer as it is. Loose: one of eight forms of it passes, because models put a greeting before an answer, a
 question after it, and asterisks around words.
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from resources_servers.verifiable_instructions import ifbench_checks, ifbench_forms, ifeval_checks
 
-# A longer answer follows nothing; no check reads it.
+# A longer answer is not checked and counts as following no instruction.
 MAX_TEXT: Final = 200_000
 
 CHECKS: Final[dict[str, Callable[..., bool]]] = {
@@ -39,7 +39,7 @@ class Instruction(NamedTuple):
     parameters: dict[str, Any]
 
     def is_followed(self, text: str) -> bool:
-        """Whether a text passes; an empty one never does."""
+        """Whether the text passes; empty text never does."""
         return bool(text.strip()) and CHECKS[self.name](text, **self.parameters)
 
 
@@ -52,8 +52,17 @@ def read_instructions(names: Sequence[str], kwargs: Sequence[Mapping[str, Any] |
     return [_read(name, given or {}) for name, given in zip(names, kwargs, strict=True)]
 
 
+def benchmark_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt of IFEval or IFBench as a row; raises ``InstructionError`` for an instruction that is not known here."""
+    # Tables of the hub have a column for every parameter of every instruction; most are empty.
+    given = [{name: value for name, value in (kwargs or {}).items() if value is not None} for kwargs in row["kwargs"]]
+    names = list(row["instruction_id_list"])
+    read_instructions(names, given)
+    return {"key": row["key"], "prompt": row["prompt"], "instruction_id_list": names, "kwargs": given}
+
+
 def check(text: str, instructions: Sequence[Instruction]) -> Followed:
-    """Put a text to every instruction."""
+    """Check text against every instruction."""
     if len(text) > MAX_TEXT:
         return Followed([False] * len(instructions), [False] * len(instructions))
     forms = loose_forms(text)
@@ -84,5 +93,5 @@ def _read(name: str, given: Mapping[str, Any]) -> Instruction:
 
 
 def _whole(value: Any) -> Any:
-    """Tables of numbers turn 5 into 5.0."""
+    """The value as an integer where it is whole, because tables of numbers turn 5 into 5.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,5 +1,5 @@
 # ruff: noqa: SIM905 - lists of words are easier to read as text
-"""How texts are cut into words, sentences and paragraphs, and the word lists that instructions refer to.
+"""How text is split into words, sentences and paragraphs, and the word lists that instructions refer to.
 
 Every function makes one pass over the text.
 """
@@ -57,7 +57,7 @@ def words(text: str) -> list[str]:
 
 
 def bare_words(text: str) -> list[str]:
-    """What stands between spaces, in small letters, without punctuation at its edges."""
+    """What is between spaces, in lower case, without punctuation at its edges."""
     return [word for piece in text.lower().split() if (word := piece.strip(EDGE))]
 
 
@@ -85,7 +85,7 @@ def _ends(text: str) -> Iterator[int]:
         if dots == "." and _is_inside(text, mark.start()):
             continue
         if len(dots) > 1 and set(dots) != {"."}:
-            # Every mark ends a sentence of its own; "?!" has no words between, so the pieces are joined again.
+            # "?!" ends one sentence, not two, because there are no words between its marks.
             yield mark.end()
             continue
         after = mark.end()

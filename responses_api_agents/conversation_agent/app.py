@@ -86,14 +86,14 @@ class ConversationAgent(SimpleAgent):
         """Seed, talk until the environment says it is over, verify."""
         seeded = await self._post_resources("/seed_session", row, cookies)
         await raise_for_status(seeded)
-        talk = begin(params, seeded.cookies)
-        with AttachUsage(lambda: talk.usage):
-            while not talk.is_over:
-                await self._take_turn(talk)
-                if not talk.is_over:
-                    talk.stopped_by = await self._hear_user(talk, row)
-            response = talk.response()
-            verified = await self._post_resources("/verify", with_response(row, response), talk.tool_cookies)
+        conversation = new_conversation(params, seeded.cookies)
+        with AttachUsage(lambda: conversation.usage):
+            while not conversation.is_over:
+                await self._take_turn(conversation)
+                if not conversation.is_over:
+                    conversation.stopped_by = await self._ask_user(conversation, row)
+            response = conversation.response()
+            verified = await self._post_resources("/verify", with_response(row, response), conversation.tool_cookies)
             await raise_for_status(verified)
         return completed(await verified.read(), params, response)
 
@@ -101,58 +101,63 @@ class ConversationAgent(SimpleAgent):
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         """One turn: without a row there is no user to talk with."""
-        talk = begin(body.model_dump(mode="json", exclude_unset=True), request.cookies)
-        await self._take_turn(talk)
-        for name, cookie in {**(talk.tool_cookies or {}), **(talk.model_cookies or {})}.items():
+        conversation = new_conversation(body.model_dump(mode="json", exclude_unset=True), request.cookies)
+        await self._take_turn(conversation)
+        for name, cookie in {**(conversation.tool_cookies or {}), **(conversation.model_cookies or {})}.items():
             response.set_cookie(name, getattr(cookie, "value", cookie))
-        return NeMoGymResponse.model_validate_json(talk.response())
+        return NeMoGymResponse.model_validate_json(conversation.response())
 
-    async def _take_turn(self, talk: Conversation) -> None:
+    async def _take_turn(self, conversation: Conversation) -> None:
         """Alternate between model and tools until the model says something to the user."""
-        talk.turns += 1
+        conversation.turns += 1
         step = 0
-        while not talk.is_over:
+        while not conversation.is_over:
             step += 1
-            talk.last, talk.model_cookies = await self._ask_model(talk.request(), talk.model_cookies)
-            output = talk.last["output"]
-            talk.trajectory += output
-            talk.usage = add_usage(talk.usage, talk.last.get("usage"))
+            conversation.last, conversation.model_cookies = await self._ask_model(
+                conversation.request(), conversation.model_cookies
+            )
+            output = conversation.last["output"]
+            conversation.trajectory += output
+            conversation.usage = add_usage(conversation.usage, conversation.last.get("usage"))
             calls = [item for item in output if item.get("type") == "function_call"]
-            if talk.last.get("incomplete_details"):
-                talk.stopped_by = "model"
+            if conversation.last.get("incomplete_details"):
+                conversation.stopped_by = "model"
                 return
             if not calls and any(map(is_answer, output)):
                 return
-            results, talk.tool_cookies = await self._call_tools(calls, talk.tool_cookies)
-            talk.trajectory += results
+            results, conversation.tool_cookies = await self._call_tools(calls, conversation.tool_cookies)
+            conversation.trajectory += results
             if self.config.max_steps and step >= self.config.max_steps:
-                talk.stopped_by = "steps"
-            elif self._spent(talk):
-                talk.stopped_by = "tokens"
+                conversation.stopped_by = "steps"
+            elif self._spent(conversation):
+                conversation.stopped_by = "tokens"
 
-    async def _hear_user(self, talk: Conversation, row: bytes) -> StoppedBy | None:
+    async def _ask_user(self, conversation: Conversation, row: bytes) -> StoppedBy | None:
         """Let the user speak; the reason to stop if the conversation is over."""
-        if self._spent(talk):
+        if self._spent(conversation):
             return "tokens"
-        reply = await self._post_resources("/next_turn", with_response(row, talk.response()), talk.tool_cookies)
+        reply = await self._post_resources(
+            "/next_turn", with_response(row, conversation.response()), conversation.tool_cookies
+        )
         await raise_for_status(reply)
-        talk.tool_cookies = reply.cookies
+        conversation.tool_cookies = reply.cookies
         turn = UserTurn.model_validate(await get_response_json(reply))
         if turn.done:
             return "user"
-        if talk.turns >= self.config.max_turns:
+        # After the user was asked: a conversation that the user ends in its last turn did not run out of turns.
+        if conversation.turns >= self.config.max_turns:
             return "turns"
-        talk.trajectory += turn.messages
+        conversation.trajectory += turn.messages
         if turn.tools:
-            talk.params = {**talk.params, "tools": [*talk.params.get("tools", []), *turn.tools]}
+            conversation.params = {**conversation.params, "tools": [*conversation.params.get("tools", []), *turn.tools]}
         return None
 
-    def _spent(self, talk: Conversation) -> bool:
+    def _spent(self, conversation: Conversation) -> bool:
         limit = self.config.max_generated_tokens
-        return limit is not None and (talk.usage or {}).get("output_tokens", 0) >= limit
+        return limit is not None and (conversation.usage or {}).get("output_tokens", 0) >= limit
 
 
-def begin(params: Json, cookies: Cookies) -> Conversation:
+def new_conversation(params: Json, cookies: Cookies) -> Conversation:
     """A conversation in which nobody has answered yet."""
     question = params.get("input", [])
     if isinstance(question, str):

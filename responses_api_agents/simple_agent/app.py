@@ -134,7 +134,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         if type(self).responses is SimpleAgent.responses:
             answer, cookies = await self._work(params, cookies)
             return encode_json(answer), cookies
-        # A subclass may want other parameters than we know: its route knows them.
+        # The handler of a subclass may take other parameters, which only its route can supply.
         reply = await self.server_client.post(
             server_name=self.config.name, url_path="/v1/responses", json=params, cookies=cookies
         )
@@ -160,6 +160,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 trajectory += answer["output"]
                 usage = add_usage(usage, answer.get("usage"))
                 calls = [item for item in answer["output"] if item.get("type") == "function_call"]
+                # A model that only reasons has not answered yet, and is asked again. One that was cut off is not: its
+                # calls may be incomplete.
                 if answer.get("incomplete_details") or (not calls and any(map(is_answer, answer["output"]))):
                     break
                 results, tool_cookies = await self._call_tools(calls, tool_cookies)
@@ -172,7 +174,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return answer, {**(tool_cookies or {}), **(model_cookies or {})}
 
     def _reached_limit(self, step: int, usage: Json | None, *, planned: bool) -> Json | None:
-        """What the answer says of the limit that ends the loop; None if it goes on."""
+        """What the answer reports about the limit that ends the loop; None if the loop continues."""
         limit = self.config.max_generated_tokens
         if limit and usage and usage["output_tokens"] >= limit:
             return {"status": "incomplete", "incomplete_details": {"reason": "max_generated_tokens"}}
@@ -245,6 +247,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
 def with_response(row: bytes, response: bytes) -> bytes:
     """Add the response to the JSON of a row without parsing either."""
+    # At the end: if the row has such a field already, parsers take the last one.
     return row.rstrip()[:-1] + b',"response":' + response + b"}"
 
 
@@ -285,7 +288,7 @@ def read_response(content: bytes) -> Json:
 
 
 def is_answer(item: Json) -> bool:
-    """Whether the model says something to the user."""
+    """Whether an item is a message to the user."""
     return item.get("type", "message") == "message" and item.get("role") == "assistant"
 
 

@@ -6,10 +6,10 @@ tools, sampling parameters, log-probabilities, and the true tokens for training.
 
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.config.paths import find_readable
-from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.losses import Way
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -27,8 +28,8 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputText,
 )
-from nemo_gym.responses_converter import ResponsesConverter
-from nemo_gym.servers.models.answering import ForwardedChatParams
+from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
+from nemo_gym.servers.models.answering import ConvertedParams, ForwardedChatParams, chat_of, valid_request
 from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
 from nemo_gym.servers.models.policy import Policy, PolicyState
 from responses_api_models.local_model.completions import Outcome, chat_completion
@@ -44,8 +45,6 @@ from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.model import ToolCallingModel
 from responses_api_models.local_model.request import ChatRequest, RequestError, read_request
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, cached, ensure_weights
-
-LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
@@ -124,21 +123,42 @@ class LocalModel(SimpleResponsesAPIModel):
             raise HTTPException(400, f"{error.message} ({error.hint})") from error
         return self._policy.state
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Answer a Responses API request."""
-        wants_logprobs = LOGPROBS in (body.include or ())
-        others = [name for name in body.include or () if name != LOGPROBS]
-        try:
-            chat = self._converter.responses_to_chat_completion_create_params(
-                body.model_copy(update={"include": others}) if wants_logprobs else body
-            )
-        except UnsupportedContentError as error:
-            raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
-        chat.logprobs = chat.logprobs or wants_logprobs
-        completion = await self._complete(chat)
-        response = self._converter.chat_completion_to_response(completion, body, model=completion.model)
+    def responses_handler(self) -> Callable[..., Any]:
+        """Choose what answers ``/v1/responses``: by default one that also takes options of the engine."""
+        return self.relay_responses if type(self).responses is LocalModel.responses else self.responses
+
+    async def relay_responses(self, body: ConvertedParams = Body()) -> NeMoGymResponse:
+        """Answer a Responses API request that may have options outside the protocol."""
+        completion = await self._complete(self._chat(body))
+        made = self._converter.completion_to_response(completion, body.options, model=completion.model)
+        response = NeMoGymResponse.model_validate(made)
         _add_logprobs(response, completion)
         return response
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        """Answer a Responses API request."""
+        return await self.relay_responses(ConvertedParams(fields=request_as_sent(body)))
+
+    def sampling_extras(self) -> Collection[str]:
+        """Name the options of a chat that the Responses API does not have."""
+        return SAMPLING_EXTRAS
+
+    def model_names(self) -> list[str]:
+        """Name the model as its answers do."""
+        return [self._address.model]
+
+    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """Count with the model's own template and tokenizer."""
+        with self._reported():
+            request = read_request(self._chat(ConvertedParams(fields=dict(asked))), self.config.extra_body)
+            return await self._model.count(request)
+
+    def _chat(self, body: ConvertedParams) -> ForwardedChatParams:
+        chat = chat_of(body, self._converter, self._address)
+        messages = chat.pop("messages")
+        params = valid_request(ForwardedChatParams, {"messages": [], **chat})
+        params.messages = messages  # just converted; validating them would remove the tokens of earlier turns
+        return params
 
     async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: ForwardedChatParams = Body()
@@ -147,8 +167,17 @@ class LocalModel(SimpleResponsesAPIModel):
         return await self._complete(body)
 
     async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
+        with self._reported():
+            request = read_request(body, self.config.extra_body)
+            self._losses.check(Way.TO_LOCAL, request.lost)
+            outcomes = await self._answer(request)
+        return chat_completion(outcomes, model=self._address.model, versions=self._policy is not None)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Turn what goes wrong into answers of this model server."""
         try:
-            outcomes = await self._answer(read_request(body, self.config.extra_body))
+            yield
         except (RequestError, UnsupportedContentError) as error:
             raise self._address.error(ModelErrorKind.REJECTED, str(error)) from error
         except ConfigError as error:
@@ -156,7 +185,6 @@ class LocalModel(SimpleResponsesAPIModel):
         except EngineError as error:
             kind = ModelErrorKind.REJECTED if error.status == 400 else ModelErrorKind.MODEL_ERROR
             raise self._address.error(kind, str(error), upstream_status=error.status) from error
-        return chat_completion(outcomes, model=self._address.model, versions=self._policy is not None)
 
     async def _answer(self, request: ChatRequest) -> list[Outcome]:
         if self._policy is None:

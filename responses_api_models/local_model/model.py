@@ -64,6 +64,10 @@ class ToolCallingModel:
             await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)
         ]
 
+    async def count(self, request: ChatRequest) -> int:
+        """How many tokens the prompt of a request has."""
+        return len(await self._prompts.of(request))
+
     def _grammar(self, request: ChatRequest) -> AnswerGrammar | None:
         # A model that sees calls writes calls, even when it may not; the grammar prevents that.
         sees_calls = request.all_tools or any(message.get("tool_calls") for message in request.messages)

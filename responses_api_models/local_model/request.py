@@ -1,7 +1,7 @@
 """A chat request, read into what the engine understands."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,21 @@ RESERVED: Final = frozenset(
 )
 # Names that other servers use for the same option.
 SYNONYMS: Final = {"repetition_penalty": "repeat_penalty", "max_completion_tokens": "max_tokens"}
+# What the engine reads of a request besides OpenAI's options. It ignores everything else without a word.
+ENGINE_OPTIONS: Final = frozenset(
+    {
+        *("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "logit_bias", "ignore_eos"),
+        *("top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "samplers"),
+        *("dynatemp_range", "dynatemp_exponent", "repeat_penalty", "repeat_last_n", "mirostat", "mirostat_tau"),
+        *("mirostat_eta", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+        *("dry_sequence_breakers", "adaptive_target", "adaptive_decay", "n_keep", "n_discard", "n_indent"),
+        *("cache_prompt", "t_max_predict_ms"),
+    }
+)
+# Options that say what happens here anyway.
+REDUNDANT: Final = frozenset({"model", "stream", "max_tokens", "required_prefix_token_ids"})
+# Options of the protocol that a model of text, without tools of its own, cannot follow.
+UNSUPPORTED: Final = ("audio", "functions", "function_call", "verbosity", "web_search_options")
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop")
 JSON_OBJECT: Final = {"type": "object"}
 
@@ -44,15 +59,21 @@ class ChatRequest:
     all_tools: tuple[Tool, ...] = ()  # also those that may not be called this time
     schema: Any = None  # of the text, if it must be JSON
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()  # options that cannot be followed here
 
 
 def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> ChatRequest:
     """Read a request. Options that it does not set come from its ``metadata``, then from the configured defaults."""
     metadata = body.metadata or {}
     beside = dict(body.model_extra or {})  # options that the protocol does not know
-    template = {**_json_object(metadata, "chat_template_kwargs"), **_mapping(beside, "chat_template_kwargs")}
+    effort = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
+    template = {**effort, **_json_object(metadata, "chat_template_kwargs"), **_mapping(beside, "chat_template_kwargs")}
     extra = {**defaults, **_json_object(metadata, "extra_body"), **_mapping(beside, "extra_body"), **beside}
     extra = {SYNONYMS.get(name, name): value for name, value in extra.items()}
+    if any(_is_custom(entry) for entry in (*(body.tools or ()), *_calls(body.messages))):
+        raise RequestError(
+            "tools whose input is any text (custom) are not supported: only functions can be called here"
+        )
     tools, choice = _offered(body)
     limits = (body.max_completion_tokens, body.max_tokens, extra.get("max_tokens"))
     max_tokens = next((limit for limit in limits if limit is not None), None)
@@ -70,10 +91,20 @@ def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: 
         answers=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs or body.top_logprobs else None,
         sampling=_sampling(body, extra),
-        all_tools=tuple(_tool(tool["function"]) for tool in body.tools or ()),
+        all_tools=tuple(_tools(body)),
         schema=_wanted_schema(body.response_format),
         template_options=template,
+        lost=tuple(_lost(body, extra)),
     )
+
+
+def _lost(body: NeMoGymChatCompletionCreateParamsNonStreaming, extra: Mapping[str, Any]) -> list[str]:
+    known = ENGINE_OPTIONS | REDUNDANT
+    lost = [name for name, value in extra.items() if name not in known and value is not None]
+    lost += [name for name in UNSUPPORTED if getattr(body, name) is not None]
+    if any(kind != "text" for kind in body.modalities or ()):
+        lost.append("modalities")
+    return lost
 
 
 def _check_count(name: str, count: Any, least: int) -> None:
@@ -124,7 +155,7 @@ def _wanted_schema(response_format: Mapping[str, Any] | None) -> Any:
 
 def _offered(body: NeMoGymChatCompletionCreateParamsNonStreaming) -> tuple[list[Tool], Choice]:
     """Read which tools the model may call, and whether it must."""
-    tools = [_tool(tool["function"]) for tool in body.tools or ()]
+    tools = _tools(body)
     wanted: Any = body.tool_choice or "auto"
     if wanted == "none":
         return [], "auto"
@@ -141,8 +172,17 @@ def _offered(body: NeMoGymChatCompletionCreateParamsNonStreaming) -> tuple[list[
     raise RequestError(f"tool_choice {wanted!r} is not supported: only functions can be called here")
 
 
-def _tool(function: Mapping[str, Any]) -> Tool:
-    return Tool(function["name"], function.get("description") or "", function.get("parameters") or {})
+def _is_custom(entry: Mapping[str, Any]) -> bool:
+    return entry.get("type") == "custom"
+
+
+def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    return (call for message in messages for call in message.get("tool_calls") or ())
+
+
+def _tools(body: NeMoGymChatCompletionCreateParamsNonStreaming) -> list[Tool]:
+    functions: list[Mapping[str, Any]] = [tool["function"] for tool in body.tools or () if tool["type"] == "function"]
+    return [Tool(one["name"], one.get("description") or "", one.get("parameters") or {}) for one in functions]
 
 
 def _named(tools: Sequence[Tool], names: Sequence[str | None]) -> list[Tool]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.answer_events import completion_stream, response_stream
 from nemo_gym.conversion.chat_requests import PastReasoning
+from nemo_gym.conversion.chat_texts import ChatTexts
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.conversion.plain_response import is_plain_response
 from nemo_gym.conversion.unknown_items import release_encoded
@@ -29,11 +30,13 @@ from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
+    TEXTS,
     AnswerReader,
     ConvertedParams,
     ForwardedChatParams,
     ForwardedParams,
     chat_of,
+    chat_text_of,
     valid_request,
 )
 from nemo_gym.servers.models.endpoint import Endpoint, Upstream
@@ -83,17 +86,24 @@ class ChatCalls:
             custom_tools=True,
             on_loss=config.on_loss,
         )
+        self._texts = ChatTexts(TEXTS, self._converter, self._to_send, model=self._model)
 
     async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
-        """Answer a request that was only outlined."""
-        return JsonResponse(encode_json(await self.respond(body)))
+        """Answer a request that was not parsed."""
+        sent = chat_text_of(body, self._texts)
+        if sent is None or body.split is None:
+            return JsonResponse(encode_json(await self.respond(body)))
+        answer = self._reader.chat_answer(await self._upstream.post("/chat/completions", sent))
+        return JsonResponse(self._texts.response(body.split, answer))
 
     async def respond(self, body: ConvertedParams) -> dict[str, Any]:
         """Answer a request."""
-        chat = chat_of(body, self._converter, self._upstream.address)
-        sent = encode_json({**self._defaults, **chat, "model": self._model})
+        sent = encode_json(self._to_send(chat_of(body, self._converter, self._upstream.address)))
         answer = self._reader.chat_answer(await self._upstream.post("/chat/completions", sent))
         return self._converter.answer_to_response(answer, body.options, model=self._model)
+
+    def _to_send(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._defaults, **chat, "model": self._model}
 
 
 class OpenAIModel(SimpleResponsesAPIModel):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.config.paths import started_in
@@ -26,16 +26,24 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, ModelErrorKind
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
-from responses_api_models.replay_model.matching import canonical, first_difference, key_of, likeness
+from responses_api_models.replay_model.matching import (
+    RecordedChat,
+    RecordedRequest,
+    canonical,
+    first_difference,
+    key_of,
+    likeness,
+)
 from responses_api_models.replay_model.recording import Answer, Asked, DamagedRecordingError, Recorder, Recording
 from responses_api_models.replay_model.upstream import EndpointSettings, Forwarded, Source, source_of
 
 logger = logging.getLogger(__name__)
 
-RESPONSES: Final = "/v1/responses"
-CHAT: Final = "/v1/chat/completions"
+RESPONSES: Final = RecordedRequest.path
+CHAT: Final = RecordedChat.path
 COMPARED: Final = 200  # how many requests are searched for the nearest
 DAMAGED_HINT: Final = "restore the file from a copy, or record what is missing (mode: lenient)"
 HINT: Final = "record it (mode: record or lenient), or make the run as it was recorded: same tasks, settings and agent"
@@ -53,15 +61,6 @@ class ReplayModelConfig(BaseResponsesAPIModelConfig):
         if self.mode != "replay" and self.upstream is None:
             raise ValueError(f"mode {self.mode} needs an upstream to ask")
         return self
-
-
-class AnyRequest(BaseModel):
-    """A request that is forwarded or looked up without being read; the upstream server checks it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    # A stream is made from the recorded answer, before the request comes here.
-    stream: Literal[False] | None = None
 
 
 class ReplayModel(SimpleResponsesAPIModel):
@@ -101,13 +100,13 @@ class ReplayModel(SimpleResponsesAPIModel):
         """Choose what answers ``/v1/chat/completions``: the recorded bytes."""
         return self.relay_chat_completions
 
-    async def relay_responses(self, request: Request, body: AnyRequest = Body()) -> Response:  # noqa: ARG002 - JSON
+    async def relay_responses(self, request: Request, body: RecordedRequest = Body()) -> Response:
         """Answer a Responses API request."""
-        return _response(await self._answer(RESPONSES, await request.body(), request.cookies))
+        return _response(await self._answer(RESPONSES, await request.body(), request.cookies, key=body.key()))
 
-    async def relay_chat_completions(self, request: Request, body: AnyRequest = Body()) -> Response:  # noqa: ARG002
+    async def relay_chat_completions(self, request: Request, body: RecordedChat = Body()) -> Response:
         """Answer a Chat Completions request."""
-        return _response(await self._answer(CHAT, await request.body(), request.cookies))
+        return _response(await self._answer(CHAT, await request.body(), request.cookies, key=body.key()))
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a request that is already parsed."""
@@ -125,17 +124,18 @@ class ReplayModel(SimpleResponsesAPIModel):
             raise self._address.refusal(answer.status, answer.headers, answer.body)
         return answer.body
 
-    async def _answer(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
-        text, scope = canonical(body), current_scope()
-        asked = Asked(key_of(path, text), path, text, scope)
+    async def _answer(self, path: str, body: bytes, cookies: Mapping[str, str], *, key: str | None = None) -> Forwarded:
+        scope = current_scope()
+        key = key or key_of(path, canonical(body))
         if self._recording is not None:
             try:
-                place = self._recording.find(asked.key, scope, self._asked.next(scope, asked.key))
+                place = self._recording.find(key, scope, self._asked.next(scope, key))
                 if place is not None:
                     return Forwarded(self._recording.answer(place))
             except DamagedRecordingError as error:
                 if self.config.mode == "replay":
                     raise self._address.error(ModelErrorKind.REJECTED, str(error), hint=DAMAGED_HINT) from error
+        asked = Asked(key, path, canonical(body), scope)
         if self._source is None or self._recorder is None:
             raise self._unknown(asked)
         forwarded = await self._source.ask(path, body, cookies)
@@ -175,6 +175,8 @@ class ReplayModel(SimpleResponsesAPIModel):
 
 def _response(forwarded: Forwarded) -> Response:
     answer = forwarded.answer
+    if answer.status == 200 and not answer.headers and not forwarded.cookies:
+        return JsonResponse(answer.body)
     response = Response(answer.body, answer.status, dict(answer.headers), media_type="application/json")
     for name, cookie in forwarded.cookies.items():
         response.set_cookie(name, getattr(cookie, "value", cookie))

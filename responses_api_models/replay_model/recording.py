@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from nemo_gym.metrics.continuity import common_prefix
@@ -69,6 +70,18 @@ class Asked:
     path: str
     text: str
     scope: RolloutScope | None
+
+
+class _AnswerLine(msgspec.Struct):
+    """The answer on a line; the request, which may be long, is not read."""
+
+    status: int
+    answer: str | None = None
+    answer_base64: str = ""
+    headers: dict[str, str] = {}
+
+
+_answer_of = msgspec.json.Decoder(_AnswerLine).decode
 
 
 class Recorder:
@@ -181,9 +194,9 @@ class Recording:
         """Read the answer on a line."""
         if place in self._damaged:
             raise DamagedRecordingError([self._damaged[place]])
-        line = self._line(place)
-        body = line["answer"].encode() if "answer" in line else base64.b64decode(line["answer_base64"])
-        return Answer(line["status"], body, line.get("headers", {}))
+        line = _answer_of(os.pread(self._descriptor, place.length, place.offset))
+        body = line.answer.encode() if line.answer is not None else base64.b64decode(line.answer_base64)
+        return Answer(line.status, body, line.headers)
 
     def text(self, place: Place) -> str | None:
         """Read the canonical text of the request on a line; None if a line that it builds on is missing."""

@@ -13,6 +13,7 @@ from fastapi import Body, Request
 from fastapi.responses import Response
 
 from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
+from nemo_gym.conversion.chat_texts import ChatTexts
 from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.conversion.unknown_items import release_items
@@ -21,11 +22,12 @@ from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.responses_converter import ReasoningParserError, ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.servers.direct.replies import JsonResponse
-from nemo_gym.servers.models.answering import ConvertedParams, chat_of
+from nemo_gym.servers.models.answering import TEXTS, ConvertedParams, chat_of, chat_text_of
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.models.policy import Policy
 from nemo_gym.servers.rollout_scope import current_rollout_id, current_scope
+from responses_api_models.vllm_model.correction import CHATS
 from responses_api_models.vllm_model.replicas import Answered, good_content, is_overflow
 from responses_api_models.vllm_model.request_metadata import (
     MetadataError,
@@ -53,16 +55,20 @@ class ModelCalls:
         self.policy = Policy(config.weights_token) if config.weights_token else None
         self._converter = converter
         self.preprocess = preprocess
+        self._texts = ChatTexts(TEXTS, converter, self._to_send, model=config.model)
         self._tokens = TokenCalls(config, self.post) if config.return_token_id_information else None
-        # Whether anything looks at the messages of a chat before it is sent.
-        self._reads_messages = (
-            self._tokens is not None
+        # Whether anything looks at the messages of a chat before it is sent, or changes its answer.
+        self._is_read = (
+            config.is_responses_native
+            or self._tokens is not None
+            or self.policy is not None
             or preprocess is not None
             or config.replace_developer_role_with_system
             or not config.sequential_reasoning_allowed
             or type(converter).request_to_chat is not ResponsesConverter.request_to_chat
         )
         limit = config.max_concurrent_requests
+        self._is_limited = limit is not None
         self.slots: contextlib.AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
         )
@@ -81,21 +87,44 @@ class ModelCalls:
 
     async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request; for a model of one endpoint."""
-        return JsonResponse(encode_json(await self.respond("", body)))
+        return JsonResponse(await self.answer_text("", body))
+
+    async def answer_text(self, session: str, body: ConvertedParams, *, request: Request | None = None) -> bytes:
+        """Answer a request of the Responses API; its conversation becomes objects only if something looks at them."""
+        metadata = body.options.get("metadata")
+        is_read = self._is_read or (isinstance(metadata, dict) and wants_audio(metadata))
+        sent = None if is_read else chat_text_of(body, self._texts)
+        if sent is None or body.split is None:
+            return encode_json(await self.respond(session, body, request=request))
+        if self._is_limited:
+            async with self.slots:
+                answered = await self.replicas.post(session, CHATS, sent)
+        else:
+            answered = await self.replicas.post(session, CHATS, sent)
+        if is_overflow(answered.status, answered.content):
+            answer = answer_of(empty_completion("length", model=self.config.model, created=int(time.time())))
+        else:
+            answer = answered.replica.reader.chat_answer(good_content(answered))
+        try:
+            return self._texts.response(body.split, answer)
+        except ReasoningParserError as error:
+            raise self._unparsed(session, error) from error
 
     async def respond(self, session: str, body: ConvertedParams, *, request: Request | None = None) -> dict[str, Any]:
         """Answer a request of the Responses API."""
         if self.config.is_responses_native:
             return await self._respond_in_turn(session, body.asked())
-        reads = self._reads_messages or bool(body.options.get("metadata"))
-        chat = chat_of(body, self._converter, self.replicas.all[0].address, reads_messages=reads)
+        chat = chat_of(body, self._converter, self.replicas.all[0].address)
         answer = await self._answer(session, chat, request)
         try:
             return self._converter.answer_to_response(answer, body.options, model=self.config.model)
         except ReasoningParserError as error:
-            address = self.replicas.all[self.replicas.index_of(session)].address
-            hint = "set uses_reasoning_parser: true"
-            raise address.error(ModelErrorKind.INVALID_RESPONSE, str(error), hint=hint) from error
+            raise self._unparsed(session, error) from error
+
+    def _unparsed(self, session: str, error: ReasoningParserError) -> ModelCallError:
+        """The error of an endpoint that parses reasoning although the configuration says otherwise."""
+        address = self.replicas.all[self.replicas.index_of(session)].address
+        return address.error(ModelErrorKind.INVALID_RESPONSE, str(error), hint="set uses_reasoning_parser: true")
 
     async def _respond_in_turn(self, session: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         if self.policy is None:
@@ -194,9 +223,11 @@ class ModelCalls:
 
     async def post(self, session: str, path: str, body: Mapping[str, Any]) -> Answered:
         """Send a request to the endpoint of a session."""
-        content = encode_json({**body, "model": self.config.model})
         async with self.slots:
-            return await self.replicas.post(session, path, content)
+            return await self.replicas.post(session, path, encode_json({**body, "model": self.config.model}))
+
+    def _to_send(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.adapted(chat), "model": self.config.model}
 
     def _rejected(self, reason: str) -> ModelCallError:
         return self.replicas.all[0].address.error(ModelErrorKind.REJECTED, reason)
@@ -210,8 +241,8 @@ class SessionCalls:
 
     async def relay_responses(self, request: Request, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request."""
-        answer = await self._calls.respond(self._calls.session(request, body.asked()), body, request=request)
-        return JsonResponse(encode_json(answer))
+        session = self._calls.session(request, body.asked())
+        return JsonResponse(await self._calls.answer_text(session, body, request=request))
 
 
 def _read(answer: Answered | NeMoGymChatCompletion) -> NeMoGymChatCompletion:

@@ -10,8 +10,8 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import aiohttp
 
@@ -37,8 +37,7 @@ OVERFLOW: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """An answer of any status, and the endpoint that gave it."""
 
     replica: "Replica"
@@ -229,7 +228,7 @@ def _words(result: Answered | RequestFailedError) -> str:
 def _last(result: Answered | RequestFailedError, address: ModelAddress, attempts: int) -> Answered:
     """Return the result of the last attempt: an answer with an error status is still an answer."""
     if isinstance(result, Answered):
-        return replace(result, attempts=attempts)
+        return result._replace(attempts=attempts)
     if attempts == 1:
         raise address.no_answer(result) from result
     raise address.error(ModelErrorKind.CONNECTION, f"{result.reason} ({attempts} attempts)") from result

@@ -17,6 +17,7 @@ from nemo_gym.global_config import GlobalConfigDictParserConfig
 from nemo_gym.server_utils import get_server_url
 from nemo_gym.servers.isolation import ServerCrashedError
 from tests.forked_commands import ForkedCommand
+from tests.ports import free_port
 
 SERVER = """\
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer
@@ -58,8 +59,7 @@ http.server.HTTPServer((settings["host"], settings["port"]), http.server.BaseHTT
 
 @pytest.fixture
 def head_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def test_an_agent_without_a_verifier_needs_to_be_given_one():
     with pytest.raises(ConfigError, match="has no resources_server"):
         verifiers_of(gym(), ["agent"], None)
     assert verifiers_of(gym(), ["agent"], "verifier") == {"agent": "verifier"}
-    with pytest.raises(ConfigError, match="name no agent"):
+    with pytest.raises(ConfigError, match="do not name an agent"):
         verifiers_of(gym(), [], None)
 
 

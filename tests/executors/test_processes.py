@@ -65,7 +65,8 @@ async def test_leases_of_a_killed_worker_come_back_and_it_is_replaced(mock_model
     mock_model.set(latency="600000")
     async with worker_pool(configuration(mock_model.base_url), 2) as pool:
         running = [asyncio.ensure_future(pool(planned)) for planned in rollouts(1)[:4]]
-        await asyncio.sleep(0.5)
+        while mock_model.stats()["inflight"] < len(running):  # noqa: ASYNC110 - it can only be asked
+            await asyncio.sleep(0.02)
         victim = next(iter(pool)).process.pid
         os.kill(victim, signal.SIGKILL)
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

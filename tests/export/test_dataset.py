@@ -117,7 +117,7 @@ def test_the_same_export_again_does_nothing_unless_something_changed(export, tmp
     assert (tmp_path / output).stat() == made
     assert second.rows == first.rows
     assert second.text().startswith(first.text())
-    assert second.text().endswith("nothing to do: recipe, input and output are what they were")
+    assert second.text().endswith("nothing to do: recipe, input and output are unchanged")
     with pytest.raises(ConfigError, match="exists"):
         again(seed=1)
     export.save([*rollouts, export.make(3)], source)

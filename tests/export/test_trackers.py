@@ -1,5 +1,6 @@
 """Trackers: the real W&B client without a network, and trackers that fail."""
 
+import asyncio
 import importlib
 import json
 import logging
@@ -15,7 +16,15 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.export.trackers import BackgroundTracker, Trackers, WandbTracker, files_to_keep, flat, tracking
+from nemo_gym.export.trackers import (
+    BackgroundTracker,
+    Trackers,
+    WandbTracker,
+    files_to_keep,
+    flat,
+    off_the_loop,
+    tracking,
+)
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.rollouts.outcome import Completed, Usage
@@ -244,6 +253,19 @@ def test_an_mlflow_server_that_is_down_is_one_warning(
         trackers.log(METRICS)
     (warned,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warned.startswith("MLflow: ")
+
+
+async def test_the_event_loop_goes_on_while_a_tracker_sends_its_last() -> None:
+    went_on = threading.Event()
+
+    class Slow(Recorder):
+        def close(self) -> None:
+            assert went_on.wait(30)
+
+    async with off_the_loop(tracking(pytest.fail, ["slow"], others={"Slow": Slow})) as trackers:
+        trackers.log(METRICS)
+        asyncio.get_running_loop().call_later(0.05, went_on.set)
+    assert went_on.is_set()
 
 
 class Run:

@@ -4,6 +4,7 @@ stuck_host.py HOW OUTPUT
 """
 
 import asyncio
+import os
 import re
 import sys
 import threading
@@ -36,8 +37,14 @@ def spin() -> None:
         pass
 
 
-async def misbehave(how: str) -> None:
-    await asyncio.sleep(0.2)  # until the others are saved
+def saved(output: Path) -> int:
+    return output.read_bytes().count(b"\n") if output.exists() else 0
+
+
+async def misbehave(how: str, output: Path) -> None:
+    while saved(output) < GOOD:  # noqa: ASYNC110 - a file has no event to wait for
+        await asyncio.sleep(0.01)
+    console.note("stuck")
     if how == "blocks the loop":
         time.sleep(3600)  # noqa: ASYNC251 - that is the point
     elif how == "spins":
@@ -53,10 +60,11 @@ async def misbehave(how: str) -> None:
 
 def main() -> None:
     how, output = sys.argv[1], Path(sys.argv[2])
+    os.nice(10)  # some spin for seconds, which is no reason to take the time of other tests
 
     async def attempt(planned: PlannedRollout) -> Outcome:
         if planned.key.task >= GOOD:
-            await misbehave(how)
+            await misbehave(how, output)
         return outcome_of_record(planned, {"reward": 1.0}, 0.0)
 
     async def work() -> None:

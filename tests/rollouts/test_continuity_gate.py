@@ -1,4 +1,4 @@
-"""Rollouts whose tokens are no one sequence are told of, or fail; others are left alone."""
+"""Rollouts whose tokens are not one sequence are reported, or fail; others are left alone."""
 
 import json
 import logging

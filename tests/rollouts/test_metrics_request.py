@@ -1,4 +1,4 @@
-"""Whether metrics can be computed without asking, told from the servers of this process."""
+"""Whether metrics can be computed without asking the agent, judged by the servers of this process."""
 
 from typing import Any
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,6 +18,7 @@ from nemo_gym.rollouts.outcome import Completed, Failed, Failure
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.tally import Ending
 from tests.forked_commands import ForkedCommands
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from conftest import MockModel
@@ -137,12 +137,6 @@ async def test_a_run_goes_on_by_itself_when_the_outage_ends(
     assert summary.exit_code == 0
     assert summary.tally.failures["rate_limited"].attempts == 6
     assert "goes on after a pause" in caplog.text
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_advice_that_is_printed_works_when_it_is_typed(

@@ -1,6 +1,5 @@
 """A small Gym in a folder of its own, the way an author's project looks."""
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,12 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from tests.ports import free_port
+
 APP = """
 import asyncio, os, sys, time
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig, BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer,
@@ -35,6 +37,7 @@ class Toy(SimpleResourcesServer):
         app.post("/greet")(self.greet)
         app.post("/whoami")(self.whoami)
         app.post("/ask_other")(self.ask_other)
+        app.post("/stream_other")(self.stream_other)
         app.post("/crash")(self.crash)
         app.post("/slow")(self.slow)
         return app
@@ -48,6 +51,14 @@ class Toy(SimpleResourcesServer):
     async def ask_other(self, body: Name) -> dict[str, str]:
         answer = await self.server_client.post(server_name=self.config.other, url_path="/greet", json=body)
         return await answer.json()
+
+    async def stream_other(self, body: Name) -> StreamingResponse:
+        async def parts():
+            yield b"they say: "
+            answer = await self.server_client.post(server_name=self.config.other, url_path="/greet", json=body)
+            yield await answer.read()
+
+        return StreamingResponse(parts())
 
     async def slow(self) -> None:
         await asyncio.sleep(60)
@@ -64,12 +75,6 @@ class Toy(SimpleResourcesServer):
 if __name__ == "__main__":
     Toy.run_webserver()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_app
 from nemo_gym.servers.mcp_tools import MCPSession, SessionTokens
+from nemo_gym.steps.recording import current_span, first_span
 
 pytest.importorskip("mcp", reason="needs the extra mcp")
 
@@ -202,6 +203,37 @@ async def test_a_session_sees_and_calls_only_the_tools_of_its_task() -> None:
             assert set(await listed(session)) == {"count"}
             assert await call(session, "put", amount=1) == ("there is no tool 'put'", True)
             assert await call(session, "count") == ('{"total":0}', False)
+
+
+@pytest.mark.parametrize("kind", [Purse, Weather])
+async def test_a_call_over_mcp_is_a_step_of_the_rollout_that_got_the_token(kind: type[SimpleResourcesServer]) -> None:
+    server = build(kind, expose_tools_over_mcp=kind is Purse)
+    with bind("127.0.0.1", 0, owner="test") as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        types = {"name": "purse", "server_type": "resources_servers"}
+        local = LocalServer(build_app(server), label="purse", base_url=url, **types)
+        async with listening({listener.getsockname()[1]: local}, [listener]):
+            rollout = first_span()
+            token = current_span.set(rollout)
+            seeded = await local.call("POST", "/seed_session", json={})
+            current_span.reset(token)
+            async with official_client(url, (await seeded.json())["mcp"]["headers"]) as session:
+                await listed(session)
+                for name in ("put", "spill") if kind is Purse else ("get_season",):
+                    await call(session, name, **({"amount": 2} if name == "put" else {}))
+            async with official_client(url, (await seed(url))["mcp"]["headers"]) as session:
+                await call(session, "count" if kind is Purse else "get_season")  # of nobody who records
+    steps = [(step.kind, step.route, step.tool, step.parent, step.status) for step in rollout.steps.steps()]
+    if kind is Weather:
+        assert steps == [("seed", "/seed_session", "", None, 200), ("tool", "/mcp", "get_season", None, 200)]
+    else:
+        assert steps == [
+            ("seed", "/seed_session", "", None, 200),
+            ("tool", "/mcp", "put", None, 200),
+            ("call", "/put", "", 1, 200),
+            ("tool", "/mcp", "spill", None, 500),
+            ("call", "/spill", "", 3, 500),
+        ]
 
 
 def message(method: str, params: dict[str, Any]) -> dict[str, Any]:

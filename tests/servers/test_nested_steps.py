@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 
-import msgspec
 from omegaconf import DictConfig
 
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.steps.record import Step
-from nemo_gym.steps.recording import current_span, encode_steps, first_span
+from nemo_gym.steps.recording import current_span, first_span
 
 
 async def test_calls_of_one_server_by_another_are_nested(gym_config: Callable[..., DictConfig]) -> None:
@@ -22,10 +20,26 @@ async def test_calls_of_one_server_by_another_are_nested(gym_config: Callable[..
             answer = await gym.client.post("a", "/ask_other", json={"name": "you"})
             current_span.set(None)
             assert await answer.json() == {"text": "hello, you"}
-            steps = msgspec.json.decode(encode_steps(span), type=list[Step])
+            steps = span.steps.steps()
             found.append([(step.kind, step.server, step.route, step.parent, step.status) for step in steps])
             outer, inner = steps
             assert outer.start <= inner.start <= inner.end <= outer.end + 1e-5
     assert found[0] == [("tool", "a", "/ask_other", None, 200), ("call", "b", "/greet", 0, 200)]
     assert found[1] == found[0]
     assert [step[1:] for step in found[2]] == [step[1:] for step in found[0]]
+
+
+async def test_a_streamed_answer_has_the_calls_made_while_it_was_sent(gym_config: Callable[..., DictConfig]) -> None:
+    for isolated in ({}, {"isolation": "process"}):
+        async with host_gym(gym_config(a={"other": "b", **isolated}, b={})) as gym:
+            span = first_span()
+            current_span.set(span)
+            answer = await gym.client.post("a", "/stream_other", json={"name": "you"})
+            current_span.set(None)
+            assert await answer.read() == b'they say: {"text":"hello, you"}'
+            steps = span.steps.steps()
+        assert [(step.server, step.route, step.parent) for step in steps] == [
+            ("a", "/stream_other", None),
+            ("b", "/greet", 0),
+        ]
+        assert steps[0].bytes_in == len(await answer.read())

@@ -10,7 +10,6 @@ import datetime as dt
 import decimal
 import enum
 import json
-import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -53,6 +52,7 @@ from nemo_gym.servers.faults import FaultMiddleware
 from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware
+from tests.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -503,12 +503,6 @@ class QuietServer(uvicorn.Server):
 
     def install_signal_handlers(self) -> None:
         return
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def serve(app: Any, port: int) -> tuple[QuietServer, "asyncio.Task[None]", int]:

@@ -29,6 +29,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from nemo_gym.servers.prometheus_metrics import MOST_VALUES, OTHER, RunMeters
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = "resources_servers/example_single_tool_call"
@@ -40,7 +41,8 @@ def configuration(base_url: str, *extra: str) -> DictConfig:
     model = "responses_api_models/openai_model/configs/openai_model.yaml"
     paths = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,{model}"
     policy = [f"+policy_base_url={base_url}", f"+policy_api_key={KEY}", "+policy_model_name=mock"]
-    return parse_config([f"+config_paths=[{paths}]", *policy, *extra]).config
+    head = f"+head_server={{host: 127.0.0.1, port: {free_port()}}}"
+    return parse_config([f"+config_paths=[{paths}]", head, *policy, *extra]).config
 
 
 def planned(number: int) -> PlannedRollout:

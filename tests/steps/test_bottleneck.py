@@ -1,7 +1,6 @@
 """What limited a run: named rightly for runs that were made to be limited by one thing, and for figures of others."""
 
 import json
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,11 @@ from nemo_gym.rollout_parameters import RolloutCollectionConfig
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.steps.bottleneck import Cause, find_bottleneck
 from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
+from nemo_gym.steps.record import RolloutSteps, Step
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines, short_lines
 from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
+from nemo_gym.steps.totals import summarise
+from tests.ports import free_port
 
 LAB = """
 import asyncio, time
@@ -61,12 +63,6 @@ class Lab(SimpleResourcesServer):
 if __name__ == "__main__":
     Lab.run_webserver()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -123,6 +119,7 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) ->
         (Cause.LIMIT, {"latency": "200"}, 20, 4, {}, {}),
         (Cause.RATE_LIMIT, {"rps": 12}, 16, 16, {}, {}),
         (Cause.SLOTS, {"latency": "80"}, 20, 10, {}, {"max_concurrent_requests": 2}),
+        (Cause.ENDPOINT, {"latency": "60", "slots": 2}, 30, 30, {}, {"max_concurrent_requests": 12}),
         (Cause.TOOL, {}, 6, 6, {"tool_s": 0.6}, {}),
         (Cause.VERIFICATION, {}, 6, 6, {"verify_s": 0.6}, {}),
         (Cause.JUDGE, {"latency": "60"}, 6, 6, {"judgements": 5}, {}),
@@ -172,8 +169,22 @@ def with_model(**changes: Any) -> TimeSummary:
         (Cause.LIMIT, SUMMARY, None, "num_samples_in_parallel=32"),  # the plateau tells
         (Cause.LATENCY, SUMMARY, RunFacts(wall_s=25.0, limit=16, adaptive=True), "max_output_tokens"),
         (Cause.LATENCY, replace(SUMMARY, at_once=9.0), FACTS, "max_output_tokens"),
-        (Cause.ENDPOINT, with_model(idle_s=0.2, busy_s=0.95), FACTS, "num_samples_in_parallel=3 "),
+        (Cause.ENDPOINT, with_model(idle_s=0.2, busy_s=0.95), FACTS, "num_samples_in_parallel=4 "),
+        # Six of the sixteen are elsewhere, so fewer than nine could not keep the endpoint busy.
+        (
+            Cause.ENDPOINT,
+            replace(with_model(own_s=250.0, idle_s=0.2, busy_s=0.95), other_s=150.0),
+            FACTS,
+            "num_samples_in_parallel=9 ",
+        ),
         (Cause.SLOTS, with_model(own_s=100.0, waited={"slot": 280.0}), FACTS, "max_concurrent_requests"),
+        # The endpoint is at its capacity, so more slots would not help.
+        (
+            Cause.ENDPOINT,
+            with_model(own_s=100.0, waited={"slot": 280.0}, idle_s=0.06, busy_s=0.25),
+            FACTS,
+            "num_samples_in_parallel=2 ",
+        ),
         (Cause.CONNECTIONS, with_model(own_s=100.0, waited={"connection": 280.0}), FACTS, "connector_limit"),
         (Cause.RATE_LIMIT, with_model(own_s=9.0, waited={"gate": 300.0}, retries={"429": 9}), FACTS, "rate"),
         (Cause.RATE_LIMIT, with_model(own_s=9.0, waited={"retry": 300.0}, retries={"429": 9}), FACTS, "rate"),
@@ -200,6 +211,26 @@ def test_the_cause_follows_from_the_figures(
     finding = find_bottleneck(summary, facts)
     assert finding.cause == cause
     assert words in f"{finding.setting} "
+
+
+def test_a_night_between_two_sessions_is_not_time_of_the_run() -> None:
+    def attempts(start: float) -> list[RolloutSteps]:
+        model = [Step(kind="model", server="policy", route="", start=0.0, duration=1.0, status=200)]
+        times = [(start + number // 4, number) for number in range(40)]
+        return [
+            RolloutSteps(
+                task=0, rollout=number, attempt=1, started_at=at, duration=1.0, outcome="completed", steps=model
+            )
+            for at, number in times
+        ]
+
+    one, both = summarise(attempts(0.0)), summarise([*attempts(0.0), *attempts(40_000.0)])
+    assert (one.wall_s, one.break_s, one.peak) == (10.0, 0.0, 4)
+    assert (both.wall_s, both.break_s) == (20.0, 40_000.0 - 10.0)
+    assert both.at_once == pytest.approx(one.at_once, rel=0.1)
+    assert find_bottleneck(both, None).cause == Cause.LIMIT
+    profile = RunProfile(both, None, find_bottleneck(both, None))
+    assert "without 39990 s in which nothing ran" in "\n".join(screen_lines(profile, RunFiles.of(Path("r.jsonl"))))
 
 
 def test_many_small_shares_are_not_blamed_on_the_largest() -> None:

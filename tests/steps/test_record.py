@@ -6,8 +6,10 @@ import orjson
 import pytest
 
 from nemo_gym.io.files import RunFiles, role_of
-from nemo_gym.steps.record import STEP_FIELDS, RolloutSteps, Step, StepRetry, from_line, microseconds, to_line
+from nemo_gym.steps.record import COLUMNS, TROUBLES, RolloutSteps, Step, StepRetry, from_line, microseconds, to_line
 from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.timings import timings_of
+from nemo_gym.steps.totals import summarise
 
 RECORD = RolloutSteps(
     task=3,
@@ -46,29 +48,52 @@ def test_a_record_survives_its_line() -> None:
     assert from_line(to_line(RECORD)) == RECORD
 
 
-def test_a_step_is_an_array_in_the_agreed_order() -> None:
+def test_steps_are_columns_in_the_agreed_order() -> None:
     line = orjson.loads(to_line(RECORD))
     assert list(line)[:3] == ["_ng_task_index", "_ng_rollout_index", "_ng_attempt"]
-    assert dict(zip(STEP_FIELDS, line["steps"][1], strict=True)) == {
-        "kind": "model",
-        "server": "policy_model",
-        "route": "/v1/responses",
-        "tool": "",
-        "start": 0.002,
-        "duration": 0.8,
+    assert {name: column[1] for name, column in zip(COLUMNS, line["columns"], strict=True)} == {
+        "calls": ["model", "policy_model", "/v1/responses", ""],
+        "start": 2_000_000,
+        "end": 802_000_000,
         "status": 200,
+        "tokens_out": 30,
         "bytes_out": 900,
         "bytes_in": 1200,
         "tokens_in": 120,
-        "tokens_out": 30,
         "tokens_cached": 64,
         "finish": "completed",
-        "waited": 0.1,
+    }
+    assert {name: column[1] for name, column in zip(TROUBLES, line["troubles"], strict=True)} == {
+        "waited": 100_000_000,
         "waited_for": "",
         "parent": 0,
         "retries": [{"at": 0.2, "failed": "429"}],
     }
-    assert max(len(orjson.dumps(step)) for step in line["steps"]) <= 400
+    assert len(to_line(RECORD)) <= 400 * len(RECORD.steps)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (b'[[["tool","s","/t","t"]],[3000],[1000],[200],[1],[2],[3],[4],[5],[""]]', Step("tool", "s", "/t", "t")),
+        (b'[[["tool","s","/t","t"],7],[3000],[5000]]', Step("tool", "s", "/t", "t", 1e-06, 2e-06)),
+        (b'[[["tool","s","/t","t"]],[-5],["now"],[1e400],[-1],{},null]', Step("tool", "s", "/t", "t")),
+    ],
+)
+def test_columns_that_make_no_sense_are_read_as_far_as_they_do(columns: bytes, expected: Step) -> None:
+    line = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"clock_ns":2000,"columns":%b}' % columns
+    record = from_line(line)
+    assert record is not None
+    step = record.steps[0]
+    assert (step.kind, step.tool, step.start, step.duration) == (
+        "tool",
+        "t",
+        expected.start or step.start,
+        expected.duration,
+    )
+    times = timings_of(line)
+    assert times is not None
+    assert times.task == 0
 
 
 def test_values_at_the_end_of_a_step_may_be_missing() -> None:
@@ -165,3 +190,14 @@ def test_nobody_takes_a_steps_file_for_rollouts(tmp_path: Path) -> None:
     assert role_of(files.steps) == "steps"
     assert role_of(files.timing) == "timing"
     assert {files.steps, files.timing} <= set(files.beside)
+
+
+def test_the_times_of_an_earlier_version_are_added_up(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts_steps.jsonl"
+    head = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"duration":2.0,"outcome":"completed","steps":'
+    rows = b'[["tool","s","/t","t",0.5,1.0,500,1,2],["model","m","/v1","",0.6,0.25,200,1,2,9,7,0,"",0.1,"slot",0]]'
+    path.write_bytes(head + rows + b"}\n")
+    times = {each.kind: each for each in summarise(read_steps(path)).steps}
+    assert times["tool"].own_s == pytest.approx(0.75)
+    assert (times["tool"].failed, times["model"].tokens_out) == (1, 7)
+    assert times["model"].waited == pytest.approx({"slot": 0.1})

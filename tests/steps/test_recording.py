@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.addresses import server_type
 from nemo_gym.config.parse import parse_config
 from nemo_gym.executors.processes import worker_pool
+from nemo_gym.io.json import encode
 from nemo_gym.rollouts.attempt import AgentAttempt, recorded
 from nemo_gym.rollouts.outcome import Failed, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
@@ -22,7 +22,6 @@ from nemo_gym.steps.recording import (
     Span,
     current_span,
     describe_callee,
-    encode_steps,
     first_span,
     note_retry,
     note_wait,
@@ -61,7 +60,7 @@ def record_of(outcome: Outcome) -> RolloutSteps:
 
 
 def steps_of(span: Span) -> list[Step]:
-    return msgspec.json.decode(encode_steps(span), type=list[Step])
+    return span.steps.steps()
 
 
 def calls(record: RolloutSteps) -> list[tuple[str, str, str, str]]:
@@ -269,7 +268,7 @@ def test_names_can_hold_any_sign() -> None:
 def test_an_answer_with_impossible_figures_is_recorded_without_them() -> None:
     span = first_span().begin(describe_callee("responses_api_models", "m", "/v1/\ud800", from_resources=False))
     span.end(200, 0, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
-    record = from_line(b'{"_ng_task_index":0,"_ng_rollout_index":0,"steps":%b}' % encode_steps(span))
+    record = from_line(encode({"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_attempt": 1, **span.steps.columns()}))
     assert record is not None
     assert [(step.tokens_in, step.tokens_out) for step in record.steps] == [(0, 3)]
 

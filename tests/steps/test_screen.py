@@ -9,7 +9,7 @@ from nemo_gym.cli.main import main
 from nemo_gym.io.files import RunFiles
 from nemo_gym.steps.record import RolloutSteps, Step, to_line
 from nemo_gym.steps.steps_file import read_steps
-from nemo_gym.steps.summary import summarise
+from nemo_gym.steps.totals import summarise
 
 
 def record(task: int, started_at: float, **changes: object) -> RolloutSteps:
@@ -81,6 +81,29 @@ def test_lines_that_are_not_steps_are_counted(files: RunFiles, capsys: pytest.Ca
     files.steps.write_bytes(files.steps.read_bytes() + b'{"reward":1}\n{"torn')
     assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
     assert "2 lines are not steps" in capsys.readouterr().out
+
+
+def test_steps_that_do_not_fit_the_rollouts_are_remarked_on(
+    files: RunFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rollouts, remark in ((8, None), (40, "the others have no steps"), (3, "the steps of another run")):
+        files.rollouts.write_text("{}\n" * rollouts)
+        assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+        said = capsys.readouterr().out
+        assert (f"has {rollouts} rollouts" in said) == (remark is not None)
+        assert (remark or "") in said
+
+
+def test_one_attempt_and_unknown_durations_are_called_that(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = files.steps.read_bytes().splitlines(keepends=True)
+    files.steps.write_bytes(lines[0])
+    assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+    said = capsys.readouterr().out
+    assert "1 attempt, 1 completed" in said
+    assert "1 attempt is too few to tell" in said
+    files.steps.write_bytes(b"".join(lines).replace(b'"duration":1.0', b'"duration":-5'))
+    assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+    assert "it is unknown how long the attempts took" in capsys.readouterr().out
 
 
 def test_a_run_without_steps_has_what_its_files_tell(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """What a step on one group does to the rollouts in it, for each loss."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -105,3 +106,12 @@ def test_tokens_that_moved_far_enough_are_left_alone(model: Any, tree: Tree) -> 
         policy_gradient(replace(tree, old_log_probs=tree.old_log_probs + moved), logits), logits
     )
     assert gradient.any()
+
+
+def test_without_a_clip_no_token_is_left_alone(model: Any, tree: Tree) -> None:
+    moved = torch.tensor(GROUP.advantages()).sign().repeat_interleave(torch.tensor(tree.sizes))
+    far = replace(tree, old_log_probs=tree.old_log_probs - moved)
+    logits = predictions(model, tree).detach().requires_grad_()
+    loss = policy_gradient_loss(far, logits, GROUP.advantages(), temperature=0.8, clip=math.inf)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.any(dim=-1).all()

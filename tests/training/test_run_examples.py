@@ -1,7 +1,6 @@
 """``run_examples`` as trainers of NeMo RL's kind call it: rows in, results in the order in which they end."""
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.http.session import close_http_client
 from nemo_gym.training.sequences import sequence_of
+from tests.ports import free_port
 from tests.training.gym_config import AGENT, gym_config, short_tasks
 
 
@@ -39,8 +39,7 @@ async def consume(helper: RolloutCollectionHelper, rows: list[dict[str, Any]], h
 async def test_a_trainer_gets_every_row_back_with_its_tokens(tiny_model: Path) -> None:
     rows = [{**task, "agent_ref": {"name": AGENT}, "_rowidx": n} for n, task in enumerate(short_tasks(6))]
     config = gym_config(tiny_model)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        config.head_server.port = free.getsockname()[1]
+    config.head_server.port = free_port()
     async with host_gym(config, head=True) as gym:
         # A trainer has an event loop of its own and finds the servers through their head server.
         head = gym.client.head_server_config

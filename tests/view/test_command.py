@@ -4,19 +4,18 @@ import contextlib
 import json
 import os
 import pty
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
 from nemo_gym.cli.main import main
+from tests.forked_commands import ForkedCommands
 
 Type = Callable[..., tuple[int, str, str]]
 
@@ -33,40 +32,26 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return run
 
 
-@contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    program = [sys.executable, "-m", "nemo_gym.cli", "viewer", *arguments]
-    with subprocess.Popen(
-        program, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def get(url: str) -> dict:
     with build_opener(ProxyHandler({})).open(url, timeout=10) as reply:
         return json.loads(reply.read())
 
 
-def test_it_prints_the_address_serves_and_ends_in_order(write, record, tmp_path):
+def test_it_prints_the_address_serves_and_ends_in_order(write, record, tmp_path, commands: ForkedCommands):
     write("a.jsonl", [record()])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with running(tmp_path, "+jsonl_fpath=a.jsonl", f"+server_port={port}") as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            url = process.stdout.readline().strip()
+        with commands.start("ng_viewer", "+jsonl_fpath=a.jsonl", f"+server_port={port}", folder=tmp_path) as viewer:
+            assert viewer.read_until("Ctrl-C ends the viewer").startswith("1 rollouts, 0 failures")
+            url = viewer.out.strip()
             assert url.startswith("http://127.0.0.1:")
             assert int(url.rstrip("/").rpartition(":")[2]) > port
-            assert "1 rollouts, 0 failures" in process.stderr.readline()
             assert get(f"{url}api/state")["files"][0]["rollouts"] == 1
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
-            assert "Traceback" not in process.stderr.read()
+            ended = viewer.interrupt()
+            assert ended.code == 0
+            assert "Traceback" not in ended.err
 
 
 def test_a_file_to_send_is_written(write, record, command, tmp_path):
@@ -97,12 +82,10 @@ def test_files_may_be_typed_in_any_of_these_ways(write, record, command, tmp_pat
     assert "3 rollouts" in err
 
 
-def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_path):
-    with running(tmp_path, "results/run.jsonl", "+server_port=0") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        url = process.stdout.readline().strip()
-        assert "results/run.jsonl does not exist yet" in process.stderr.readline()
+def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_path, commands: ForkedCommands):
+    with commands.start("ng_viewer", "results/run.jsonl", "+server_port=0", folder=tmp_path) as viewer:
+        assert "results/run.jsonl does not exist yet" in viewer.read_until("Ctrl-C ends the viewer")
+        url = viewer.out.strip()
         assert get(f"{url}api/state")["files"] == []
         assert get(f"{url}api/overview")["rollouts"] == 0
         assert get(f"{url}api/rollouts")["total"] == 0
@@ -166,7 +149,7 @@ def test_the_terminal_viewer_opens_in_a_terminal_and_is_left_with_q(write, recor
         while b"1 rows" not in seen:
             seen += os.read(master, 65536)
         os.write(master, b"q")
-        with contextlib.suppress(OSError):  # how the end of a terminal is told
+        with contextlib.suppress(OSError):  # how the end of a terminal shows
             while rest := os.read(master, 65536):
                 seen += rest
         assert process.wait(20) == 0

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import INDEX_SUFFIX
 from nemo_gym.view.index import tables as index_store
 from nemo_gym.view.index.parsing import ReadAhead
-from nemo_gym.view.index.tables import SUFFIX, connect, index_paths, open_index, read_state
+from nemo_gym.view.index.tables import connect, index_paths, open_index, read_state
 from nemo_gym.view.index.writer import IndexWriter, read_columns
 
 Record = dict[str, Any]
@@ -48,7 +49,7 @@ def index(found: IndexWriter) -> IndexWriter:
 
 def content(path: Path) -> dict[str, Any]:
     """All that an index says, without how it got there."""
-    database = connect(path.with_name(path.name + SUFFIX))
+    database = connect(path.with_name(path.name + INDEX_SUFFIX))
     facts = sorted(read_columns(database), key=lambda fact: fact.name)
     fields = [fact.field for fact in facts] or ["NULL"]
     rows = database.execute(f"SELECT row, offset, line, {', '.join(fields)} FROM rollouts ORDER BY row").fetchall()
@@ -71,7 +72,7 @@ def test_every_line_becomes_a_row_with_its_columns(write, record, writer):
     )
     found = index(writer(path))
     assert (found.state.rows, found.state.unreadable, found.state.text_rows) == (2, 0, 2)
-    database = connect(path.with_name(path.name + SUFFIX))
+    database = connect(path.with_name(path.name + INDEX_SUFFIX))
     rows = database.execute(
         "SELECT task, rollout, reward, tokens, turns, tool_calls, agent, line FROM rollouts"
     ).fetchall()
@@ -190,15 +191,15 @@ def test_a_file_that_went_away_keeps_its_index_until_it_is_back(write, record, w
 def test_a_damaged_index_is_made_anew(write, record, writer, damage):
     path = write("a.jsonl", [record()])
     index(writer(path)).close()
-    index_store.remove_index(path.with_name(path.name + SUFFIX))
-    path.with_name(path.name + SUFFIX).write_bytes(damage)
+    index_store.remove_index(path.with_name(path.name + INDEX_SUFFIX))
+    path.with_name(path.name + INDEX_SUFFIX).write_bytes(damage)
     assert index(writer(path)).state.rows == 1
 
 
 def test_an_index_of_another_version_is_made_anew(write, record, writer):
     path = write("a.jsonl", [record()])
     index(writer(path)).close()
-    database = connect(path.with_name(path.name + SUFFIX))
+    database = connect(path.with_name(path.name + INDEX_SUFFIX))
     database.execute("""UPDATE state SET json = replace(json, '"version":2', '"version":0')""")
     database.close()
     found = writer(path)
@@ -209,7 +210,7 @@ def test_an_index_of_another_version_is_made_anew(write, record, writer):
 def test_an_index_with_columns_that_are_not_ours_is_made_anew(write, record, writer):
     path = write("a.jsonl", [record(a=1)])
     index(writer(path)).close()
-    database = connect(path.with_name(path.name + SUFFIX))
+    database = connect(path.with_name(path.name + INDEX_SUFFIX))
     database.execute("UPDATE columns SET field = '(SELECT 1)' WHERE name = 'a'")
     database.close()
     assert writer(path).state.rows == 0
@@ -336,7 +337,7 @@ def test_a_file_that_grows_in_any_pieces_has_the_index_of_the_whole(pieces, cuts
 def test_readers_see_whole_steps_only(write, record, writer):
     path = write("a.jsonl", [record(0, number) for number in range(50)])
     found = writer(path)
-    reader = sqlite3.connect(path.with_name(path.name + SUFFIX))
+    reader = sqlite3.connect(path.with_name(path.name + INDEX_SUFFIX))
     while found.step(5_000):
         rows, text = reader.execute("SELECT count(*), (SELECT json FROM state) FROM rollouts").fetchone()
         assert rows == json.loads(text)["rows"]

@@ -11,7 +11,7 @@ import pytest
 from nemo_gym.io.files import RunFiles
 from nemo_gym.steps.screen import profile_of
 from nemo_gym.steps.steps_file import read_steps
-from nemo_gym.steps.summary import TimeTotals, summarise
+from nemo_gym.steps.totals import TimeTotals, summarise
 from nemo_gym.view.export_html import embedded_data
 from nemo_gym.view.library import Library, Snapshot
 from nemo_gym.view.listing import code_of, to_bytes
@@ -123,7 +123,7 @@ def test_a_filter_selects_whose_time_is_added_up(recorded: Library) -> None:
 def test_totals_that_grow_are_those_of_the_whole(recorded: Library) -> None:
     path = recorded.snapshot().runs[0].files.steps
     totals = TimeTotals()
-    for each in read_steps(path):
+    for each in read_steps(path).timings():
         totals.add(each)
         totals.summary()
     grown, whole = totals.summary(), summarise(read_steps(path))
@@ -195,6 +195,13 @@ def test_steps_of_rollouts_that_are_not_here_are_counted(write, record, steps, l
     (note,) = times(library(path).snapshot())["notes"]
     assert note.startswith("4 of 5 attempts")
     assert "another run" in note
+
+
+def test_rollouts_without_steps_are_counted(write, record, steps, library) -> None:
+    path = write("run.jsonl", [record(task, 0) for task in range(4)])
+    write("run_steps.jsonl", [steps(0, 0)])
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert times(library(path).snapshot())["notes"] == ["3 of 4 rollouts have no steps in run_steps.jsonl"]
 
 
 def hostile_steps(steps: Make) -> list[dict[str, Any]]:

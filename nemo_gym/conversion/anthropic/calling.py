@@ -15,7 +15,7 @@ from nemo_gym.conversion.anthropic.blocks import are_citations, arguments_to_inp
 from nemo_gym.conversion.anthropic.serving import REDACTED
 from nemo_gym.conversion.chat_answers import LOGPROBS
 from nemo_gym.conversion.losses import ANNOTATIONS, LATE_INSTRUCTIONS, LOGPROBS_SAID, NAMESPACE, PHASE, UNSIGNED
-from nemo_gym.conversion.parts import reasoning_texts
+from nemo_gym.conversion.parts import callable_choice, choice_without_tools, reasoning_texts
 from nemo_gym.conversion.unknown_items import unknown_item
 
 _NOT_PLAIN: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -219,19 +219,20 @@ def _add_output_config(body: dict[str, Any], reasoning: Mapping[str, Any], text:
 
 def _add_tools(body: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
     tools = given.get("tools", [])
-    wanted = given.get("tool_choice", "auto")
     functions = [tool for tool in tools if tool["type"] == "function"]
     lost = [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
-    if not isinstance(wanted, str):
-        if wanted.get("type") not in ("function", "allowed_tools"):
-            lost.append(f"tool_choice.{wanted.get('type')}")
-        elif wanted["type"] == "allowed_tools":
-            # Offering the others as well would say that the model may call them.
-            allowed = [tool.get("name") for tool in wanted.get("tools", [])]
-            functions = [tool for tool in functions if tool["name"] in allowed]
+    lost += choice_without_tools(given.get("tool_choice", "auto"), tools)
+    wanted, lost_choices = callable_choice(given.get("tool_choice", "auto"), ("function",))
+    lost += lost_choices
+    if not isinstance(wanted, str | None) and wanted["type"] == "allowed_tools":
+        # Offering the others as well would say that the model may call them.
+        allowed = [tool.get("name") for tool in wanted["tools"]]
+        named = {tool["name"] for tool in functions}
+        lost += [f"tool_choice.allowed_tools {name}" for name in allowed if name not in named]
+        functions = [tool for tool in functions if tool["name"] in allowed]
     if functions:
         body["tools"] = [_tool(tool) for tool in functions]
-        choice = _tool_choice(wanted)
+        choice = _tool_choice(wanted or "auto")
         if given.get("parallel_tool_calls") is False and choice["type"] != "none":
             choice["disable_parallel_tool_use"] = True
         if choice != {"type": "auto"}:

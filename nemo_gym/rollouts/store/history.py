@@ -90,12 +90,12 @@ class History:
 
 
 def packed(key: RolloutKey) -> int:
-    """A key as one integer, which takes a third of the saved."""
+    """A key as one integer, which takes a third of the memory."""
     return key.task * MAX_ROLLOUTS + key.rollout
 
 
 def read_rollouts(path: Path, history: History) -> list[StoredSpan]:
-    """Note all completed rollouts of a file; return what in it is none, or is one again."""
+    """Note all completed rollouts of a file; returns the lines that are not rollouts, or repeat one."""
     strays: list[StoredSpan] = []
     for line in read_lines(path):
         key = key_of(line.text)
@@ -108,7 +108,7 @@ def read_rollouts(path: Path, history: History) -> list[StoredSpan]:
 
 
 def read_failures(path: Path, history: History) -> list[StoredSpan]:
-    """Note all failed attempts of a sidecar; return what in it can't be read."""
+    """Note all failed attempts of a file of failures; returns the lines that can't be read."""
     strays: list[StoredSpan] = []
     for line in read_lines(path):
         try:
@@ -122,7 +122,7 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
         if key is not None and not record.get(NG_OWED_KEY):
             past = history.failures.setdefault(packed(key), PastFailures())
             past.count += 1
-            past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))
+            past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))  # once terminal, always terminal
             past.kind = str(record.get(NG_FAILURE_CLASS_KEY))
     return strays
 
@@ -146,6 +146,8 @@ def read_attempts(path: Path, history: History) -> list[StoredSpan]:
             completed.add(number)
         else:
             failed[number] += 1
+            # Failed attempts have no name to match by. As many records as there are failures are taken to belong to
+            # them; a crash can only have left the last one over.
             has_outcome = failed[number] <= history.failed[number]
         if not has_outcome:
             strays.append(_stray(line, "record of steps without an outcome"))

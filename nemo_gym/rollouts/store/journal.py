@@ -5,7 +5,7 @@ survives that of the machine. An append that fails is undone, so the file ends w
 after a crash in the middle of a write; that torn tail is cut off before the file is opened again (see ``repair``).
 
 The lock is the kernel's (``flock``), so it is gone with the process that held it, however that ended. The lock file
-only tells who holds it.
+only says who holds it.
 """
 
 import fcntl
@@ -107,17 +107,17 @@ class Journal:
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Write lines, all or none of them, in one call where the system allows."""
-        data = b"".join(part for line in lines for part in (line, b"\n"))
+        data = b"\n".join([*lines, b""])
         if not data:
             return
         try:
-            with storage_errors(self.path, "write to"):
-                self._write_all(data)
+            self._write_all(data)
         except BaseException:
             # A part of a line would be glued to the next one. If even this fails, the next start repairs the file.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
-            raise
+            with storage_errors(self.path, "write to"):  # not around the writing: it costs more than a short write
+                raise
         self.size += len(data)
         if self._fsync is Fsync.ALWAYS:
             self.sync()

@@ -1,6 +1,6 @@
 """The manifest: what a run was asked to do, written beside its output before the first call.
 
-It lets a later run tell whether it is asked to do the same. It holds settings and digests, never secrets.
+It lets a later run find out whether it is asked to do the same. It holds settings and digests, never secrets.
 """
 
 import json

@@ -129,7 +129,7 @@ def output_taken(files: RunFiles) -> OutputTakenError:
 
 
 def move_to_backup(files: RunFiles) -> Path | None:
-    """Move everything that an earlier run left into a folder of its own; None if there is nothing worth keeping."""
+    """Move everything that an earlier run left into a separate folder; None if there is nothing worth keeping."""
     kept = [path for path in (files.rollouts, files.failures) if path.exists() and path.stat().st_size]
     if not kept:
         for path in (files.rollouts, files.failures, files.steps, files.timing, files.manifest, *files.computed):

@@ -50,7 +50,7 @@ class PlanOnDisk:
         with self.path.open("rb", buffering=BUFFER_BYTES) as file:
             here = 0
             for position in self.positions:
-                if position != here:
+                if position != here:  # a seek discards the buffer, and usually the next row follows
                     file.seek(position)
                 line = file.readline()
                 here = position + len(line)
@@ -155,6 +155,7 @@ def write_extended(old: Path, writer: PlanWriter, rows: Iterable[Row], history: 
         if key is None:
             continue
         line = encode_keyed(key, row) + b"\n"
+        # The same key with another row: what is collected under it belongs to a task that no longer exists.
         if before.pop(packed(key), None) not in (None, _digest(line)):
             changed.append(key)
         writer.write_line(line)

@@ -2,7 +2,7 @@
 
 Invariants, whatever happens to the process:
 
-- A line is whole as far as any reader can tell: what a crash tore off is set aside before the next line is written.
+- Every line that readers see is whole: what a crash tore off is set aside before the next line is written.
 - A rollout is in the main file at most once. What is in no file is owed again.
 - A failure is recorded, and never in the main file.
 - The steps of an attempt are written before its outcome; those without one are set aside when a run is resumed.
@@ -72,6 +72,7 @@ class RolloutStore:
             writer = PlanWriter(file)
             plan = write_plan(self.files.plan, writer, rows, policy)
             approve(plan)
+            # While the new plan is still a draft: an error here leaves the earlier run as it was.
             move_to_backup(self.files)
         self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
         self._open()
@@ -114,6 +115,8 @@ class RolloutStore:
                 continue
             if outcome.steps:
                 steps.append(outcome.steps)
+        # Steps first: a crash in between leaves steps without an outcome, which the next run sets aside. The other way
+        # round, a saved rollout would lack its steps for good.
         if steps:
             self._append_steps(steps)
         self._failures.append(failed)
@@ -151,6 +154,7 @@ class RolloutStore:
         return history
 
     def _go_on(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:
+        # More rollouts than the plan knows: they were made by another plan, and would be counted in the metrics.
         if plan.done < len(history.done):
             planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
             set_aside(self.files.rollouts, list(unplanned(self.files.rollouts, planned)))

@@ -113,11 +113,11 @@ class Shards:
             self._read(shard, path)
         if strict and self.unreadable:
             raise unreadable(self.unreadable)
-        self._tell_unreadable()
+        self._warn_unreadable()
         self._repeats = _Repeats(self._tasks_by_shard(), self._stride()) if on_conflict is OnConflict.REPEAT else None
         if self._repeats is not None:
             self._renumber(self._repeats)
-            on_conflict = OnConflict.ERROR
+            on_conflict = OnConflict.ERROR  # after the shift only a file itself can have a key twice
         self._settle(on_conflict)
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ class Shards:
     def _note(self, path: Path, bad: Sequence[BadLine]) -> None:
         self.unreadable += [(ShardPlace(path, line.line), line.reason) for line in bad]
 
-    def _tell_unreadable(self) -> None:
+    def _warn_unreadable(self) -> None:
         for place, reason in self.unreadable[:_SHOWN]:
             logger.warning("%s does not count: %s", place, reason)
         if self.unreadable:
@@ -228,7 +228,7 @@ class Shards:
         again = np.flatnonzero((task[first] == task[second]) & (rollout[first] == rollout[second]))
         out: set[int] = set()
         conflicts = 0
-        kept = -1
+        kept = -1  # of several rows with the same key, the one that counts so far
         for place in again.tolist():
             earlier, later = int(order[place]), int(order[place + 1])
             earlier = kept if earlier in out or earlier == kept else earlier
@@ -247,7 +247,7 @@ class Shards:
 
     def _differ(self, first: int, second: int) -> bool:
         one, other = self._positions.read([first, second])
-        return one != other and decode(one) != decode(other)
+        return one != other and decode(one) != decode(other)  # the same text needs no parsing
 
     def _conflict(self, key: RolloutKey, first: int, second: int) -> ConfigError:
         return ConfigError(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from nemo_gym.sandbox.inside import kernel, landlock, seccomp, system
 from nemo_gym.sandbox.limits import MIB, SandboxLimits
 
-_FIRST_USER: Final = 0x70000000
+_FIRST_USER: Final = 0x70000000  # far above the ids that distributions and user databases give out
 _USERS: Final = 4096
 _PR_SET_KEEPCAPS: Final = 8
 _READ_ANYTHING: Final = 2  # CAP_DAC_READ_SEARCH
@@ -85,7 +85,7 @@ class GuardedBox:
         kernel.set_limit(resource.RLIMIT_NPROC, limits.processes + others)
         readable = [path for path in self._level.readable if not os.path.islink(path)]
         landlock.restrict(readable, [self.folder, *system.DEVICES])
-        seccomp.install(self._level.filter)
+        seccomp.install(self._level.filter)  # last, because the filter forbids some of the calls above
 
     def processes(self) -> Sequence[str]:
         """The ids of all descendants, which are those in the session of one of our children."""
@@ -97,6 +97,7 @@ class GuardedBox:
                     fields = file.read().rpartition(b")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
+            # Orphans become our children, because we are their subreaper; the others are in a child's session.
             if int(fields[1]) == own or _is_child_session(int(fields[3]), own):
                 found.append(pid)
         return found
@@ -143,7 +144,7 @@ def remove_folder(folder: str) -> None:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 os.unlink(path)
                 continue
-            os.chmod(path, 0o700)
+            os.chmod(path, 0o700)  # a program may have taken away the rights to its own folders
             for inner in os.listdir(path):
                 source = os.path.join(path, inner)
                 if stat.S_ISDIR(os.lstat(source).st_mode):
@@ -174,7 +175,7 @@ def _become(user: int, *, blind: bool) -> None:
     which files that means.
     """
     keep = 0 if blind else 1 << _READ_ANYTHING
-    kernel.prctl(_PR_SET_KEEPCAPS, 1)
+    kernel.prctl(_PR_SET_KEEPCAPS, 1)  # otherwise the change of user drops all capabilities
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

@@ -82,7 +82,7 @@ def clone(flags: int) -> int:
     """Fork into new namespaces. Returns 0 in the child, which has only the calling thread."""
     pid = syscall("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        ctypes.pythonapi.PyOS_AfterFork_Child()  # as os.fork does: it resets locks that other threads may have held
     return pid
 
 
@@ -108,6 +108,7 @@ def seal(target: str) -> None:
 def enter_root(folder: str) -> None:
     """Make a mounted folder the root, and detach everything else."""
     os.chdir(folder)
+    # With the same folder for both, the old root ends up on top of the new one, and no place for it is needed.
     syscall("pivot_root", b".\0", b".\0")
     unmount(".")
     os.chdir("/")

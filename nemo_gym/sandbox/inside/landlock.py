@@ -50,7 +50,8 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, listed: Iterab
             _allow(ruleset, path, _READ_DIRECTORY)
         for path in writable:
             _allow(ruleset, path, handled & ~_IOCTL_DEVICE)
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)  # required of unprivileged processes
+        # The two other calls of Landlock have the next numbers: 1 adds a rule, 2 applies the rules.
         kernel.raw_syscall(kernel.NUMBERS[kernel.architecture()]["landlock"] + 2, ruleset, 0)
     finally:
         os.close(ruleset)

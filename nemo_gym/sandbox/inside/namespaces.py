@@ -87,7 +87,7 @@ class NamespaceBox:
     def __init__(self, limits: SandboxLimits, filter_program: bytes) -> None:
         _mount_folder(limits)
         kernel.mount("proc", "/proc", "proc", flags=kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # programs can't open the supervisor's files below /proc
         self._filter = filter_program
 
     def confine(self, limits: SandboxLimits) -> None:
@@ -134,6 +134,7 @@ def _mount_folder(limits: SandboxLimits) -> None:
 
 
 def _map_users(pid: str, users: str, groups: str) -> None:
+    # The kernel accepts a group map from an unprivileged process only after setgroups has been denied.
     for name, text in (("setgroups", "deny"), ("uid_map", users), ("gid_map", groups)):
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_WRONLY)
         try:
@@ -143,7 +144,7 @@ def _map_users(pid: str, users: str, groups: str) -> None:
 
 
 def _build_root(root: str, readable: Sequence[str], hidden: Sequence[str]) -> None:
-    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)  # otherwise mounts would show on the host
     kernel.mount("root", root, "tmpfs", flags=kernel.MS_NOSUID | kernel.MS_NODEV, options="mode=755,size=1m")
     for path in readable:
         _show(root, path)

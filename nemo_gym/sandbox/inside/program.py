@@ -26,7 +26,7 @@ def write_files(folder: str, files: Mapping[str, bytes]) -> None:
 
 def start_command(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Replace this process with another program."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and ignored signals stay ignored across exec
     try:
         os.execvpe(arguments[0], arguments, dict(environment))  # noqa: S606
     except OSError as error:

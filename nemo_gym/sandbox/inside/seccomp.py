@@ -79,6 +79,7 @@ _NEW_NAMESPACES: Final = (
     | kernel.CLONE_NEWTIME
 )
 _AF_UNIX: Final = 1
+# Both type into a terminal as if its user had.
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
 
@@ -119,6 +120,7 @@ def assemble(architecture: str, *, one_group: bool) -> bytes:
     column = _COLUMN[architecture]
     refused = {**_REFUSED, **(_LEAVING_THE_GROUP if one_group else {})}
     program = [
+        # The numbers below mean other calls on another architecture, such as 32-bit x86 on the same machine.
         Instruction(_LOAD, _ARCHITECTURE_AT),
         Instruction(_EQUAL, _AUDIT_ARCHITECTURE[architecture], if_true=1),
         Instruction(_RETURN, _KILL),

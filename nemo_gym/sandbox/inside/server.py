@@ -51,6 +51,7 @@ def main() -> None:
     control.sendall(Message({"ready": True}).encode())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel reaps the supervisors
+    # Collecting garbage writes to every object. Frozen ones are left alone, so forked boxes go on sharing their pages.
     gc.collect()
     gc.freeze()
     while True:
@@ -68,11 +69,13 @@ def _enter(settings: dict[str, Any]) -> Level:
         os.close(ready)
         _take_care(pid, go, settings["folder"], apart=apart)
     os.close(go)
-    told = os.read(ready, 64).decode()
+    # The caretaker writes the user map, because only from outside can root map two users. If it fails, the pipe closes
+    # without a word.
+    go_ahead = os.read(ready, 64).decode()
     os.close(ready)
-    if not told:
+    if not go_ahead:
         raise OSError("the kernel refuses to map users into a namespace")
-    return namespaces.NamespaceLevel({**settings, "users": told[1:]}) if apart else guarded.GuardedLevel(settings)
+    return namespaces.NamespaceLevel({**settings, "users": go_ahead[1:]}) if apart else guarded.GuardedLevel(settings)
 
 
 def _take_care(pid: int, go: int, folder: str, *, apart: bool) -> NoReturn:
@@ -80,6 +83,7 @@ def _take_care(pid: int, go: int, folder: str, *, apart: bool) -> NoReturn:
         users = namespaces.map_server_users(pid) if apart else ""
         os.write(go, f"+{users}".encode())
     finally:
+        # The caretaker must not hold the host's connection, or nobody would see it close.
         os.closerange(3, 256)
         os.waitpid(pid, 0)
         guarded.remove_folder(folder)
@@ -89,7 +93,7 @@ def _take_care(pid: int, go: int, folder: str, *, apart: bool) -> NoReturn:
 def _start_box(control: socket.socket, descriptor: int, level: Level) -> None:
     if level.fork() == 0:
         try:
-            control.close()
+            control.close()  # a box that held it could pose as the host
             supervisor.prepare()
             _serve(socket.socket(fileno=descriptor), level)
         finally:

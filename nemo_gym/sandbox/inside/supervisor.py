@@ -18,7 +18,7 @@ from nemo_gym.sandbox.inside import kernel, program, system
 from nemo_gym.sandbox.inside.channel import BrokenMessageError, Message, receive
 from nemo_gym.sandbox.limits import KIB, MIB, ProgramEnding, SandboxLimits
 
-_LOOK_EVERY_S: Final = 0.1
+_LOOK_EVERY_S: Final = 0.1  # quick enough for limits in seconds; each look reads /proc for every process of the box
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PIECE: Final = 1 << 16
@@ -59,6 +59,7 @@ def serve(connection: socket.socket, box: Box, limits: SandboxLimits) -> None:
                 limits = execution.limits
                 box.reset(limits)
             connection.sendall(execution.run().encode())
+            # After the answer, so that the host does not wait for it.
             if request.head["fresh"]:
                 box.reset(limits)
     except (BrokenMessageError, ConnectionError):
@@ -89,24 +90,26 @@ class Execution:
         pid = os.fork()
         if pid == 0:
             self._become_program(pipes)
-        (stdin, put), (out, stdout), (err, stderr), (told, status) = pipes
+        (stdin, put), (out, stdout), (err, stderr), (report, status) = pipes
+        # As long as the supervisor holds the program's ends, it never sees the end of the output.
         for descriptor in (stdin, stdout, stderr, status):
             os.close(descriptor)
         try:
-            problem = _read_all(told)
+            problem = _read_all(report)
             if problem != b"ok":
                 return Message({"failure": problem.decode("utf-8", "replace") or "the program's process ended early"})
             code = self._watch(pid, put, {out: 1, err: 2})
         finally:
             self.box.end_processes(pid)
             _reap_all(self.box, pid)
-            for descriptor in (out, err, told):
+            for descriptor in (out, err, report):
                 os.close(descriptor)
         return self._describe(code)
 
     def _become_program(self, pipes: Sequence[tuple[int, int]]) -> NoReturn:
         try:
             (stdin, _), (_, stdout), (_, stderr), (_, status) = pipes
+            # By way of high numbers: a pipe may itself have one of the numbers 0 to 3, and would be overwritten.
             for place, descriptor in enumerate((stdin, stdout, stderr, status)):
                 os.dup2(descriptor, 100 + place)
             for place in range(4):
@@ -115,6 +118,7 @@ class Execution:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
                 self._lock_in()
+                # Inside the box, so that a path in a request reaches no further than the program itself could.
                 program.write_files(self.box.folder, self.files)
             except OSError as error:
                 os.write(3, f"can't lock the program in: {error}".encode())
@@ -138,7 +142,7 @@ class Execution:
         kernel.set_limit(resource.RLIMIT_FSIZE, self.limits.file_mib * MIB)
         kernel.set_limit(resource.RLIMIT_AS, self.limits.memory_mib * MIB)
         kernel.set_limit(resource.RLIMIT_CPU, int(self.limits.cpu_s) + 1)
-        self.box.confine(self.limits)
+        self.box.confine(self.limits)  # last, because it also filters system calls
 
     def _watch(self, pid: int, put: int, outputs: dict[int, int]) -> int:
         """Copy input and output and enforce the limits until the program's first process ends."""
@@ -151,6 +155,7 @@ class Execution:
         try:
             while self.ending is ProgramEnding.EXITED:
                 ready = dict(poller.poll(self._next_look() * 1000))
+                # The host sends nothing while a program runs, so this is the end of its connection.
                 if self.connection.fileno() in ready:
                     raise BrokenMessageError("the host hung up")
                 if put in ready and self._feed(put):
@@ -161,6 +166,7 @@ class Execution:
                     self._collect(descriptor, outputs[descriptor], poller)
                 if process in ready:
                     break
+                # The limits are checked only when nothing else happens; output has its own limit.
                 if not ready:
                     self._look()
             return self._finish(pid, outputs)
@@ -220,6 +226,7 @@ class Execution:
 
     def _describe(self, code: int) -> Message:
         cpu = _cpu_of_children() - self.used_before
+        # The kernel's own limit can end a program between two looks.
         if (
             self.ending is ProgramEnding.EXITED
             and code in {-signal.SIGXCPU, -signal.SIGKILL}

@@ -9,9 +9,10 @@ processes use direct dispatch too.
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from time import perf_counter_ns
 from typing import Any
 from urllib.parse import unquote
 
@@ -41,7 +42,7 @@ from nemo_gym.servers.http.reply import cookie_header, cookie_values
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
-from nemo_gym.steps.recording import FRESH, Callee, Span, current_span, describe_callee
+from nemo_gym.steps.recording import FRESH, MOST_STEPS, Callee, Span, current_span, describe_callee
 
 
 @dataclass(slots=True)
@@ -119,12 +120,13 @@ class LocalServer:
         self.app = app
         self.name = name
         self.server_type = server_type
-        self._callees: dict[tuple[str, bool], Callee] = {}
+        # By path; those of calls by resources servers are in the second.
+        self._callees: tuple[dict[str, Callee], dict[str, Callee]] = ({}, {})
         self.label = label
         self.base_url = base_url
         self._host, _, self._port = base_url.partition("://")[2].rpartition(":")
 
-    async def call(
+    def call(
         self,
         method: str,
         path: str,
@@ -133,34 +135,48 @@ class LocalServer:
         cookies: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         query: bytes = b"",
-    ) -> Any:
-        """Call a route from inside the process and return its answer; recorded as a step if a rollout is calling."""
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a route from inside the process; recorded as a step if a rollout is calling. Await it for the answer."""
+        # Not a coroutine itself, which would be one more on the way of every call.
         caller = current_span.get()
-        if caller is None or caller.index == FRESH:
-            if caller is not None:
-                caller.index = None
-            return await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
-        span = caller.begin(self._callees.get((path, caller.callee.is_resources)) or self._callee(path, caller))
+        called = self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
+        return called if caller is None else self._record(called, path, caller)
+
+    async def _record(self, called: Coroutine[Any, Any, Any], path: str, caller: Span) -> Any:
+        """As ``begin`` and ``end`` do, but without calling them: this happens a few times in every rollout."""
+        steps, parent, span = caller.steps, caller.index, Span()
+        if parent == FRESH or len(steps) >= MOST_STEPS:
+            caller.index = None if parent == FRESH else parent
+            return await called
+        span.callee = callee = self._callees[caller.callee.is_resources].get(path) or self._callee(path, caller)
+        span.index = index = len(steps)
+        span.steps, span.parent, span.troubles, span.answer = steps, parent, None, None
+        steps.append(span)
+        span.start = start = perf_counter_ns()
         token = current_span.set(span)
         try:
-            reply = await self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
+            reply = await called
         except BaseException as error:
             span.fail(error)
             raise
         finally:
             current_span.reset(token)
-        if type(reply) is DirectReply:
-            span.end(reply.status, len(reply.call.body), reply.answer.body)
-        else:  # a redirect led to another process
+        if type(reply) is not DirectReply:  # a redirect led to another process
             span.end(reply.status, 0, await reply.read())
+        elif callee.is_model or parent is not None or span.troubles is not None:
+            span.end(reply.status, len(reply.call.body), reply.answer.body)
+        else:
+            end, sent, answer = perf_counter_ns(), len(reply.call.body), reply.answer
+            steps[index] = (callee.words, start, end, answer.status, 0, sent, len(answer.body), 0, 0, "")
         return reply
 
     def _callee(self, path: str, caller: Span) -> Callee:
         from_resources = caller.callee.is_resources
         _, route = split_path_prefix(path if path.startswith("/") else f"/{path}")
         callee = describe_callee(self.server_type, self.name, route, from_resources=from_resources)
-        if len(self._callees) < MOST_ROUTES and not path.startswith(PATH_PREFIX):
-            self._callees[path, from_resources] = callee
+        known = self._callees[from_resources]
+        if len(known) < MOST_ROUTES and not path.startswith(PATH_PREFIX):
+            known[path] = callee
         return callee
 
     async def _call(

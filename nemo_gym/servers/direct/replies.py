@@ -7,8 +7,9 @@ headers are read.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from http.cookies import Morsel, SimpleCookie
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
@@ -67,8 +68,10 @@ class JsonResponse(Response):
 
 def cookie_headers(cookies: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
     """The ``Set-Cookie`` headers of plain cookies."""
+    if not cookies:
+        return []
     response = Response()
-    for name, value in (cookies or {}).items():
+    for name, value in cookies.items():
         response.set_cookie(name, value)
     return [pair for pair in response.raw_headers if pair[0] == b"set-cookie"]
 
@@ -76,7 +79,8 @@ def cookie_headers(cookies: Mapping[str, str] | None) -> list[tuple[bytes, bytes
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
-class DirectAnswer(NamedTuple):
+@dataclass(slots=True)  # which is made faster than a tuple with names
+class DirectAnswer:
     """A handler's result as it would be sent over HTTP."""
 
     status: int

@@ -31,12 +31,14 @@ from yarl import URL
 
 from nemo_gym.io.json import encode_json
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.posting import LONGEST_BODY, Postings, read_whole
 from nemo_gym.servers.http.reply import Body, cookie_header, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
 from nemo_gym.servers.http.session import loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
 from nemo_gym.servers.models.gate import RoleGate
 from nemo_gym.steps.recording import note_retry, note_wait
+from nemo_gym.steps.remote import TAIL_AT_END, TAIL_DIGITS
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 MAX_REDIRECTS: Final = 10
 # aiohttp warns about larger bodies that are passed as bytes.
 LARGE_BODY: Final = 2**20
+# The options of requests that can be posted without aiohttp's request object.
+POSTED: Final = frozenset({"headers", "allow_redirects"})
 
 
 class Timeout(NamedTuple):
@@ -76,7 +80,10 @@ def _log_retry(retry: Retry) -> None:
 class RequestSettings:
     """The options of requests. Worked out once by callers that send many requests with the same options."""
 
-    __slots__ = ("gate", "internal", "on_retry", "options", "policy", "same_origin", "timeout", "without_total")
+    __slots__ = (
+        *("gate", "internal", "on_retry", "options", "policy", "postings", "same_origin", "timeout"),
+        "without_total",
+    )
 
     def __init__(
         self,
@@ -100,11 +107,14 @@ class RequestSettings:
         if same_origin:
             options["allow_redirects"] = False  # we look first where they lead
         self.options = options  # for aiohttp
+        can_post = same_origin and options.keys() <= POSTED
+        self.postings = Postings(options.get("headers"), self.without_total) if can_post else None
 
     def with_headers(self, headers: Mapping[str, str]) -> "RequestSettings":
         """The same settings with other headers."""
         twin = copy(self)
         twin.options = {**self.options, "headers": headers}
+        twin.postings = None  # these headers differ every time
         return twin
 
 
@@ -220,15 +230,26 @@ class _Call:
             if not self.whole:
                 return await self._send()
             with self.client.deadlines.within(self.settings.timeout.total or None):
-                response = await self._send()
-                await read_to_end(response)
+                posted = await self._post()
+                response = posted if posted and posted.status not in REDIRECTS else await self._send(posted)
+                if response is not posted:
+                    await read_to_end(response)
             self.leave()
         except BaseException:
             self.leave()
             raise
         return response
 
-    async def _send(self) -> "aiohttp.ClientResponse":
+    async def _post(self) -> Any:
+        """The whole answer of an address that is used over and over; None if the request is to be sent as any other."""
+        postings, body = self.settings.postings, self.body
+        if postings is None or type(body) is not bytes or self.method != "POST" or self.options.get("proxy"):
+            return None
+        posting = postings.find(self.url, self.client.open_session()) if len(body) <= LONGEST_BODY else None
+        return await posting.send(body, max_bytes=self.client.settings.max_answer_bytes) if posting else None
+
+    async def _send(self, posted: Any = None) -> "aiohttp.ClientResponse":
+        """Send the request and follow redirects; ``posted`` is the first answer, if there is one already."""
         try:
             url = checked(self.url)
         except ValueError as error:
@@ -239,7 +260,8 @@ class _Call:
         method, body = self.method, self.body
         history: list[aiohttp.ClientResponse] = []
         while len(history) <= MAX_REDIRECTS:
-            response = await session.request(method, url, data=_payload(body), **self.options)
+            response = posted or await session.request(method, url, data=_payload(body), **self.options)
+            posted = None
             target = _target_of(response) if response.status in REDIRECTS else None
             if target is None:
                 return response
@@ -290,35 +312,33 @@ def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
 
 async def read_to_end(response: "aiohttp.ClientResponse") -> None:
     """Read the whole body into the response; refuse one that is too long."""
-    limit = loop_client().settings.max_answer_bytes
-    content, parts, size = response.content, [], 0
     try:
-        # Most answers are here as a whole by now, so this is cheaper than an async generator.
-        while size <= limit:
-            parts.append(await content.readany())
-            size += len(parts[-1])
-            if content.at_eof():
-                break
+        body = await read_whole(response.content, loop_client().settings.max_answer_bytes)
     except BaseException:
         response.close()
         raise
-    if size > limit:
-        response.close()
-        raise request_errors.AnswerTooLargeError(limit)
-    body = response._body = b"".join(parts)  # noqa: SLF001 - like read(), which has no limit
+    response._body = body  # noqa: SLF001 - like read(), which has no limit
     response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is used up
 
 
 def take_tail(response: Any, header: str) -> bytes:
-    """Remove and return the bytes that follow the body of an answer; the header gives their number."""
+    """Remove and return the bytes that follow the body of an answer.
+
+    The header gives their number. Whoever sends a stream does not know it yet, so the header says ``end``, and the last
+    eight bytes give the number.
+    """
     announced = response.headers.get(header) or ""
-    size = int(announced) if announced.isascii() and announced.isdigit() else 0
     body: bytes = response._body or b""  # noqa: SLF001 - which _read has put there
-    if not 0 < size <= len(body):
+    last = len(body)
+    if announced == TAIL_AT_END:
+        last -= TAIL_DIGITS
+        announced = body[last:].decode("ascii", "replace") if last >= 0 else ""
+    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    if not 0 < size <= last:
         return b""
-    response._body = body[:-size]  # noqa: SLF001
-    response.content = Body(body[:-size])
-    return body[-size:]
+    response._body = body[: last - size]  # noqa: SLF001
+    response.content = Body(body[: last - size])
+    return body[last - size : last]
 
 
 @lru_cache(maxsize=64)

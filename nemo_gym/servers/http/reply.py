@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.cookies import Morsel, SimpleCookie
+from operator import attrgetter
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -32,6 +33,9 @@ class PlainMorsel(Morsel[str]):
 
     def __init__(self, name: str, value: str) -> None:
         self._key, self._value, self._coded_value = name, value, value
+
+    # The standard property is a function in Python, and every call reads the cookies of the call before.
+    value = property(attrgetter("_value"))
 
     def __missing__(self, attribute: str) -> str:
         return ""

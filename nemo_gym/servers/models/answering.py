@@ -7,8 +7,7 @@ what to do; what it could use after a repair is logged, each kind once.
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import msgspec
@@ -17,7 +16,8 @@ from fastapi.exceptions import RequestValidationError
 from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of
+from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
+from nemo_gym.conversion.chat_texts import ChatTexts, encode_list, joined
 from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.conversion.plain_completion import read_plain_completion
@@ -29,9 +29,10 @@ from nemo_gym.conversion.reading import (
     read_chat_completion,
     read_response,
 )
+from nemo_gym.conversion.request_texts import RequestFrame, RequestTexts, SplitRequest
 from nemo_gym.conversion.streams import BrokenStreamError
 from nemo_gym.conversion.unknown_items import UNKNOWN_ITEM, release_items
-from nemo_gym.io.json import decode_exactly, encode_json
+from nemo_gym.io.json import EncodedJson, decode_exactly, encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.servers.direct.unread import UnreadBody
@@ -46,8 +47,6 @@ REQUEST_KEYS: Final = (
     frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
 )
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
-# From this number of bytes on, it is cheaper to look for what is new in a conversation than to read all of it.
-LONG: Final = 4096
 # What a conversion raises for a request that was passed on without validation.
 MALFORMED: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
@@ -89,20 +88,18 @@ class _ItemOutline(msgspec.Struct, gc=False, rename={"wrapped": UNKNOWN_ITEM}):
 
 # A request that mentions ``stream`` is validated in full, because the value matters.
 _OPTIONS: Final = tuple(sorted(REQUEST_KEYS - {"input", "stream"}))
-_values_of: Final = attrgetter(*_OPTIONS)
-
-
-def _outline(conversation: Any) -> Any:
-    """A request whose options are not read."""
-    fields: list[Any] = [("input", conversation), *((key, msgspec.Raw | UnsetType, UNSET) for key in _OPTIONS)]
-    return msgspec.defstruct("_Outline", fields, forbid_unknown_fields=True, gc=False)
-
-
-def _goes_as_it_came(outline: Any) -> bool:
-    """Whether nothing of a request is changed before it is sent."""
-    if outline is None or outline.model is not UNSET:
-        return False
-    return isinstance(outline.input, str) or all(item.is_sent_as_is for item in outline.input)
+_OUTLINE: Final = msgspec.defstruct(
+    "_Outline",
+    [("input", msgspec.Raw), *((key, msgspec.Raw | UnsetType, UNSET) for key in _OPTIONS)],
+    forbid_unknown_fields=True,
+    gc=False,
+)
+# What all model servers of the process know about the texts of requests. It only saves time: whatever is not found
+# here is parsed.
+TEXTS: Final = RequestTexts("input", _OUTLINE)
+# Under this name, they have the items as they are sent to an endpoint of the same protocol.
+_SENT: Final = "sent"
+AS_IT_CAME: Final = True
 
 
 class ForwardedParams(UnreadBody):
@@ -111,65 +108,98 @@ class ForwardedParams(UnreadBody):
     __slots__ = ()
 
     model = _RequestKeys
-    decoder = msgspec.json.Decoder(_outline(str | list[_ItemOutline]))
+    decoder = msgspec.json.Decoder(str | list[_ItemOutline])
+
+    @classmethod
+    def read(cls, text: bytes) -> Self:
+        """The body of a direct call; a ValueError means that the model has to decide."""
+        return cls(text, TEXTS.split(text, cls.decoder.decode))
+
+    @property
+    def split(self) -> SplitRequest | None:
+        """The parts of the text; None if the request was not read from one, or can't be split."""
+        split: SplitRequest | None = self.outline
+        return split
 
     def asked(self) -> dict[str, Any]:
         """The request as plain data."""
         return dict(self.fields)
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The request, possibly without its conversation."""
+        return self.fields if self.outline is None else self.outline.frame.options
+
     def option(self, name: str, default: Any = None) -> Any:
-        """An option of the request, read alone; the default if the request does not have it."""
-        if self.outline is None:
-            return self.fields.get(name, default)
-        given = getattr(self.outline, name)
-        return default if given is UNSET else msgspec.json.decode(given)
+        """An option of the request; the default if the request does not have it."""
+        return self.options.get(name, default)
 
     def to_send(self) -> dict[str, Any]:
         """The request for an endpoint of the same protocol: items restored, and without what it would refuse."""
         asked = self.asked()
         if isinstance(asked["input"], list):
-            asked["input"] = release_items(asked["input"])
-            for item in asked["input"]:
-                if isinstance(item, dict) and "status" in item and item.get("type") == "reasoning":
-                    del item["status"]
+            asked["input"] = _to_send(asked["input"])
         return asked
 
     def sent_to(self, model: str, defaults: Mapping[str, Any]) -> bytes:
         """The JSON of that request for a model; options that are not set are taken from the defaults."""
-        if defaults or not _goes_as_it_came(self.outline):
+        split = self.split
+        if split is None:
             return encode_json({**defaults, **self.to_send(), "model": model})
+        key = model, encode_json(defaults) if defaults else b""
+        before, after = split.frame.products.get(key) or _shell(split.frame, key, defaults)
+        return b"".join((before, _sent_conversation(split, self.decoder.decode), after))
+
+
+def _to_send(items: list[Any]) -> list[Any]:
+    released = release_items(items)
+    for item in released:
+        if isinstance(item, dict) and "status" in item and item.get("type") == "reasoning":
+            del item["status"]
+    return released
+
+
+def _shell(frame: RequestFrame, key: tuple[str, bytes], defaults: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """What is sent before and after a conversation."""
+    model, _ = key
+    if not defaults and "model" not in frame.options:
         # The text is an object with at least one key, so ours can be inserted before the first.
-        return b'{"model":%b,%b' % (encode_json(model), self.text.lstrip()[1:])
+        shell = b'{"model":%b,%b' % (encode_json(model), frame.head.lstrip()[1:]), frame.tail
+    else:
+        marker = encode_json(uuid4().hex)
+        fields = {**defaults, **frame.options, "input": EncodedJson(marker), "model": model}
+        before, _, after = encode_json(fields).partition(marker)
+        shell = before, after
+    frame.products[key] = shell
+    return shell
+
+
+def _sent_conversation(asked: SplitRequest, decode: Callable[[bytes], Any]) -> bytes | memoryview:
+    """The conversation as an endpoint of the same protocol takes it; what was sent before is not looked at again."""
+    new, items, known = asked.new, asked.items, None
+    if asked.beginning is not None:
+        known = asked.beginning.products.get(_SENT)
+        if known is None:
+            new, items = asked.conversation, decode(asked.conversation)
+    is_unchanged = isinstance(items, str) or all(item.is_sent_as_is for item in items)
+    product: Any = AS_IT_CAME
+    sent: bytes | memoryview = memoryview(asked.text)[len(asked.frame.head) : asked.end]  # not copied twice
+    if not is_unchanged or known not in (None, AS_IT_CAME):
+        if known is AS_IT_CAME and asked.beginning is not None:
+            known = asked.beginning.text[asked.beginning.head_size + 1 :]
+        product = joined(known or b"", new[1:-1] if is_unchanged else encode_list(_to_send(decode_exactly(new))))
+        sent = b"[%b]" % product
+    if asked.text[asked.end - 2 : asked.end] == b"}]":
+        TEXTS.keep(asked, asked.end - 1, _SENT, product, 0 if product is AS_IT_CAME else len(product))
+    return sent
 
 
 class ConvertedParams(ForwardedParams):
-    """A request for an endpoint of another protocol: a long conversation is left to the conversion, item by item."""
+    """A request for an endpoint of another protocol, which is converted text by text."""
 
-    __slots__ = ("_options",)
+    __slots__ = ()
 
-    decoder = msgspec.json.Decoder(_outline(str | list[msgspec.Raw]))
-
-    def __init__(self, text: bytes | None = None, outline: Any = None, fields: dict[str, Any] | None = None) -> None:
-        super().__init__(text, outline, fields)
-        self._options: Mapping[str, Any] | None = fields
-
-    @property
-    def items(self) -> list[msgspec.Raw] | None:
-        """The items of a long conversation, unread; None if ``options`` contains them."""
-        if self.outline is None or isinstance(self.outline.input, str) or len(self.text) < LONG:
-            return None
-        given: list[msgspec.Raw] = self.outline.input
-        return given
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Everything else in the request."""
-        if self._options is None and self.items is None:
-            self._options = self.fields
-        elif self._options is None:
-            given = zip(_OPTIONS, _values_of(self.outline), strict=True)
-            self._options = {name: decode_exactly(bytes(value)) for name, value in given if value is not UNSET}
-        return self._options
+    decoder = msgspec.json.Decoder(str | list[msgspec.Raw])
 
 
 class ChatConverter(Protocol):
@@ -178,18 +208,17 @@ class ChatConverter(Protocol):
     def request_to_chat(self, asked: Mapping[str, Any], /) -> dict[str, Any]:
         """The same request; raises ``UnsupportedContentError`` for what a chat can't express."""
 
-    def unread_to_chat(self, asked: Mapping[str, Any], items: Sequence[msgspec.Raw], /) -> dict[str, Any]:
-        """The same for a conversation that has not been parsed; ``messages`` is JSON already."""
 
-
-def chat_of(
-    body: ConvertedParams, converter: ChatConverter, address: ModelAddress, *, reads_messages: bool = False
-) -> dict[str, Any]:
-    """A request for a model, as a chat; ``reads_messages`` if the messages are needed as objects."""
-    if body.items is not None and not reads_messages:
-        # What can't be converted is converted again as a whole, because validation needs that to say what is wrong.
+def chat_text_of(body: ConvertedParams, chats: ChatTexts) -> bytes | None:
+    """A request as the JSON of a chat; None if only ``chat_of`` can convert it, or say what is wrong with it."""
+    if body.split is not None:
         with contextlib.suppress(UnsupportedContentError, *MALFORMED):
-            return converter.unread_to_chat(body.options, body.items)
+            return chats.request(body.split)
+    return None
+
+
+def chat_of(body: ForwardedParams, converter: ChatConverter, address: ModelAddress) -> dict[str, Any]:
+    """A request for a model, as a chat."""
     asked = body.asked()
     try:
         return converter.request_to_chat(asked)

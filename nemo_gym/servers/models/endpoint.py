@@ -118,12 +118,16 @@ class Upstream:
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The body of the answer; an error status raises a ``ModelCallError``."""
-        since = perf_counter() if self._limit is not None and self._limit.locked() else None
+        url = self.endpoint.base_url + path
         try:
-            async with self._slots:
-                if since is not None:
-                    note_wait(since, "slot")
-                reply = await self.endpoint.send("POST", self.endpoint.base_url + path, body)
+            if self._limit is None:
+                reply = await self.endpoint.send("POST", url, body)
+            else:
+                since = perf_counter() if self._limit.locked() else None
+                async with self._limit:
+                    if since is not None:
+                        note_wait(since, "slot")
+                    reply = await self.endpoint.send("POST", url, body)
         except request_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error
         return await self.read(reply)

@@ -5,6 +5,7 @@ Errors have the shape of the protocol of the request: OpenAI's ``error`` object,
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
@@ -12,6 +13,7 @@ from fastapi import Body, FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
 
 from nemo_gym.conversion.anthropic.serving import (
     event_bytes,
@@ -30,6 +32,7 @@ from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 
 MESSAGES: Final = "/v1/messages"
 INVALID: Final = "invalid_request_error"
+NOT_FOUND: Final = "not_found_error"
 SHOWN_ERRORS: Final = 3
 # The error types that Anthropic's clients know.
 ANTHROPIC_TYPES: Final[Mapping[str, str]] = {
@@ -48,6 +51,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ModelCallError, answer_model_error)
     app.add_exception_handler(RequestValidationError, answer_invalid_request)
     app.add_exception_handler(UnsupportedContentError, answer_unsupported)
+    app.add_exception_handler(HTTPException, answer_http_error)
 
 
 def answer_model_error(request: Request, error: Exception) -> JSONResponse:
@@ -71,6 +75,17 @@ def answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({**body, "detail": errors}, status_code=422)
 
 
+def answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that no route takes, or that a handler refused; ``detail`` is what FastAPI would say."""
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    if error.status_code in (404, 405) and message == HTTPStatus(error.status_code).phrase:
+        message = f"{message}: this model server does not answer {request.method} {request.url.path}"
+    kind = NOT_FOUND if error.status_code == 404 else INVALID
+    body = error_body(request, message, kind=kind) | {"detail": error.detail}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
 def answer_unsupported(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that can't be converted."""
     return JSONResponse(error_body(request, str(error)), status_code=400)
@@ -85,7 +100,7 @@ def error_body(request: Request, message: str, *, kind: str = INVALID, param: st
 
 def is_anthropic(request: Request) -> bool:
     """Whether a request was made in Anthropic's protocol."""
-    return request.url.path.startswith(MESSAGES)
+    return request.url.path.startswith(MESSAGES) or "anthropic-version" in request.headers
 
 
 async def answer_messages(
@@ -174,4 +189,12 @@ def add_models_route(app: FastAPI, names: Sequence[str]) -> None:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]}
 
+    async def model(request: Request, name: str) -> JSONResponse:
+        found = next((entry for entry in listed if entry["id"] == name), None)
+        if found is None:
+            message = f"there is no model {name!r} here, only {', '.join(map(repr, names))}"
+            return JSONResponse(error_body(request, message, kind=NOT_FOUND), status_code=404)
+        return JSONResponse(found)
+
     app.get("/v1/models")(models)
+    app.get("/v1/models/{name:path}")(model)

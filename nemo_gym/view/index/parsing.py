@@ -1,7 +1,7 @@
 """From the bytes of a rollout file to what the index stores for each line, in this process or in others.
 
 Only whole lines are read, from a position on. A last line without its line feed is left alone until it is whole; it
-counts as whole if it parses as an object, because no JSON object is the beginning of a longer one. A fingerprint tells
+counts as whole if it parses as an object, because no JSON object is the beginning of a longer one. A fingerprint shows
 whether a file is still the one that was read before.
 
 Parsing takes most of the time of a first index and holds Python's lock, so ``ReadAhead`` parses the next parts of a
@@ -46,6 +46,7 @@ class Fingerprint:
 
 def fingerprint(file: BinaryIO, position: int) -> Fingerprint:
     """The fingerprint of a file up to a position."""
+    # The inode alone is not enough: it can be used again, and a file can be rewritten in place.
     descriptor = file.fileno()
     probe = min(position, _PROBE)
     head, tail = os.pread(descriptor, probe, 0), os.pread(descriptor, probe, position - probe)
@@ -58,6 +59,7 @@ def whole_lines(file: BinaryIO, position: int, budget: int) -> int:
     size = os.fstat(descriptor).st_size
     while position < size:
         stop = min(position + budget, size)
+        # Backwards, because the last line feed is usually near the end.
         for end in range(stop, position, -_LOOK):
             start = max(position, end - _LOOK)
             place = os.pread(descriptor, end - start, start).rfind(b"\n")
@@ -188,7 +190,7 @@ class ReadAhead:
             first, future = self._waiting.popleft()
             parsed = future.result() if first == span else None
         except BrokenProcessPool:  # they were killed; parse here from now on
-            self._backlog = 1 << 62
+            self._backlog = 1 << 62  # a size that no file reaches
             parsed = None
         if parsed is None or span.length >= left:
             self.close()
@@ -199,7 +201,7 @@ class ReadAhead:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of our threads
             self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_prepare_process)
-        if self._waiting and self._waiting[0][0] != span:
+        if self._waiting and self._waiting[0][0] != span:  # the file was replaced, or another viewer went on with it
             self._waiting.clear()
         last = self._waiting[-1][0] if self._waiting else None
         upcoming = span if last is None else following(last.position + last.length)

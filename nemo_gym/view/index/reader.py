@@ -88,7 +88,7 @@ class ColumnCache:
 
 
 _MOST_IDLE: Final = 4  # connections; each has a cache
-_FEW: Final = 500  # question marks in a statement
+_FEW: Final = 500  # question marks in a statement; older versions of SQLite allow 999
 
 
 class StaleIndexError(Exception):
@@ -123,6 +123,7 @@ class IndexReader:
         except queue.Empty:
             database = connect(self._place)
         try:
+            # A transaction sees the database as it was at its first read, so nothing changes between check and query.
             with transaction(database, "DEFERRED"):
                 if read_state(database).generation != generation:
                     raise StaleIndexError

@@ -8,7 +8,7 @@ counted. The file is optional: everything else works without it.
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Final, NamedTuple
@@ -18,7 +18,10 @@ import numpy as np
 from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.steps.record import RolloutSteps, from_line
-from nemo_gym.steps.summary import StepTimes, TimeSummary, TimeTotals
+from nemo_gym.steps.steps_file import Record
+from nemo_gym.steps.summary import StepTimes, TimeSummary
+from nemo_gym.steps.timings import timings_of
+from nemo_gym.steps.totals import TimeTotals
 from nemo_gym.view.index.parsing import Fingerprint, fingerprint, whole_lines
 
 STEP_BYTES: Final = 4 << 20  # of the file that are read at a time, so that readers do not wait long
@@ -77,7 +80,7 @@ class _Lines:
         self.seen: Fingerprint | None = None
 
     def add(self, line: bytes, offset: int) -> None:
-        record = from_line(line)
+        record = timings_of(line)
         if record is None or abs(record.task) >= _LARGEST or abs(record.rollout) >= _LARGEST:
             self.unreadable += 1
             return
@@ -175,12 +178,15 @@ class StepsIndex:
     def totals_of(self, numbers: Ints) -> RunTotals:
         """The totals of some attempts."""
         totals = TimeTotals()
-        for record in self.records(numbers):
-            totals.add(record)
+        for attempt in self._read_attempts(numbers, timings_of):
+            totals.add(attempt)
         return RunTotals(totals.summary(), totals.servers())
 
     def records(self, numbers: Ints) -> Iterator[RolloutSteps]:
         """The steps of some attempts; attempts that are no longer in the file are left out."""
+        return self._read_attempts(numbers, from_line)
+
+    def _read_attempts(self, numbers: Ints, read: Callable[[bytes], Record | None]) -> Iterator[Record]:
         with self._lock:
             lines = self._lines
             known = (number for number in numbers.tolist() if number < len(lines.offsets))
@@ -191,6 +197,6 @@ class StepsIndex:
             return
         with file:
             for offset, length in places:
-                record = from_line(os.pread(file.fileno(), length, offset))
+                record = read(os.pread(file.fileno(), length, offset))
                 if record is not None:
                     yield record

@@ -27,6 +27,7 @@ import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED_ORDER
+from nemo_gym.io.files import INDEX_SUFFIX
 
 FEW: Final = 20  # distinct values that are worth a list
 _NO_VALUES: Final = frozenset({None, math.inf, -math.inf})  # neither in a range nor in JSON
@@ -112,7 +113,6 @@ def few_distinct(values: Iterable[Any]) -> list[Any] | None:
 
 
 VERSION: Final = 2  # of the tables and of what is put into them
-SUFFIX: Final = ".view.sqlite"
 BUSY_S: Final = 20.0  # another viewer of the same file may be writing
 FIXED_COLUMNS: Final = FIXED_ORDER
 CONTENT: Final = "content"  # of the task; for pairing runs, not for filters
@@ -122,12 +122,12 @@ _FIELD: Final = re.compile(rf"f\d{{1,4}}|{'|'.join((*LINE_COLUMNS, *FIXED_COLUMN
 _TABLES: Final = (
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), json TEXT)",
     "CREATE TABLE columns (name TEXT PRIMARY KEY, field TEXT, json TEXT)",
-    # no types: values stay what they were
+    # no types, because SQLite would convert values to the type of their column
     f"CREATE TABLE rollouts (row INTEGER PRIMARY KEY, {', '.join((*LINE_COLUMNS, *FIXED_COLUMNS))})",
     "CREATE TABLE previews (row INTEGER PRIMARY KEY, question, answer)",
-    # the text comes folded: all that is left to do is to split it
+    # the text has been folded already, so a tokenizer that only splits it is enough
     "CREATE VIRTUAL TABLE body USING fts5(text, content='', columnsize=0, tokenize='ascii')",
-    # 32 MB: all texts of a step at once leave fewer pieces to merge later
+    # 32 MB: holding all the text of a step at once leaves fewer pieces to merge later
     "INSERT INTO body (body, rank) VALUES ('hashsize', 33554432)",
 )
 
@@ -151,7 +151,7 @@ class State:
 def index_paths(path: Path, cache: Path) -> list[Path]:
     """Where the index of a file may be, the preferred place first."""
     key = hashlib.blake2b(str(path.resolve()).encode("utf-8", "replace"), digest_size=8).hexdigest()
-    return [path.with_name(path.name + SUFFIX), cache / f"{key}-{path.name}{SUFFIX}"]
+    return [path.with_name(path.name + INDEX_SUFFIX), cache / f"{key}-{path.name}{INDEX_SUFFIX}"]
 
 
 def open_index(path: Path, cache: Path) -> Path:

@@ -72,7 +72,7 @@ class IndexWriter:
         if self.state.text_rows >= self.state.rows or not self._path.exists():
             return False
         with transaction(self._database):
-            self.state = read_state(self._database)
+            self.state = read_state(self._database)  # another viewer may have gone on with it
             rows = self._unsearchable(budget)
             if rows:
                 self._database.executemany("INSERT INTO body (rowid, text) VALUES (?, ?)", self._texts(rows))
@@ -117,6 +117,7 @@ class IndexWriter:
         if not lines:
             return
         facts = self._columns({name: None for each in lines for name in each.own})
+        # The first fact is about the length of the line, which is not among the fixed columns.
         own = [fact.name for fact in facts[len(FIXED_COLUMNS) + 1 :]]
         rows = [
             (number, each.offset, each.length, line + each.line, each.content, *each.fixed, *map(each.own.get, own))
@@ -146,6 +147,7 @@ class IndexWriter:
             if name not in known and len(known) < MOST_COLUMNS:
                 known[name] = ColumnFacts.new(name, f"f{len(known)}")
                 self._database.execute(f"ALTER TABLE rollouts ADD COLUMN {known[name].field}")
+        # By their numbers, which is the order of the table's columns: rows are inserted without naming them.
         return [*fixed, *sorted(known.values(), key=lambda fact: int(fact.field[1:]))]
 
     # ---- text ----------------------------------------------------------------------------------------------------

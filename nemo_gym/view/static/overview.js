@@ -107,7 +107,7 @@ function Attempts({ value }) {
       : ""
   }`;
   const aside = html`<label class="select threshold"
-    ><span>passes from reward</span
+    ><span>passes at reward ≥</span
     ><input
       type="number"
       step="any"

@@ -67,6 +67,8 @@ export function usePlace() {
     listeners.add(setPlace);
     addEventListener("popstate", tellPlace);
     addEventListener("hashchange", tellPlace);
+    // The address may have changed since the first look at it, when nobody listened yet.
+    setPlace((known) => (placeUrl({}, known) === placeUrl({}) ? known : readPlace()));
     return () => {
       listeners.delete(setPlace);
       removeEventListener("popstate", tellPlace);

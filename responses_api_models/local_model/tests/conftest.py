@@ -12,6 +12,7 @@ import pytest
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.local_model.app import LocalModel, LocalModelConfig
+from responses_api_models.local_model.model import ToolCallingModel
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 CALCULATOR = {
@@ -38,8 +39,22 @@ async def ask(model: LocalModel, question: Any = "Say hi.", **options: Any) -> N
 
 
 def build_model(**settings: Any) -> LocalModel:
+    # Threads of an engine wait for each other without sleeping, which takes time from the tests beside this one.
+    settings = {"threads": 1, **settings}
     config = LocalModelConfig(host="", port=0, entrypoint="", name="policy_model", **settings)
     return LocalModel(config=config, server_client=ServerClient.detached())
+
+
+def sharing(server: LocalModel, loaded: LocalModel) -> LocalModel:
+    """Let a server use the engines of another, so that they are loaded once, and equal prompts are computed once."""
+    config = server.config
+    server._model = ToolCallingModel(
+        loaded._model.pool,
+        token_ids=config.return_token_id_information,
+        max_calls=config.max_parallel_tool_calls,
+        carries_tokens=config.on_policy_correction,
+    )
+    return server
 
 
 @pytest.fixture(scope="session")
@@ -48,10 +63,8 @@ def weights() -> Path:
 
 
 @pytest.fixture(scope="session")
-def model(weights: Path) -> Iterator[LocalModel]:
-    server = build_model(n_ctx=4096)
-    yield server
-    asyncio.run(server._model.pool.close())
+def model(training_model: LocalModel) -> LocalModel:
+    return sharing(build_model(), training_model)
 
 
 @pytest.fixture(scope="session")

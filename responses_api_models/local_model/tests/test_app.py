@@ -3,12 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from fastapi.testclient import TestClient
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.conversion.losses import LOSSES, Way
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -76,11 +78,11 @@ async def test_log_probabilities_are_those_of_the_text(model: LocalModel) -> Non
 
 
 async def test_a_context_that_is_exceeded_gives_an_empty_incomplete_answer(model: LocalModel) -> None:
-    response = await ask(model, "word " * 2000)
+    response = await ask(model, "word " * 3000)
     assert response.output_text == ""
     assert response.incomplete_details is not None
     assert response.usage is not None
-    assert response.usage.input_tokens > 2000
+    assert response.usage.input_tokens > 3000
     assert response.usage.output_tokens == 0
 
 
@@ -98,11 +100,14 @@ async def test_chat_completions_are_answered_too(model: LocalModel) -> None:
 
 async def test_others_are_served_while_it_generates(model: LocalModel) -> None:
     await ask(model)
-    generating = [asyncio.create_task(ask(model, "Tell me a story.", max_output_tokens=60)) for _ in range(4)]
+    unlimited = {"max_output_tokens": 900, "metadata": seeded(1, ignore_eos=True)}
+    generating = [asyncio.create_task(ask(model, "Tell me a story.", **unlimited)) for _ in range(4)]
     for _ in range(20):
         await asyncio.sleep(0.005)
     assert not any(task.done() for task in generating)
-    await asyncio.gather(*generating)
+    for task in generating:
+        task.cancel()
+    await asyncio.wait(generating)
 
 
 async def test_a_request_that_is_cancelled_frees_its_slot(model: LocalModel) -> None:
@@ -168,6 +173,55 @@ def test_mistakes_in_a_request_are_answered_with_400(model: LocalModel) -> None:
         reply = client.post("/v1/responses", json=body)
         assert reply.status_code == 400
         assert reason in reply.json()["error"]["message"]
+
+
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "audio": {"audio": {"voice": "v", "format": "wav"}},
+    "modalities": {"modalities": ["text", "audio"]},
+    "verbosity": {"verbosity": "low"},
+    "web_search_options": {"web_search_options": {}},
+    "*": {"temprature": 0.1},
+}
+
+
+async def test_options_that_the_engine_does_not_have_are_not_lost_in_silence(
+    model: LocalModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    lenient = build_model(n_ctx=512, n_parallel=1, on_loss="warn")
+    strictly, leniently = TestClient(build_app(model)), TestClient(build_app(lenient))
+    with leniently:
+        for loss in [loss for loss in LOSSES if loss.way is Way.TO_LOCAL]:
+            body = {"messages": [QUESTION], "max_tokens": 1, **UNSUPPORTED[loss.name]}
+            words = f"the embedded model has no equivalent for {next(iter(UNSUPPORTED[loss.name]))}"
+            refused = strictly.post("/v1/chat/completions", json=body)
+            assert (refused.status_code, words in refused.json()["error"]["message"]) == (400, True)
+            assert leniently.post("/v1/chat/completions", json=body).status_code == 200
+            assert words in caplog.text
+
+
+def test_options_of_the_engine_are_accepted_in_every_protocol(model: LocalModel) -> None:
+    client = TestClient(build_app(model))
+    asked = {"max_output_tokens": 8, "temperature": 0, "stop": ["!"], "top_k": 5}
+    response = client.post("/v1/responses", json={"input": "Say hi.", **asked}).json()
+    assert response["status"] == "completed"
+    text = response["output"][0]["content"][0]["text"]
+    sequences = {"max_tokens": 8, "temperature": 0, "stop_sequences": ["!"], "top_k": 5}
+    question = [{"role": "user", "content": "Say hi."}]
+    message = client.post("/v1/messages", json={"messages": question, **sequences}).json()
+    assert message["content"] == [{"type": "text", "text": text}]
+    refused = client.post("/v1/responses", json={"input": [{"type": "item_reference", "id": "x"}]})
+    assert (refused.status_code, "item_reference" in refused.json()["error"]["message"]) == (400, True)
+
+
+def test_tokens_are_counted_as_they_would_be_read(model: LocalModel) -> None:
+    client = TestClient(build_app(model))
+    asked = {"input": [QUESTION], "tools": [CALCULATOR]}
+    counted = client.post("/v1/responses/input_tokens", json=asked).json()["input_tokens"]
+    assert (
+        counted == client.post("/v1/responses", json={**asked, "max_output_tokens": 1}).json()["usage"]["input_tokens"]
+    )
+    plain = client.post("/v1/messages/count_tokens", json={"messages": [QUESTION]}).json()
+    assert 0 < plain["input_tokens"] < counted
 
 
 async def test_a_model_path_that_leads_nowhere_is_found_out_at_the_start(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from nemo_gym.servers.loader import build_app
 from resources_servers.calculator.app import CalculatorConfig, CalculatorServer
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
 from responses_api_models.local_model.app import LocalModel, LocalModelConfig
+from responses_api_models.local_model.tests.conftest import sharing
 
+ROLLOUTS = 2
 TURNS = 2
 CALCULATOR = {
     "type": "function",
@@ -41,7 +43,7 @@ def gym_of(trained: LocalModel, *, corrected: bool) -> ServerClient:
     client = ServerClient.detached()
     settings = {"return_token_id_information": True, "on_policy_correction": corrected}
     model = LocalModel(config=LocalModelConfig(**OWN, name="policy_model", **settings), server_client=client)
-    model._model.pool = trained._model.pool  # loaded once
+    sharing(model, trained)
     agent = SimpleAgentConfig(
         **OWN,
         name="agent",
@@ -78,13 +80,13 @@ async def rollout(client: ServerClient, seed: int) -> Continuity:
     return check_continuity(record["response"]["output"])
 
 
-@pytest.mark.parametrize(("corrected", "rollouts"), [(True, 4), (False, 2)])
+@pytest.mark.parametrize("corrected", [True, False])
 async def test_several_turns_are_one_sequence_with_correction_and_breaks_are_found_without(
-    training_model: LocalModel, *, corrected: bool, rollouts: int
+    training_model: LocalModel, *, corrected: bool
 ) -> None:
     client = gym_of(training_model, corrected=corrected)
-    found = await asyncio.gather(*(rollout(client, seed) for seed in range(rollouts)))
-    assert [each.calls for each in found] == [TURNS] * rollouts
+    found = await asyncio.gather(*(rollout(client, seed) for seed in range(ROLLOUTS)))
+    assert [each.calls for each in found] == [TURNS] * ROLLOUTS
     if corrected:
         assert all(each.ok for each in found)
     else:

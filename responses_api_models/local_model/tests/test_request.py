@@ -32,6 +32,11 @@ def test_options_that_the_protocol_does_not_know_are_read() -> None:
 def test_what_the_server_decides_can_not_be_smuggled_in() -> None:
     metadata = {"extra_body": '{"prompt": "x", "grammar": "root ::= \\"x\\"", "stream": true, "n_predict": 5}'}
     assert read(metadata=metadata).sampling == {}
+    assert read(metadata=metadata).lost == ("prompt", "grammar", "n_predict")
+
+
+def test_an_effort_reaches_the_template() -> None:
+    assert read(reasoning_effort="high").template_options == {"reasoning_effort": "high"}
 
 
 def test_seeds_of_any_size_are_taken() -> None:
@@ -80,6 +85,7 @@ def test_tool_choice_says_what_is_offered(choice: Any, offered: list[str], mode:
         ({"tools": [function("a")], "tool_choice": {"type": "function", "function": {"name": "z"}}}, "names 'z'"),
         ({"tools": [function("a")], "tool_choice": {"type": "web_search"}}, "not supported"),
         ({"metadata": {"extra_body": "{"}}, "metadata.extra_body"),
+        ({"tools": [{"type": "custom", "custom": {"name": "python"}}]}, "only functions"),
         ({"metadata": {"chat_template_kwargs": "[1]"}}, "metadata.chat_template_kwargs"),
         ({"messages": []}, "no messages"),
         ({"max_tokens": 0}, "at least 1"),

@@ -105,7 +105,8 @@ async def test_a_file_in_the_way_is_named(weights: Weights, tmp_path: Path) -> N
 
 async def test_a_cancelled_fetch_leaves_nothing_behind(weights: Weights, tmp_path: Path) -> None:
     task = asyncio.create_task(ensure_weights(weights, tmp_path / "cache"))
-    await asyncio.sleep(0.1)
+    while not list((tmp_path / "cache").glob(".fetch-*")):  # noqa: ASYNC110 - a folder has no event to wait for
+        await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

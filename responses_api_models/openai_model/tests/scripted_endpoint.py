@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,12 +12,6 @@ from nemo_gym.servers.http.session import close_http_client
 # At the end of an answer: hang up, or repeat what comes before it until the client does.
 CUT = b"<cut>"
 ENDLESS = b"<endless>"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def reply(body: Any, status: int = 200, headers: str = "") -> bytes:

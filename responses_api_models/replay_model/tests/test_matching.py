@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from nemo_gym.metrics.continuity import common_prefix
 from responses_api_models.replay_model.matching import (
+    RecordedChat,
+    RecordedRequest,
     canonical,
     common_end,
     first_difference,
@@ -37,6 +39,27 @@ def test_order_blanks_and_nulls_do_not_matter(request: dict[str, Any]) -> None:
         canonical(json.dumps({name: value for name, value in request.items() if value is not None}).encode()),
     }
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), [(RecordedRequest, "input"), (RecordedChat, "messages")])
+def test_a_key_is_the_same_whether_the_beginning_is_known_or_not(kind: type[RecordedRequest], name: str) -> None:
+    said = [{"role": "user", "content": f"{number} Grüße " * 300, "a": None} for number in range(8)]
+    for options in (
+        {},
+        {"include": ["x"], "temperature": 1.0, "seed": None},
+        {"zebra": 1, "aardvark": {"b": 2, "a": 1}},
+    ):
+        for count in range(len(said) + 1):
+            for words in (said[:count], [*said[:count], {"edited": True}], "hello"):
+                for order in ({name: words, **options}, {**options, name: words}):
+                    text = json.dumps(order).encode()
+                    assert kind.read(text).key() == key_of(kind.path, canonical(text))
+
+
+def test_requests_that_ask_for_a_stream_are_not_read_in_parts() -> None:
+    with pytest.raises(ValueError, match="not as usual"):
+        RecordedRequest.read(b'{"input":"hi","stream":true}')
+    assert RecordedRequest.read(b'{"input":"hi","stream":false}').key() is not None
 
 
 def test_other_values_paths_and_nested_nulls_matter() -> None:

@@ -671,7 +671,7 @@ async def test_requests_are_held_back_while_the_endpoint_has_a_long_queue() -> N
 
 async def test_an_endpoint_that_does_not_publish_its_queue_is_asked_once() -> None:
     routes = {CHAT: reply(completion()), "/metrics": reply(b"", 404)}
-    async with serving(routes=routes, delay_s=0.01) as endpoint:
+    async with serving(routes=routes, delay_s=0.3) as endpoint:
         server = model(endpoint.url, max_queue_depth=1)
         await asyncio.gather(*(post(server, {"input": "hi"}) for _ in range(20)))
 

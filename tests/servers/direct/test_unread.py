@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from nemo_gym.servers.models.answering import LONG, ConvertedParams, ForwardedParams
+from nemo_gym.conversion.request_texts import LONG
+from nemo_gym.servers.models.answering import ConvertedParams, ForwardedParams
 from responses_api_agents.simple_agent.app import ForwardedRow
 
 CALL = {"type": "function_call", "id": "fc", "call_id": "c", "name": "look", "arguments": "{}", "status": "completed"}
@@ -63,10 +64,20 @@ def test_an_option_is_the_same_read_alone_or_with_the_rest(text: str, as_it_came
 def test_a_request_that_is_converted_is_read_whole_or_in_parts(text: str, as_it_came: bool, padding: str) -> None:
     request = ConvertedParams.read(f"{padding}{text}".encode())
     asked = dict(request.options)
-    assert (request.items is None) == ("input" in asked)
-    if request.items is not None:
-        asked["input"] = [json.loads(bytes(item)) for item in request.items]
+    if request.split is not None:
+        asked["input"] = json.loads(request.split.conversation)
     assert asked == request.asked() == slowly(text).asked()
+
+
+def test_a_growing_conversation_is_sent_alike_whether_its_beginning_is_known_or_not() -> None:
+    said = {"role": "user", "content": "x" * LONG}
+    items = [said, CALL, said, THOUGHT, CALL, {"role": "assistant", "content": "b"}, said, KEPT, CALL, said]
+    for defaults in ({}, {"top_p": 0.9}):
+        for length in range(1, len(items) + 1):
+            for _ in range(2):
+                text = json.dumps({"input": items[:length], "temperature": length})
+                sent = ForwardedParams.read(text.encode()).sent_to("mine", defaults)
+                assert json.loads(sent) == json.loads(slowly(text).sent_to("mine", defaults))
 
 
 @pytest.mark.parametrize(

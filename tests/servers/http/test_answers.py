@@ -176,27 +176,36 @@ async def seen(url: str, **options: Any) -> tuple[int, bytes]:
     return answer.status, await answer.read()
 
 
+@pytest.mark.parametrize("same_origin", [True, False])
 @pytest.mark.parametrize("name", [name for name in KEPT if name not in NEWER])
-async def test_good_answers_are_read_whole_and_keep_the_connection(name: str) -> None:
+async def test_good_answers_are_read_whole_and_keep_the_connection(name: str, same_origin: bool) -> None:
     async with playing(answers(KEPT[name])) as server:
         expected = STATUSES.get(name, 200), BODIES.get(name, b"")
-        assert [await seen(server.url), await seen(server.url)] == [expected, expected]
+        assert [await seen(server.url, same_origin=same_origin), await seen(server.url, same_origin=same_origin)] == [
+            expected,
+            expected,
+        ]
         assert server.connections == 1
 
 
+@pytest.mark.parametrize("same_origin", [True, False])
 @pytest.mark.parametrize("name", CLOSED)
-async def test_answers_that_end_with_the_connection_are_read_whole(name: str) -> None:
+async def test_answers_that_end_with_the_connection_are_read_whole(name: str, same_origin: bool) -> None:
     async with playing(answers(CLOSED[name], hang_up=True)) as server:
         expected = STATUSES.get(name, 200), BODIES.get(name, b"")
-        assert [await seen(server.url), await seen(server.url)] == [expected, expected]
+        assert [await seen(server.url, same_origin=same_origin), await seen(server.url, same_origin=same_origin)] == [
+            expected,
+            expected,
+        ]
         assert server.connections == 2
 
 
+@pytest.mark.parametrize("same_origin", [True, False])
 @pytest.mark.parametrize("name", BROKEN)
-async def test_broken_answers_are_errors_that_say_how(name: str) -> None:
+async def test_broken_answers_are_errors_that_say_how(name: str, same_origin: bool) -> None:
     async with playing(answers(BROKEN[name], hang_up=True)) as server:
         with pytest.raises(RequestFailedError, match=words_for(name)) as error:
-            await seen(server.url)
+            await seen(server.url, same_origin=same_origin)
         assert "\n" not in str(error.value)
 
 
@@ -213,10 +222,11 @@ async def test_an_answer_does_not_depend_on_how_it_is_cut(name: str) -> None:
                 await seen(server.url)
 
 
-async def test_an_answer_has_what_callers_expect_of_aiohttp() -> None:
+@pytest.mark.parametrize("same_origin", [True, False])
+async def test_an_answer_has_what_callers_expect_of_aiohttp(same_origin: bool) -> None:
     headers = "Set-Cookie: a=1; Path=/; HttpOnly\r\nset-cookie: b=2\r\nX-A: 1\r\nx-a: 2\r\nX-B:  padded\r\n"
     async with playing(answers(reply(b'{"a": 1}', "201 Made", headers))) as server:
-        answer = await request("POST", server.url + "?q=1#part", data=b"{}")
+        answer = await request("POST", server.url + "?q=1#part", data=b"{}", same_origin=same_origin)
 
         assert (answer.status, answer.reason, answer.ok, answer.method) == (201, "Made", True, "POST")
         assert (str(answer.url), answer.host) == (server.url + "?q=1", "127.0.0.1")

@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient
-from responses_api_models.openai_model.tests.scripted_endpoint import Endpoint, free_port
+from responses_api_models.openai_model.tests.scripted_endpoint import Endpoint
+from tests.ports import free_port
 
 KEY = "sk-very-secret"
 

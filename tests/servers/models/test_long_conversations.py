@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.gym import host_gym
-from responses_api_models.openai_model.tests.scripted_endpoint import free_port, reply, serving
+from responses_api_models.openai_model.tests.scripted_endpoint import reply, serving
+from tests.ports import free_port
 from tests.servers.models.hosted_model import ASKS, KEY, SAYS, hosted
 
 LONG = "a long question " * 400

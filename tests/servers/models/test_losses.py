@@ -29,6 +29,7 @@ from nemo_gym.conversion.losses import (
     Loss,
     Way,
 )
+from nemo_gym.conversion.parts import CHOICE_WITHOUT_TOOLS
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.anthropic_model.app import AnthropicModel, AnthropicModelConfig
@@ -64,6 +65,7 @@ COMMON: dict[str, dict[str, Any]] = {
     "max_tool_calls": {"max_tool_calls": 3},
     "tools.*": {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://s"}]},
     "tool_choice.*": {"tools": [FUNCTION], "tool_choice": {"type": "web_search"}},
+    CHOICE_WITHOUT_TOOLS: {"tool_choice": "required"},
     "reasoning.*": {"reasoning": {"summary": "auto"}},
     "include": {"include": ["file_search_call.results"]},
     "background": {"background": True},
@@ -219,7 +221,11 @@ async def ask(server: SimpleResponsesAPIModel, way: Way, example: dict[str, Any]
         return await client.post(path, json=body | example)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.way.name}-{loss.name}")
+# The rows of the embedded model are played in its own tests, where one is loaded.
+PLAYED_HERE = [loss for loss in LOSSES if loss.way is not Way.TO_LOCAL]
+
+
+@pytest.mark.parametrize("loss", PLAYED_HERE, ids=lambda loss: f"{loss.way.name}-{loss.name}")
 async def test_nothing_is_lost_in_silence(loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
     example = EXAMPLES[loss.way][loss.name]
     way, answer = OF_ANSWERS.get(loss.name, (loss.way, ANSWERS.get(loss.way)))
@@ -240,6 +246,42 @@ async def test_nothing_is_lost_in_silence(loss: Loss, caplog: pytest.LogCaptureF
             caplog.clear()
             silent = await ask(server_of(way, endpoint.url, on_loss="ignore"), way, example)
             assert (silent.status_code, caplog.text) == (200, "")
+
+
+@pytest.mark.parametrize("way", [Way.TO_CHAT, Way.TO_MESSAGES])
+async def test_allowed_tools_of_other_kinds_are_not_lost_in_silence(way: Way) -> None:
+    hosted = {"type": "mcp", "server_label": "s"}
+    asked = {"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [hosted, FUNCTION]}}
+    async with serving(reply(ANSWERS[way])) as endpoint:
+        refused = await ask(server_of(way, endpoint.url), way, asked)
+        assert (refused.status_code, endpoint.bodies) == (400, [])
+        assert "tool_choice.allowed_tools.mcp" in refused.json()["error"]["message"]
+        assert (await ask(server_of(way, endpoint.url, on_loss="warn"), way, asked)).status_code == 200
+        assert len(endpoint.bodies[0]["tools"]) == 1
+        assert "mcp" not in str(endpoint.bodies)
+
+
+async def test_an_allowed_tool_that_is_not_offered_is_named() -> None:
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
+    async with serving(reply(ANSWERS[Way.TO_MESSAGES])) as endpoint:
+        server = server_of(Way.TO_MESSAGES, endpoint.url)
+        refused = await ask(server, Way.TO_MESSAGES, {"tools": [FUNCTION], "tool_choice": choice})
+        assert (refused.status_code, endpoint.bodies) == (400, [])
+        assert "tool_choice.allowed_tools other" in refused.json()["error"]["message"]
+
+
+async def test_custom_tools_reach_an_endpoint_that_is_asked_in_its_own_protocol() -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "python", "input": "1 + 1"}}
+    history = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "2"}]
+    asked = {"messages": history, "tools": [{"type": "custom", "custom": {"name": "python"}}]}
+    async with serving(reply(ANSWERS[Way.TO_CHAT])) as endpoint:
+        server = server_of(Way.TO_CHAT, endpoint.url)
+        assert (await ask(server, Way.FROM_CHAT, asked)).status_code == 200
+        assert endpoint.bodies[0].items() >= asked.items()
+    async with serving(reply(ANSWERS[Way.FROM_CHAT])) as endpoint:
+        refused = await ask(server_of(Way.FROM_CHAT, endpoint.url), Way.FROM_CHAT, asked)
+        assert (refused.status_code, endpoint.bodies) == (400, [])
+        assert "tools.custom" in refused.json()["error"]["message"]
 
 
 def test_the_documents_list_every_loss() -> None:

@@ -88,6 +88,21 @@ async def test_the_clients_raise_what_they_raise_for_their_own_servers() -> None
                     await events.get_final_message()
 
 
+async def test_what_is_not_there_is_named_in_the_shape_of_the_protocol() -> None:
+    async with serving(reply({})) as endpoint, hosted(endpoint) as (_, url):
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+            assert (await client.models.retrieve("real-name")).id == "real-name"
+            with pytest.raises(openai.NotFoundError, match="no model 'other' here, only 'real-name'"):
+                await client.models.retrieve("other")
+            with pytest.raises(openai.NotFoundError, match="does not answer GET /v1/responses/resp_1"):
+                await client.responses.retrieve("resp_1")
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="none") as client:
+            for call in (client.models.retrieve("other"), client.messages.batches.list()):
+                with pytest.raises(anthropic.NotFoundError) as caught:
+                    await call
+                assert caught.value.body["error"]["type"] == "not_found_error"
+
+
 async def test_models_are_listed_for_both_clients() -> None:
     async with serving(reply({})) as endpoint, hosted(endpoint) as (_, url):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:

@@ -2,9 +2,9 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,8 +12,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.forked_commands import ForkedCommands
+
 HERE = Path(__file__).parent
 Serve = Callable[..., str]
+Export = Callable[..., Path]
 
 
 def load(name: str) -> ModuleType:
@@ -62,26 +65,36 @@ def load_beside() -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture(scope="session")
-def serve() -> Iterator[Serve]:
+def serve(commands: ForkedCommands) -> Iterator[Serve]:
     """Starts the viewer as people do; returns the address, once everything is indexed."""
-    started: list[subprocess.Popen[str]] = []
+    with ExitStack() as started:
 
-    def start(*paths: Path) -> str:
-        files = ",".join(f"'{path}'" for path in paths)
-        command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath=[{files}]", "+server_port=0"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        address = process.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:"), address
-        assert any("Ctrl-C ends the viewer" in line for line in process.stderr)
-        return address
+        def start(*paths: Path) -> str:
+            viewer = started.enter_context(commands.start("ng_viewer", typed(*paths), "+server_port=0"))
+            viewer.read_until("Ctrl-C ends the viewer")
+            address = viewer.out.strip()
+            assert address.startswith("http://127.0.0.1:"), address
+            return address
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start
+
+
+@pytest.fixture(scope="session")
+def export(commands: ForkedCommands) -> Export:
+    """Writes rollouts into a page of its own."""
+
+    def write(page: Path, *paths: Path) -> Path:
+        done = commands.run("ng_viewer", typed(*paths), f"+export_html={page}")
+        assert done.code == 0, done.err
+        return page
+
+    return write
+
+
+def typed(*paths: Path) -> str:
+    """The files as an argument of the viewer."""
+    files = ",".join(f"'{path}'" for path in paths)
+    return f"+jsonl_fpath=[{files}]"
 
 
 @pytest.fixture(scope="session")

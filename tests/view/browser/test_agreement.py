@@ -8,8 +8,6 @@ asked.
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -155,10 +153,10 @@ def same(page: Any, server: Any, *, ignored: frozenset[str]) -> None:
 
 
 def test_an_exported_page_answers_as_the_server_does(
-    page: Any, serve: Any, ask: Any, runs_of_all_kinds: Path, tmp_path: Path
+    page: Any, serve: Any, export: Any, ask: Any, runs_of_all_kinds: Path, tmp_path: Path
 ) -> None:
     paths = [runs_of_all_kinds / f"{name}.jsonl" for name in "ab"]
-    data = exported(paths, tmp_path / "page.html")
+    data = embedded(export(tmp_path / "page.html", *paths))
     address = serve(*paths)
     page.until(
         lambda: all(file["searchable"] == file["rollouts"] > 0 for file in ask(address, "state")["files"]), "the index"
@@ -187,11 +185,8 @@ def test_an_exported_page_answers_as_the_server_does(
             raise AssertionError(f"{path} {parameters}: {error}") from None
 
 
-def exported(paths: list[Path], page: Path) -> str:
+def embedded(page: Path) -> str:
     """The data of an exported page."""
-    files = ",".join(f"'{path}'" for path in paths)
-    command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath=[{files}]", f"+export_html={page}"]
-    subprocess.run(command, check=True, capture_output=True)
     found = re.search(r'id="rollout-gym-data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)
     assert found is not None
     return found[1]

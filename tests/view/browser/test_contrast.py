@@ -25,10 +25,13 @@ TEXTS = """(() => {
         const part = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
         return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
     };
+    const grounds = new Map([[null, [255, 255, 255, 1]]]);
     const behind = (element) => {
-        const layers = [];
-        for (let one = element; one; one = one.parentElement) layers.push(rgba(getComputedStyle(one).backgroundColor));
-        return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]);
+        if (!grounds.has(element)) {
+            const own = rgba(getComputedStyle(element).backgroundColor);
+            grounds.set(element, over(own, behind(element.parentElement)));
+        }
+        return grounds.get(element);
     };
     const found = [];
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

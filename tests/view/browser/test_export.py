@@ -1,8 +1,7 @@
 """The page as one file from disk: no server, no requests, the same views and the same filters."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -39,18 +38,8 @@ BROKEN = [
 
 
 @pytest.fixture(scope="module")
-def exported(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("export") / "page.html"
-    command = [
-        sys.executable,
-        "-m",
-        "nemo_gym.cli",
-        "viewer",
-        f"+jsonl_fpath={runs / 'baseline.jsonl'}",
-        f"+export_html={path}",
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    return path
+def exported(runs: Path, export: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(tmp_path_factory.mktemp("export") / "page.html", runs / "baseline.jsonl")
 
 
 def test_an_exported_page_shows_everything_without_a_request(page: Any, exported: Path) -> None:

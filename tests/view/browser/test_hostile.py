@@ -1,8 +1,6 @@
 """Rollouts hold whatever a model wrote: nothing of it runs, and nothing is asked of any other host."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +27,11 @@ UNSAFE = f"""(() => {{
     return found;
 }})()"""
 PRESS = "(text) => [...document.querySelectorAll('.button')].find((one) => one.innerText === text).click()"
+LONG = 130_000
+# Between the factors of linear (4) and quadratic (16) work on four times as much text.
+MAX_GROWTH = 9
+# What costs less is not worth comparing: quadratic work on that much text costs many seconds.
+NOTICEABLE_S = 1.0
 TAKEN = "window.taken ?? ({}).taken ?? null"
 
 
@@ -142,10 +145,8 @@ def test_model_text_is_shown_as_it_is_and_not_swallowed(page: Any, address: str,
     assert page.evaluate("document.querySelector('.picture img').naturalWidth") == 1
 
 
-def test_an_exported_page_is_as_safe(page: Any, files: Path, corpus: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath='{files}'", f"+export_html={path}"]
-    subprocess.run(command, check=True, capture_output=True)
+def test_an_exported_page_is_as_safe(page: Any, files: Path, export: Any, corpus: ModuleType, tmp_path: Path) -> None:
+    path = export(tmp_path / "page.html", files)
     page.go(f"{path.as_uri()}#view=table")
     page.wait("document.querySelectorAll('a.row').length > 0")
     for number in range(len(corpus.PAYLOADS)):
@@ -160,12 +161,29 @@ def test_a_long_text_of_signs_does_not_freeze_the_page(
     path = tmp_path / "long.jsonl"
     make.write_run(path, tasks=1, repeats=1)
     record = json.loads(path.read_text())
-    said = {"role": "assistant", "content": f"{sign * (130_000 // len(sign))}\n\nthe **end**"}
-    path.write_text(json.dumps(record | {"response": {"output": [said]}}) + "\n")
-    page.go(f"{serve(path)}#rollout=0.0")
+    with path.open("w") as file:
+        for repeat, length in enumerate((LONG // 4, LONG)):
+            said = {"role": "assistant", "content": f"{sign * (length // len(sign))}\n\nthe **end**"}
+            file.write(json.dumps(record | {"_ng_rollout_index": repeat, "response": {"output": [said]}}) + "\n")
+    address = serve(path)
+    page.call("Performance.enable")
+    shorter, longer = (cost_of_all(page, f"{address}#rollout=0.{repeat}") for repeat in range(2))
+    assert longer < max(NOTICEABLE_S, MAX_GROWTH * shorter)
+
+
+def cost_of_all(page: Any, place: str) -> float:
+    """CPU seconds in which the page shows all of a text that it has cut short."""
+    page.go(place)
+    page.wait("document.querySelector('button.fold-toggle') !== null")
+    before = cpu_seconds(page)
     page.click("button.fold-toggle", "Show all")
-    # Chromium gives up on an answer after 20 seconds; what the parser takes the square of the length for takes longer.
     page.wait("[...document.querySelectorAll('.prose strong')].some((one) => one.textContent === 'end')")
+    return cpu_seconds(page) - before
+
+
+def cpu_seconds(page: Any) -> float:
+    metrics = page.call("Performance.getMetrics")["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
 
 
 def test_code_that_is_cut_into_pieces_stays_code(page: Any, serve: Any, make: ModuleType, tmp_path: Path) -> None:

@@ -101,6 +101,20 @@ def test_light_and_dark_follow_the_system_until_the_reader_chooses(page: Any, on
     assert page.evaluate(shade) == light
 
 
+def test_a_place_that_changes_while_the_page_appears_is_shown(page: Any, one_run: str) -> None:
+    # At the first sign of the page, before it can have noticed anything.
+    page.call(
+        "Page.addScriptToEvaluateOnNewDocument",
+        source="""new MutationObserver((_, observer) => {
+            if (!document.querySelector("#app")?.children.length) return;
+            observer.disconnect();
+            location.hash = "#view=groups";
+        }).observe(document, { childList: true, subtree: true })""",
+    )
+    page.go(f"{one_run}#view=table")
+    page.wait("document.querySelector('.group-list') !== null")
+
+
 def test_every_control_has_a_name_and_every_view_one_main_part(page: Any, two_runs: str) -> None:
     nameless = (
         "[...document.querySelectorAll('button, a[href], input, select')].filter((one) => !(one.textContent.trim() || "

@@ -2,8 +2,6 @@
 server."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -68,7 +66,9 @@ def hostile(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "waited": 1e9,
         }
         step["retries"] = [{"at": -1, "failed": markup}]
-    found[1]["steps"] = [{"kind": "tool", "tool": f"t{n % 20}", "start": n, "duration": 1e9} for n in range(10_000)]
+    found[1]["steps"] = [
+        {"kind": "tool", "tool": f"t{n % 20}_{'x' * 300}", "start": n, "duration": 1e9} for n in range(10_000)
+    ]
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     path.with_name("run_steps.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in found))
     return path
@@ -81,6 +81,7 @@ def walk(page: Any, address: str) -> None:
     page.wait(f"{LINES}.length > 2")
     page.go(f"{address}#view=table&rollout=0.1&tab=timing")
     page.see("Show more of 10,000 steps")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.count(".step-line") < 1000
     page.click(".fold-toggle", "Show more")
     page.wait(f"{LINES}.length > 1000")
@@ -92,11 +93,8 @@ def test_names_and_numbers_of_strangers_break_nothing(page: Any, hostile: Path, 
     walk(page, serve(hostile))
 
 
-def test_an_exported_page_has_the_same_times(page: Any, hostile: Path) -> None:
-    target = hostile.with_name("page.html")
-    command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath={hostile}", f"+export_html={target}"]
-    subprocess.run(command, check=True, capture_output=True)
-    walk(page, target.as_uri())
+def test_an_exported_page_has_the_same_times(page: Any, hostile: Path, export: Any) -> None:
+    walk(page, export(hostile.with_name("page.html"), hostile).as_uri())
 
 
 def test_a_run_without_steps_says_so(page: Any, two_runs: str) -> None:

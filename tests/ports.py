@@ -1,30 +1,42 @@
 """Ports for servers that start later.
 
 A port that the system hands out and that is closed again belongs to nobody: until the server listens, the system may
-give it to a connection of any test beside this one. It takes those from 32768 upwards, so the ones here are lower, and
-every worker of pytest has a range of its own.
+give it to a connection of any test beside this one, or a program under test may choose it. The system takes ports from
+32768 upwards and our programs take them below 20000, so the ones here lie between. Every process that runs tests claims
+a range of its own.
 """
 
+import functools
 import itertools
-import os
+import random
 import socket
+from collections.abc import Iterator
 from typing import Final
 
-FIRST: Final = 13_000  # above the default of the head server
-RANGES: Final = 19
-RANGE: Final = 1_000
+RANGES: Final = range(20_001, 32_000, 500)
 
-_numbers = itertools.cycle(range(RANGE))
+
+@functools.cache
+def _claimed_range() -> Iterator[int]:
+    """The ports of a range whose first one this process holds as long as it lives, over and over."""
+    for first in random.SystemRandom().sample(RANGES, len(RANGES)):
+        with socket.socket() as claim:
+            try:
+                claim.bind(("127.0.0.1", first))
+            except OSError:
+                continue  # another process runs tests with these ports
+            claim.detach()
+            return itertools.cycle(range(first + 1, first + RANGES.step))
+    raise OSError(f"{len(RANGES)} processes run tests already")
 
 
 def free_port() -> int:
     """A port of this machine that nobody listens on; the next one is another."""
-    start = FIRST + os.getpid() % RANGES * RANGE
-    for number in itertools.islice(_numbers, RANGE):
+    for port in itertools.islice(_claimed_range(), RANGES.step):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", start + number))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return start + number
-    raise OSError(f"all ports from {start} to {start + RANGE - 1} are in use")
+            return port
+    raise OSError("all ports of this process are in use")

@@ -1,11 +1,15 @@
 """Gives every server a host and a port, and looks up where a named server listens.
 
-No two servers get the same port, and none gets a port that is in use.
+No two servers get the same port, and none gets a port that is in use. A port that was chosen stays reserved until this
+process ends or parses another configuration, so that programs that start at the same moment, such as sixteen shards on
+one machine or the workers of a collection, do not choose the same ones.
 """
 
+import os
 import random
 import socket
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +22,8 @@ from nemo_gym.errors import ConfigError, did_you_mean
 
 # Two commands started at once must not try the same ports, whatever seed the program has set.
 _random: Final = random.SystemRandom()
+# Bound sockets that nobody listens on, as file descriptors: a socket object would warn that it was never closed.
+_reservations: Final[list[int]] = []
 
 
 def find_open_port(
@@ -27,10 +33,30 @@ def find_open_port(
     high: int = DEFAULT_PORT_RANGE[1],
 ) -> int:
     """A random free port in the range that is not disallowed."""
+    return _choose(is_free, disallowed_ports, low, high)
+
+
+def reserve_open_port(
+    disallowed_ports: Iterable[int] | None = None,
+    *,
+    low: int = DEFAULT_PORT_RANGE[0],
+    high: int = DEFAULT_PORT_RANGE[1],
+) -> int:
+    """The same, and no other program chooses that port until the reservations of this process are released."""
+    return _choose(_reserve, disallowed_ports, low, high)
+
+
+def release_reservations() -> None:
+    """Give up the ports that were reserved before. Servers that listen on them by now keep them."""
+    while _reservations:
+        os.close(_reservations.pop())
+
+
+def _choose(take: Callable[[int], bool], disallowed_ports: Iterable[int] | None, low: int, high: int) -> int:
     disallowed = set(disallowed_ports or ())
     candidates = [port for port in range(low, high + 1) if port not in disallowed]
     for port in _random.sample(candidates, min(PORT_TRIES, len(candidates))):
-        if is_free(port):
+        if take(port):
             return port
     raise ConfigError(
         f"no free port found between {low} and {high} ({min(PORT_TRIES, len(candidates))} tried)",
@@ -49,6 +75,20 @@ def is_free(port: int) -> bool:
     return True
 
 
+def _reserve(port: int) -> bool:
+    if sys.platform != "linux":  # elsewhere our own server could not listen on a port that is bound already
+        return is_free(port)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        try:
+            holder.bind(("", port))
+        except OSError:
+            return False
+        # Set after binding: the port had to be free, but from now on a server may listen on it, which sets this too.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _reservations.append(holder.detach())
+    return True
+
+
 def assign_addresses(
     data: dict[Any, Any],
     config: DictConfig,
@@ -58,6 +98,7 @@ def assign_addresses(
     locator: Locator,
 ) -> list[int]:
     """Fill in missing hosts and ports in plain data. Returns every port taken so far, the head server's first."""
+    release_reservations()
     host, head = settings.host(), settings.head()
     _check_distinct(servers, host, head=(head.host, head.port), locator=locator)
     fixed = [port for server in servers if (port := server.get_inner_run_server_config().port) is not None]
@@ -68,7 +109,7 @@ def assign_addresses(
         if given.host is None:
             own["host"] = host
         if given.port is None:
-            own["port"] = find_open_port(taken, low=settings.port_range_low, high=settings.port_range_high)
+            own["port"] = reserve_open_port(taken, low=settings.port_range_low, high=settings.port_range_high)
             taken.append(own["port"])
         # Only a resources server has a domain; elsewhere it may have been inherited by mistake.
         if server.SERVER_TYPE != RESOURCES_SERVERS:

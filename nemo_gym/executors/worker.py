@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.config.addresses import find_open_port
+from nemo_gym.config.addresses import reserve_open_port
 from nemo_gym.config.instances import read_instances
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome, receive
 from nemo_gym.rollouts.attempt import AgentAttempt, recorded
@@ -103,7 +103,7 @@ def with_own_ports(config: DictConfig) -> DictConfig:
     mine: Any = OmegaConf.create(OmegaConf.to_container(config))
     taken: list[int] = []
     for instance in read_instances(config):
-        port = find_open_port(taken)
+        port = reserve_open_port(taken)
         taken.append(port)
         mine[instance.name][instance.server_type][instance.implementation].port = port
     assert isinstance(mine, DictConfig)

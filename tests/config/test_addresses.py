@@ -1,4 +1,6 @@
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,17 @@ def test_every_server_gets_loopback_and_its_own_port(parse: Parse) -> None:
     assert len(set(ports)) == 30
     assert all(10001 <= port <= 20000 for port in ports)
     assert config.disallowed_ports == [11000, *ports]
+
+
+def test_an_assigned_port_is_reserved_until_the_next_configuration_but_servers_can_listen_on_it(parse: Parse) -> None:
+    [instance] = read_instances(parse(initial=models(a={})))
+    choose = f"from nemo_gym.config.addresses import is_free; print(is_free({instance.port}))"
+    listen = f"import asyncio; asyncio.run(asyncio.start_server(print, '127.0.0.1', {instance.port})); print('listens')"
+    for program, printed in ((choose, "False"), (listen, "listens")):
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == printed
+    parse(initial=models(b={"port": instance.port + 1}))
+    assert is_free(instance.port)
 
 
 def test_the_port_range_can_be_chosen_and_is_used_to_the_last_port(parse: Parse) -> None:

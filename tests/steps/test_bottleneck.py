@@ -1,5 +1,6 @@
 """What limited a run: named rightly for runs that were made to be limited by one thing, and for figures of others."""
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,6 +69,8 @@ if __name__ == "__main__":
 @pytest.fixture
 def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) -> Callable[..., Any]:
     """Collects in an environment with the given settings, on the mock endpoint, and returns the profile of the run."""
+    # The first call of a process imports it, which takes as long as several calls of the mock endpoint.
+    importlib.import_module("aiohttp")
     folder = tmp_path / "resources_servers" / "lab_for_tests"
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(LAB)
@@ -114,12 +117,12 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) ->
 @pytest.mark.parametrize(
     ("cause", "endpoint", "n", "at_once", "lab", "policy"),
     [
-        (Cause.ENDPOINT, {"latency": "60", "slots": 2}, 30, 15, {}, {}),
+        (Cause.ENDPOINT, {"latency": "150", "slots": 2}, 24, 12, {}, {}),
         (Cause.LATENCY, {"latency": "250"}, 6, 64, {}, {}),
         (Cause.LIMIT, {"latency": "200"}, 20, 4, {}, {}),
         (Cause.RATE_LIMIT, {"rps": 12}, 16, 16, {}, {}),
         (Cause.SLOTS, {"latency": "80"}, 20, 10, {}, {"max_concurrent_requests": 2}),
-        (Cause.ENDPOINT, {"latency": "60", "slots": 2}, 30, 30, {}, {"max_concurrent_requests": 12}),
+        (Cause.ENDPOINT, {"latency": "150", "slots": 2}, 24, 24, {}, {"max_concurrent_requests": 12}),
         (Cause.TOOL, {}, 6, 6, {"tool_s": 0.6}, {}),
         (Cause.VERIFICATION, {}, 6, 6, {"verify_s": 0.6}, {}),
         (Cause.JUDGE, {"latency": "60"}, 6, 6, {"judgements": 5}, {}),

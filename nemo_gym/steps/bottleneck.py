@@ -110,21 +110,23 @@ def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     """Server code that blocks the event loop, whether it computes or only waits.
 
     A handler that awaits lets other handlers run; one that does not runs alone until it returns. The shortest call of a
-    kind estimates how long the handler itself takes, because longer calls may include waiting for others.
+    kind estimates how long the handler itself takes, because longer calls may include waiting for others. The calls
+    that a handler makes, such as those of a judge, are not its own time.
     """
     if summary.concurrency < 2 or not summary.wall_s:
         return None
     ours = [times for times in summary.steps if times.kind in _OWN and times.count >= FEWEST]
-    times = max(ours, key=lambda times: times.spread.least * times.count, default=None)
+    times = max(ours, key=_least_own_s, default=None)
     if times is None:
         return None
-    share = times.spread.least * times.count / summary.wall_s
+    least = _least_own_s(times)
+    share = least / summary.wall_s
     blocked = facts.blocked_s / facts.wall_s if facts.wall_s else 0.0
     alone = times.alone >= FULL and times.own_s >= MOST * summary.wall_s
     if not alone and (blocked < MOST or share < LARGE):
         return None
     figure = (
-        f"{times.name} of {times.server} takes at least {times.spread.least:.3g} s and lets nothing else run, "
+        f"{times.name} of {times.server} takes at least {least / times.count:.3g} s and lets nothing else run, "
         f"{times.count} times: {min(share, 1):.0%} of the run"
     )
     if facts.fullest >= MOST:  # the code computes; code that sleeps or waits would not be ready to run
@@ -134,6 +136,11 @@ def _blocking(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
 
 
 _OWN: Final = ("seed", "tool", "verify")
+
+
+def _least_own_s(times: StepTimes) -> float:
+    """The time that all calls of a kind took at least, without the calls that they made."""
+    return min(times.spread.least * times.count, times.own_s)
 
 
 def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:

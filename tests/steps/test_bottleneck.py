@@ -236,6 +236,16 @@ def test_a_night_between_two_sessions_is_not_time_of_the_run() -> None:
     assert "without 39990 s in which nothing ran" in "\n".join(screen_lines(profile, RunFiles.of(Path("r.jsonl"))))
 
 
+def test_a_verifier_that_waits_for_its_judge_is_not_blamed_for_a_machine_that_is_slow() -> None:
+    verify = StepTimes(kind="verify", server="lab", count=6, own_s=0.05, spread=Spread(0.34, 0.35, 0.35, 0.35, 0.33))
+    judge = StepTimes(kind="judge", server="judge", count=30, own_s=2.0, spread=Spread(0.064, 0.07, 0.08, 0.08, 0.06))
+    summary = TimeSummary(
+        attempts=6, completed=6, seconds=4.4, other_s=0.7, wall_s=1.2, at_once=3.5, peak=6, steps=(judge, verify)
+    )
+    slow = RunFacts(wall_s=1.2, blocked_s=0.7, limit=6, cores=2, processes=[ProcessFacts(0.2, 0.8)])
+    assert find_bottleneck(summary, slow).cause == Cause.JUDGE
+
+
 def test_many_small_shares_are_not_blamed_on_the_largest() -> None:
     steps = tuple(StepTimes(kind=kind, server="s", count=10, own_s=80.0) for kind in ("seed", "tool", "verify", "call"))
     finding = find_bottleneck(replace(SUMMARY, other_s=80.0, steps=steps), FACTS)

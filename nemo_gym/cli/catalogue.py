@@ -154,7 +154,7 @@ def _matches(row: dict[str, Any], query: str) -> bool:
     return any(words in text or difflib.SequenceMatcher(a=words, b=text).ratio() >= SIMILAR for text in texts)
 
 
-PAGE_TITLES: Final = ("name", "what", "domain", "rows", "licence of the rows", "packages of its own")
+PAGE_TITLES: Final = ("name", "what", "domain", "rows", "licence of the rows", "extra packages")
 
 
 def page() -> str:

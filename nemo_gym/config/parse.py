@@ -48,7 +48,7 @@ def check_parameters(
     lines = [_describe(key, known - {"h", "_copy", "_inherit_from", "_delete_key"}) for key in unknown]
     raise ConfigError(
         "\n".join(lines),
-        hint=f"this command takes: {', '.join(sorted(fields)) or 'no parameters of its own'}"
+        hint=f"this command takes: {', '.join(sorted(fields)) or 'no parameters'}"
         f"; any other key must be used by a config file as ${{{unknown[0]}}}",
     )
 

@@ -90,7 +90,7 @@ class WandbTracker:
             self._run.save(str(path), base_path=str(path.parent), policy="now")
 
     def close(self) -> None:
-        """Upload what is left."""
+        """Upload what is still queued."""
         if self._owned:
             self._run.finish()
 

@@ -32,7 +32,7 @@ def _shard(value: str) -> str:
 
 
 class TlsFiles(BaseModel):
-    """What the collector encrypts connections of workers with."""
+    """The certificate and key with which the collector encrypts the connections of workers."""
 
     certificate: str
     key: str
@@ -124,7 +124,7 @@ class TelemetryOptions(BaseModel):
 
     @model_validator(mode="after")
     def _record_for_telemetry(self) -> Self:
-        """Record steps if they are to be reported."""
+        """Turn on the recording of steps if something reports them."""
         if self.otel_endpoint is not None and not self.steps and "steps" in self.model_fields_set:
             raise ValueError("otel_endpoint needs the steps of rollouts: leave out steps=false")
         if "steps" not in self.model_fields_set:

@@ -46,7 +46,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The part that ``3/16`` means."""
+        """The part that ``3/16`` stands for."""
         index, _, number = text.partition("/")
         if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
             raise ValueError(f"{text!r} is not a part of the tasks: write 0/16 for the first of 16, 15/16 for the last")
@@ -80,7 +80,7 @@ def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Name the file that can't be read; otherwise the plan, which is being written meanwhile, would be blamed."""
+    """Name the file that can't be read; otherwise the error would blame the plan, which is being written meanwhile."""
     try:
         yield
     except OSError as error:

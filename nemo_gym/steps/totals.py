@@ -45,7 +45,7 @@ class _Sequences(dict[bytes, Ints]):
 
 
 class _Block:
-    """Some attempts, of which only what is needed later is kept, as columns."""
+    """Some attempts, reduced to the columns that are needed later."""
 
     def __init__(self, attempts: list[StepTimings], sequences: _Sequences) -> None:
         columns = [attempt.columns for attempt in attempts]

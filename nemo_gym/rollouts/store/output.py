@@ -27,7 +27,7 @@ from nemo_gym.rollouts.store.repair import read_lines
 
 logger = logging.getLogger(__name__)
 
-_OTHER_OUTPUT = "choose another output"  # whose parameter has several names
+_OTHER_OUTPUT = "choose another output"  # its parameter has a different name in each command
 
 
 class OutputTakenError(ConfigError):

@@ -137,7 +137,7 @@ class LocalServer:
         query: bytes = b"",
     ) -> Coroutine[Any, Any, Any]:
         """Call a route from inside the process; recorded as a step if a rollout is calling. Await it for the answer."""
-        # Not a coroutine itself, which would be one more on the way of every call.
+        # Not a coroutine itself, which would add one to every call.
         caller = current_span.get()
         called = self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
         return called if caller is None else self._record(called, path, caller)

@@ -125,7 +125,12 @@ class _Problems:
         if self.unfilled:
             raise self.unfilled
         if self.without_params:
-            raise _bad_rows(self.without_params, f"have no {RESPONSES_CREATE_PARAMS_KEY_NAME} object")
+            raise _bad_rows(
+                self.without_params,
+                f"have no {RESPONSES_CREATE_PARAMS_KEY_NAME} object",
+                hint=f"each row needs {RESPONSES_CREATE_PARAMS_KEY_NAME}: {{input: …}}; for rows with only the fields "
+                "of a prompt, name a template with +prompt_config=…",
+            )
         if self.odd_index:
             raise _bad_rows(self.odd_index, f"have a {TASK_INDEX_KEY_NAME} that is not an integer")
         if self.without_agent:

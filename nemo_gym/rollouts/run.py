@@ -298,14 +298,9 @@ def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
 
 def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
     if plan.done or plan.failures:
-        attempts = sum(past.count for past in plan.failures.values())
-        logger.info(
-            "Resuming: %d planned, %d done, %d failed attempts of %d rollouts, %d given up (limit: %d), %d to run",
-            plan.planned,
-            plan.done,
-            attempts,
-            len(plan.failures),
-            plan.given_up.total(),
-            retries.max_attempts,
-            len(plan),
-        )
+        text = f"Resuming: {plan.done} of {plan.planned} rollouts are done, {len(plan)} to run"
+        if plan.failures:
+            attempts = sum(past.count for past in plan.failures.values())
+            given_up = f"{plan.given_up.total()} given up, the limit is {retries.max_attempts} attempts"
+            text += f" (failed attempts: {attempts}, of {len(plan.failures)} rollouts; {given_up})"
+        logger.info(text)

@@ -320,11 +320,11 @@ class Summary:
         given_up = Counter(self.given_up_before) + self.tally.given_up
         left = self.planned - self.completed - given_up.total()
         if left > 0:
-            yield f"To run the {left} that are left, add: +resume_from_cache=true"
+            yield f"To run the {left} that {'is' if left == 1 else 'are'} left, add: +resume_from_cache=true"
         if given_up:
             classes = ",".join(sorted(given_up))
             yield (
-                f"To try the {given_up.total()} again whose attempts are used up, add: "
+                f"To try again the {given_up.total()} whose attempts are used up, add: "
                 f"+resume_from_cache=true '+retry_failed=[{classes}]'"
             )
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -94,11 +95,15 @@ def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
     try:
         fields = decode(text)
     except ValueError as error:
-        reason = str(error) if text.strip() else "the line is empty"
-        raise _malformed(path, line_number, reason) from None
+        raise _malformed(path, line_number, _reason(error) if text.strip() else "the line is empty") from None
     if not isinstance(fields, dict):
         raise _malformed(path, line_number, "it is not a JSON object")
     return fields
+
+
+def _reason(error: ValueError) -> str:
+    # Without the number of the line, which is always 1 here.
+    return f"{error.msg} at character {error.pos + 1}" if isinstance(error, JSONDecodeError) else str(error)
 
 
 def _malformed(path: Path, line_number: int, reason: str) -> ConfigError:

@@ -120,8 +120,9 @@ def output_taken(files: RunFiles) -> OutputTakenError:
     if rollouts and files.plan.exists():
         planned = sum(1 for _ in read_lines(files.plan))
         what += f" of {planned} planned"
+        left = planned - rollouts
         ways = [
-            f"to go on ({planned - rollouts} left), add +resume_from_cache=true",
+            f"to {f'go on ({left} left)' if left else 'compute its metrics again'}, add +resume_from_cache=true",
             "to add tasks or repeats, add +resume_from_cache=true +resume_mode=extend",
             *ways,
         ]

@@ -22,7 +22,6 @@ from omegaconf import DictConfig
 from pydantic import Field, create_model
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
@@ -33,7 +32,7 @@ from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.data.samples import Mode
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode, UsageError
 from nemo_gym.executors.processes import worker_count, worker_pool
 from nemo_gym.export.trackers import files_to_keep, off_the_loop
 from nemo_gym.io.files import RunFiles

@@ -129,14 +129,14 @@ class FaultLog:
 
     def add(self, error: Exception, path: str) -> None:
         """Count a fault, and log it if it is the first of its kind, the tenth, the hundredth, …"""
-        began_here = not isinstance(error, UpstreamFault)
-        text = f"{path} failed: {error!r}" if began_here else f"{path} failed: {first_cause(error.response_content)}"
+        relayed = first_cause(error.response_content) if isinstance(error, UpstreamFault) else None
+        text = f"{path} failed: {relayed or repr(error)}"
         if text not in self._counts and len(self._counts) >= MOST_FAULTS:
             text = "requests failed for further reasons"  # messages may hold text of a model and never be the same
         self._counts[text] += 1
         count = self._counts[text]
         if count == 1:
-            logger.error("%s: %s", self.server, text, exc_info=error if began_here else None)
+            logger.error("%s: %s", self.server, text, exc_info=error if relayed is None else None)
         elif count == 10 ** (len(str(count)) - 1):
             logger.error("%s: %s (%d times so far)", self.server, text, count)
 

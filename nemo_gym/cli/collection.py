@@ -152,7 +152,7 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
     """The requested workers, or None to run rollouts in this process."""
     on_cluster = parameters.executor == "ray"
     number = 0 if on_cluster else worker_count(parameters.workers)
-    if number == 1:  # a single worker would only add the way to it
+    if number == 1:  # a single worker would gain nothing, and cost the messages to it
         yield None
         return
     if parameters.serve is False or not read_instances(config):
@@ -175,7 +175,7 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
 
 
 def _ray_gyms() -> Any:
-    """What hosts Gyms on a Ray cluster: imported for those who want it, because Ray is large."""
+    """The function that hosts Gyms on a Ray cluster, imported only on demand, because Ray is large."""
     try:
         return import_module("nemo_gym.executors.ray_cluster").ray_gyms
     except ModuleNotFoundError as error:

@@ -142,6 +142,7 @@ class RunHelper:
 
     def __init__(self) -> None:
         self._loop = new_event_loop()
+        # A daemon, so that a program that forgets ``shutdown`` can still end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym", daemon=True)
         self._stop = asyncio.Event()
         self._ready: Future[None] = Future()

@@ -49,8 +49,8 @@ class WorkerOptions(BaseModel):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
         exclude=True,
-        description="Number of processes, each with a whole Gym; auto: one for each core. On a cluster: the "
-        "total number, spread over the nodes; auto or null: on every node, including nodes that "
+        description="Number of processes, each with a whole Gym; auto: one for each core that this process may use. "
+        "On a cluster: the total number, spread over the nodes; auto or null: on every node, including nodes that "
         "join later.",
     )
     worker_window: int | None = Field(

@@ -28,6 +28,7 @@ import orjson
 
 from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
 from nemo_gym.filters.syntax import Value
+from nemo_gym.io.cores import usable_cores
 from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.fields import task_content
 
@@ -171,7 +172,7 @@ class ReadAhead:
     def __init__(self, path: Path, *, backlog: int = BACKLOG) -> None:
         self._path = path
         self._backlog = backlog
-        self._processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+        self._processes = min(_MOST_PROCESSES, usable_cores())
         self._pool: ProcessPoolExecutor | None = None
         self._waiting: deque[tuple[FileSpan, Future[Parsed | None]]] = deque()
 

@@ -19,7 +19,7 @@ from nemo_gym.steps.summary import Floats, Spread, StepTimes, TimeSummary, attem
 from nemo_gym.steps.timings import StepTimings, timings_of
 
 Ints = NDArray[np.int64]
-_BLOCK: Final = 128  # attempts; what is read of so many still fits into the processor's cache
+_BLOCK: Final = 128  # attempts, whose columns still fit into the processor's cache
 _BLOCKS: Final = 64  # that are added up at once
 _MOST_SEQUENCES: Final = 4096  # that are remembered
 _NANO: Final = 1e-9
@@ -120,7 +120,7 @@ class _StepTotals:
     def _without_waits_and_inner_calls(
         self, blocks: list[_Block], lengths: Floats, which: Ints
     ) -> tuple[Floats, Floats, Floats]:
-        """The time of each step that is its own, of those steps that were not made by others, and spent waiting."""
+        """The own time of each step, the time of steps without a parent, and the time spent waiting."""
         own, outermost, waits = lengths.copy(), lengths.copy(), np.zeros(len(lengths))
         before = 0
         for block in blocks:

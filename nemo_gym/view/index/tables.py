@@ -1,7 +1,7 @@
 """The index of one JSONL file as a SQLite database: where it is, its tables, and what it says about itself.
 
-It lies beside the file, or in the cache where that folder is not writable. Nothing in it is precious: whatever does not
-fit the file, this version of the program or SQLite's own checks is discarded and built again.
+It lies beside the file, or in the cache where that folder is not writable. Nothing in it is precious: an index that
+does not match the file or this version of the program, or that SQLite finds damaged, is discarded and built again.
 
     state      one row: how far the file was read, and what it looked like there (``State``)
     columns    names, types, ranges and few distinct values of the columns (``ColumnFacts``)
@@ -161,7 +161,7 @@ def open_index(path: Path, cache: Path) -> Path:
         try:
             if place.parent == cache:
                 cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Readable for whom the file is readable: it holds parts of it.
+            # The same permissions as the file, because the index holds parts of it.
             os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, path.stat().st_mode & 0o666))
             _prepare(place)
         except (sqlite3.Error, OSError) as error:

@@ -13,6 +13,13 @@ LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_model
   responses_api_models/replay_model $(addprefix --ignore=tests/,view conversion/test_anthropic.py \
   servers/models/test_clients.py test_demo.py test_dependencies.py test_documentation.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Sets up the environment; pip is quiet, so say what takes so long.
+define set_up
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV), which takes a few minutes the first time"
+	@$(PIP) $(1)
+	@touch $@
+endef
 
 .PHONY: help demo train test clients check format ray-chaos lowest engines bench bench-all soak clean
 .DEFAULT_GOAL := help
@@ -21,22 +28,16 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(DEV): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[dev,local]'
-	@touch $@
+	$(call set_up,-e '.[dev,local]')
 
 $(DEMO): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[local]'
-	@touch $@
+	$(call set_up,-e '.[local]')
 
 demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key needed
 	@$(BIN)/python scripts/demo.py
 
 $(TRAIN): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) $(TORCH) -e '.[train]'
-	@touch $@
+	$(call set_up,$(TORCH) -e '.[train]')
 
 train: $(TRAIN) ## train a real small model on its own rollouts and see the reward rise (ARGS="--seed 1"; 15 minutes)
 	@$(BIN)/python examples/train.py $(ARGS)

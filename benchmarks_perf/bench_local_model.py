@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.io.cores import usable_cores
 from nemo_gym.servers.gym import Gym, host_gym
 from responses_api_models.local_model import engine as engines
 from responses_api_models.local_model.grammar import answer_grammar
@@ -67,7 +68,7 @@ class Direct:
     def __init__(self, model: Path, tokens: int) -> None:
         xllamacpp = engines._import_xllamacpp()
         plans = engines.plan_engines(
-            model_bytes=model.stat().st_size, slots=SLOTS, context=CONTEXT, cores=engines.usable_cores()
+            model_bytes=model.stat().st_size, slots=SLOTS, context=CONTEXT, cores=usable_cores()
         )
         self._servers = [xllamacpp.Server(engines._parameters(xllamacpp, model, plan, "")) for plan in plans]
         self._tokens = tokens

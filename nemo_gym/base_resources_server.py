@@ -236,7 +236,7 @@ class MCPResourcesServer(SimpleResourcesServer):
                 f"{self.config.name}: expose_tools_over_mcp is for servers whose tools are routes",
                 hint="remove the key: the methods marked with gym_tool are offered without it",
             )
-        del app  # its routes are not tools here
+        del app  # routes are not tools here
         server = function_server(self.config.name)
         self.register_mcp_tools(server)
         return server

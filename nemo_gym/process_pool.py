@@ -240,9 +240,7 @@ def serve(descriptor: str, function: str, memory_mb: str, cpu_s: str, warm_up: s
             _fork(control, descriptors[0], target, int(memory_mb), float(cpu_s))
         else:
             pid = int(request.split()[1])
-            os.kill(
-                pid, signal.SIGKILL
-            )  # safe for a worker that has died: nobody else reaps it, so its id is not reused
+            os.kill(pid, signal.SIGKILL)  # safe for a worker that has died: only we reap it, so its id is not reused
             control.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 

@@ -60,7 +60,7 @@ class ResponsesConverter(BaseModel):
     uses_reasoning_parser: bool = True
     past_reasoning: PastReasoning = "think"
     keep_strict: bool = False
-    # The endpoint knows tools whose input is any text.
+    # The endpoint knows tools that take free text.
     custom_tools: bool = False
     on_loss: OnLoss = "warn"
 
@@ -119,7 +119,7 @@ class ResponsesConverter(BaseModel):
         return {"messages": messages, **options}
 
     def conversation_to_chat(self, conversation: str | Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages for a text or for items; what a chat can't express is logged or refused (``on_loss``)."""
+        """The messages for text or for items; what a chat can't express is logged or refused (``on_loss``)."""
         return self._messages(conversation, ())
 
     def _messages(self, conversation: str | Iterable[Mapping[str, Any]], lost: Sequence[str]) -> list[dict[str, Any]]:

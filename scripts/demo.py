@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.main import main as run_command
+from nemo_gym.errors import ExitCode
 from nemo_gym.view.transcript import render_transcript
 
 MODEL: Final = "responses_api_models/local_model/configs/local_model.yaml"

@@ -172,7 +172,7 @@ def test_values_that_nobody_has_set(desk: Desk) -> None:
         ran,
         1,
         f"error: {MODEL_CONFIG}:5: 'policy_model.responses_api_models.openai_model.openai_base_url' needs",
-        "hint: add 'policy_base_url: <value>' to env.yaml or pass '+policy_base_url=<value>'",
+        "hint: put these into env.yaml, or pass each of them as '+<key>=<value>':\n  policy_base_url: <value>\n",
     )
 
 
@@ -202,6 +202,12 @@ def test_tasks_without_an_agent(desk: Desk) -> None:
     two = CONFIG_PATHS.replace("]", ",second.yaml]")
     ran = desk.type("ng_collect_rollouts", two, INPUT, OUTPUT)
     expect(ran, 1, "rows [0, 1, 2, 3, 4] (counted from 0) name no agent", "hint: give +agent_name=…")
+
+
+def test_tasks_without_a_request(desk: Desk) -> None:
+    (desk.folder / "tasks.jsonl").write_text('{"question": "?"}\n')
+    ran = desk.type("ng_collect_rollouts", CONFIG_PATHS, AGENT, "+input_jsonl_fpath=tasks.jsonl", OUTPUT)
+    expect(ran, 1, "rows [0] (counted from 0) have no responses_create_params object", "hint: each row needs", "prompt")
 
 
 # ---- what was typed --------------------------------------------------------------------------------------------------
@@ -257,7 +263,7 @@ def test_a_port_that_is_in_use(desk: Desk, owner: str) -> None:
         ran,
         1,
         f"error: {owner}: can't listen on 127.0.0.1:{taken} (Address already in use)",
-        "hint: another program (perhaps another ng_run) uses that address: stop it or choose another port",
+        "hint: another program (perhaps another ng_run) uses that address: stop it, or change ",
     )
 
 

@@ -17,11 +17,10 @@ import yaml
 from nemo_gym import PARENT_DIR
 from nemo_gym.benchmarks import discover_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.parameters import ListConfig, read_parameters
 from nemo_gym.cli.testing import ServerFolder, find_servers
 from nemo_gym.config.keys import RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
-from nemo_gym.errors import did_you_mean
+from nemo_gym.errors import ExitCode, UsageError, did_you_mean
 from nemo_gym.servers.venvs import read_requirements, unmet
 
 SIMILAR: Final = 0.7
@@ -154,7 +153,7 @@ def _matches(row: dict[str, Any], query: str) -> bool:
     return any(words in text or difflib.SequenceMatcher(a=words, b=text).ratio() >= SIMILAR for text in texts)
 
 
-PAGE_TITLES: Final = ("name", "what", "domain", "rows", "licence of the rows", "packages of its own")
+PAGE_TITLES: Final = ("name", "what", "domain", "rows", "licence of the rows", "extra packages")
 
 
 def page() -> str:

@@ -22,7 +22,6 @@ from omegaconf import DictConfig
 from pydantic import Field, create_model
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
@@ -33,7 +32,7 @@ from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.data.prepare import MissingDatasetError
 from nemo_gym.data.samples import Mode
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode, UsageError
 from nemo_gym.executors.processes import worker_count, worker_pool
 from nemo_gym.export.trackers import files_to_keep, off_the_loop
 from nemo_gym.io.files import RunFiles
@@ -153,7 +152,7 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
     """The requested workers, or None to run rollouts in this process."""
     on_cluster = parameters.executor == "ray"
     number = 0 if on_cluster else worker_count(parameters.workers)
-    if number == 1:  # a single worker would only add the way to it
+    if number == 1:  # a single worker would gain nothing, and cost the messages to it
         yield None
         return
     if parameters.serve is False or not read_instances(config):
@@ -176,7 +175,7 @@ async def _workers(config: DictConfig, parameters: CollectRolloutsConfig) -> Asy
 
 
 def _ray_gyms() -> Any:
-    """What hosts Gyms on a Ray cluster: imported for those who want it, because Ray is large."""
+    """The function that hosts Gyms on a Ray cluster, imported only on demand, because Ray is large."""
     try:
         return import_module("nemo_gym.executors.ray_cluster").ray_gyms
     except ModuleNotFoundError as error:

@@ -8,9 +8,10 @@ by the name or by its place in the tree (``ng env start``).
 
 from typing import Final
 
-from nemo_gym.cli.command import JSON, PREFIXES, ROOTS, Command
+from nemo_gym.cli.command import PREFIXES, ROOTS, Command
 from nemo_gym.cli.data_commands import DATA_COMMANDS
 from nemo_gym.cli.environment_commands import ENVIRONMENT_COMMANDS
+from nemo_gym.cli.flags import JSON
 from nemo_gym.cli.rollout_commands import ROLLOUT_COMMANDS
 
 ENTRY_POINT: Final = "nemo_gym.cli.main:main"

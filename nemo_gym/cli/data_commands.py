@@ -2,14 +2,8 @@
 
 from typing import Final
 
-from nemo_gym.cli.command import (
-    CONFIGURATION,
-    EXAMPLE_CONFIG,
-    JSON,
-    VERBOSE,
-    Command,
-    flag,
-)
+from nemo_gym.cli.command import EXAMPLE_CONFIG, Command
+from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, flag
 
 _EXPORT: Final = "ng_export '+input=results/rollouts*.jsonl'"
 _PREPARE: Final = (

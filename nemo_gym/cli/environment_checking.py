@@ -12,12 +12,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, UsageError, quote
+from nemo_gym.cli.flags import quote
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import CheckEnvironmentConfig, read_parameters
 from nemo_gym.cli.testing import ServerFolder, find_server, find_servers
 from nemo_gym.config.keys import RESOURCES_SERVERS
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode, UsageError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.rollouts.tasks import read_tasks
 from nemo_gym.servers.checking.environment_check import check_environment

@@ -2,23 +2,10 @@
 
 from typing import Final
 
-from nemo_gym.cli.command import (
-    CONFIGURATION,
-    EXAMPLE,
-    EXAMPLE_CONFIG,
-    EXAMPLE_CONFIGS,
-    JSON,
-    VERBOSE,
-    Command,
-    benchmark_folder,
-    environment_folder,
-    flag,
-    name_flag,
-    number,
-    resources_folder,
-)
+from nemo_gym.cli.command import EXAMPLE, EXAMPLE_CONFIG, EXAMPLE_CONFIGS, Command
+from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, flag, folder_flag, number
 
-_FOLDER: Final = name_flag("--resources-server", convert=resources_folder, sets="entrypoint")
+_FOLDER: Final = folder_flag("--resources-server", kind="resources_servers", sets="entrypoint")
 
 ENVIRONMENT_COMMANDS: Final = (
     Command(
@@ -119,8 +106,8 @@ ENVIRONMENT_COMMANDS: Final = (
         ),
         flags=(
             _FOLDER,
-            name_flag("--environment", convert=environment_folder, sets="entrypoint"),
-            name_flag("--benchmark", convert=benchmark_folder, sets="entrypoint"),
+            folder_flag("--environment", kind="environments", sets="entrypoint"),
+            folder_flag("--benchmark", kind="benchmarks", sets="entrypoint"),
             flag("--template", sets="template"),
             VERBOSE,
         ),

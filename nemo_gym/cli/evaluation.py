@@ -21,11 +21,11 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, show_metrics
-from nemo_gym.cli.command import ExitCode, UsageError, is_path, path_overrides, quote
+from nemo_gym.cli.flags import is_path, path_overrides, quote
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
-from nemo_gym.errors import ConfigPathNotFoundError
+from nemo_gym.errors import ConfigPathNotFoundError, ExitCode, UsageError
 from nemo_gym.export.telemetry import import_extra
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run

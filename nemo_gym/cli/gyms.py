@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode
 from nemo_gym.config.instances import read_instances
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym

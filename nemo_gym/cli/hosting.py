@@ -22,7 +22,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, named_configuration, path_overrides
+from nemo_gym.cli.flags import named_configuration, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
@@ -36,7 +36,7 @@ from nemo_gym.config.instances import read_instances
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.paths import find_readable
 from nemo_gym.config.secrets import masked_yaml
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
@@ -142,6 +142,7 @@ class RunHelper:
 
     def __init__(self) -> None:
         self._loop = new_event_loop()
+        # A daemon, so that a program that forgets ``shutdown`` can still end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym", daemon=True)
         self._stop = asyncio.Event()
         self._ready: Future[None] = Future()

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from nemo_gym import PARENT_DIR, __version__
 from nemo_gym.cli import console, manual
-from nemo_gym.cli.command import ExitCode, HelpRequest, UsageError
+from nemo_gym.cli.command import HelpRequest
+from nemo_gym.errors import ExitCode, UsageError
 
 DEPENDENCIES: Final = ("aiohttp", "fastapi", "hydra-core", "numpy", "omegaconf", "openai", "pydantic", "ray", "uvicorn")
 

@@ -21,8 +21,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import Command, ExitCode, HelpRequest
+from nemo_gym.cli.command import Command, HelpRequest
 from nemo_gym.cli.commands import COMMANDS, GROUPS
+from nemo_gym.errors import ExitCode
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

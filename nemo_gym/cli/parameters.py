@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from nemo_gym import CACHE_DIR
 from nemo_gym.cli import console
-from nemo_gym.cli.command import UsageError
 from nemo_gym.cli.manual import type_text
 from nemo_gym.config.interpolation import interpolated_roots, plain_data
 from nemo_gym.config.keys import ENV_FILE_NAME
@@ -26,7 +25,7 @@ from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.config.parse import ParsedConfig, check_parameters
 from nemo_gym.config.paths import find_readable
 from nemo_gym.config.sources import load_source, merge_sources
-from nemo_gym.errors import ConfigError, nearest
+from nemo_gym.errors import ConfigError, UsageError, nearest
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, set_global_config_dict
 from nemo_gym.servers.startup import garbage_collection_paused
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, named_configuration, path_overrides
+from nemo_gym.cli.flags import named_configuration, path_overrides
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import (
     PrefetchConfig,
@@ -30,7 +30,7 @@ from nemo_gym.config.paths import find_readable
 from nemo_gym.data.download import backend_of, download
 from nemo_gym.data.prepare import Preparation
 from nemo_gym.data.samples import Mode, datasets_in_scope
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.filters import parse_filter

@@ -2,17 +2,8 @@
 
 from typing import Final
 
-from nemo_gym.cli.command import (
-    CONFIGURATION,
-    EXAMPLE,
-    EXAMPLE_CONFIG,
-    EXAMPLE_CONFIGS,
-    JSON,
-    VERBOSE,
-    Command,
-    flag,
-    number,
-)
+from nemo_gym.cli.command import EXAMPLE, EXAMPLE_CONFIG, EXAMPLE_CONFIGS, Command
+from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, flag, number
 
 _COLLECT: Final = (
     "ng_collect_rollouts +agent_name=example_single_tool_call_simple_agent"

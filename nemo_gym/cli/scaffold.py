@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, UsageError
 from nemo_gym.cli.parameters import BLANK, InitConfig, read_parameters
+from nemo_gym.errors import ExitCode, UsageError
 
 
 class ScaffoldTarget(NamedTuple):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.parameters import HeadServerAddress, StatusConfig, read_parameters
 from nemo_gym.config.addresses import base_url
+from nemo_gym.errors import ExitCode
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.activity import read_activity
 from nemo_gym.servers.server_client import answers

@@ -15,14 +15,14 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, report
-from nemo_gym.cli.command import ExitCode, path_overrides
+from nemo_gym.cli.flags import path_overrides
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration
 from nemo_gym.config.addresses import server_names, server_settings
 from nemo_gym.config.instances import find_references, read_instances
 from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import DUMMY_MODEL, RESOURCES_SERVERS, RESPONSES_API_AGENTS, RESPONSES_API_MODELS
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.judge import JUDGE_FAILED
 from nemo_gym.metrics.compare import reward_changes
 from nemo_gym.rollout_parameters import max_rollout_attempts

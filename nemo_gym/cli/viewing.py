@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.command import ExitCode, path_overrides
+from nemo_gym.cli.flags import path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import split_patterns, user_cache
 from nemo_gym.metrics.fields import PASS_THRESHOLD

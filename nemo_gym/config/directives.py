@@ -1,7 +1,7 @@
 """Inheritance inside a merged configuration: ``_inherit_from``, ``_copy``, ``_delete_key``.
 
 Works on plain, unresolved data and never changes its input. Sources are always looked up in the data as it was before
-any directive ran, but a source that has directives of its own is expanded first, so chains work in any order.
+any directive ran, but a source that itself has directives is expanded first, so chains work in any order.
 
     {_inherit_from: a.b, x: 1}     the block at a.b with x set on top; a.b itself is removed
     {_copy: a.b, x: 1}             the same, but a.b stays

@@ -58,7 +58,7 @@ def check_references(
     for server in servers:
         root = f"{server.name}.{server.SERVER_TYPE}.{server.implementation}"
         for field, ref in find_references(server.get_inner_run_server_config_dict()):
-            # Deeper down, a server may have keys of its own that only look like references.
+            # Deeper down, a server's own keys may merely look like references.
             if "." not in field and ref.name not in names.get(ref.type, []):
                 problem = f"server '{server.name}', field '{field}': {ref.type}/'{ref.name}' is not defined. "
                 known = _advice(ref, names.get(ref.type, []), moved)

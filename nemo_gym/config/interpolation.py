@@ -52,11 +52,12 @@ _CALL: Final = re.compile(r"\$\{\s*[\w.]+\s*:")
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that can't be computed: its key, the reason, and what would help."""
+    """A value that can't be computed: its key, the reason, what would help, and the key that it lacks, if it does."""
 
     key: str
     reason: str
     fix: str
+    unset: str = ""
 
 
 def plain_data(node: Any) -> Any:
@@ -82,8 +83,12 @@ def resolve(node: Any, *, key: str, locator: Locator) -> Any:
 def unresolved_error(problems: list[Unresolved], *, locator: Locator) -> ConfigError:
     """One error for all values that can't be computed."""
     lines = [f"{locator.at(problem.key)}'{problem.key}' {problem.reason}" for problem in problems]
-    fixes = list(dict.fromkeys(problem.fix for problem in problems))
-    return ConfigError("\n".join(lines), hint="\n".join(fixes))
+    unset = list(dict.fromkeys(problem.unset for problem in problems if problem.unset))
+    fixes = [problem.fix for problem in problems if len(unset) < 2 or not problem.unset]
+    if len(unset) > 1:
+        values = "".join(f"\n  {key}: <value>" for key in unset)
+        fixes.insert(0, f"put these into env.yaml, or pass each of them as '+<key>=<value>':{values}")
+    return ConfigError("\n".join(lines), hint="\n".join(dict.fromkeys(fixes)))
 
 
 def find_unresolved(node: Any, key: str) -> Iterator[Unresolved]:
@@ -150,6 +155,7 @@ def _explain(key: str, error: OmegaConfBaseException) -> Unresolved:
             key,
             f"needs ${{{name}}}, which is not set",
             f"add '{name}: <value>' to env.yaml or pass '+{name}=<value>'",
+            unset=name,
         )
     if found := _UNKNOWN_RESOLVER.search(text):
         return Unresolved(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
@@ -27,6 +27,8 @@ from nemo_gym.config.servers import blocks, is_almost_server
 from nemo_gym.config.settings import read_settings
 from nemo_gym.config.sources import Sources, gather, merge_sources
 from nemo_gym.errors import ConfigError, nearest
+
+MOST_LISTED: Final = 12  # parameters that a hint lists beside suggestions
 
 
 def check_parameters(
@@ -45,19 +47,20 @@ def check_parameters(
     unknown = list(dict.fromkeys(root for key in given if (root := segments(key)[0]) not in known))
     if not unknown:
         return
-    lines = [_describe(key, known - {"h", "_copy", "_inherit_from", "_delete_key"}) for key in unknown]
+    similar = {key: nearest(key, known - {"h", "_copy", "_inherit_from", "_delete_key"}) for key in unknown}
+    # A long list would only hide the suggestions.
+    takes = "--help lists all parameters"
+    if len(fields) <= MOST_LISTED or not all(similar.values()):
+        takes = f"this command takes: {', '.join(sorted(fields)) or 'no parameters'}"
     raise ConfigError(
-        "\n".join(lines),
-        hint=f"this command takes: {', '.join(sorted(fields)) or 'no parameters of its own'}"
-        f"; any other key must be used by a config file as ${{{unknown[0]}}}",
+        "\n".join(_unknown(key, near) for key, near in similar.items()),
+        hint=f"{takes}; any other key must be used by a config file as ${{{unknown[0]}}}",
     )
 
 
-def _describe(key: str, known: Collection[str]) -> str:
-    near = nearest(key, known)
-    return f"command line: unknown parameter '{key}'." + (
-        f" Did you mean: {' or '.join(map(repr, near))}?" if near else ""
-    )
+def _unknown(key: str, near: Sequence[str]) -> str:
+    suggestion = f" Did you mean: {' or '.join(map(repr, near))}?" if near else ""
+    return f"command line: unknown parameter '{key}'.{suggestion}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class ResponsesConverterState:
     refusal_buffer: str | None = None
     tool_calls_buffer: list[dict[str, Any]] = field(default_factory=list)
     token_information: dict[str, Any] | None = None
-    # Whether the endpoint knows calls whose input is any text.
+    # Whether the endpoint knows calls of tools that take free text.
     custom_tools: bool = False
     # What could not be said in a chat, and remarks on what was said.
     lost: list[str] = field(default_factory=list)

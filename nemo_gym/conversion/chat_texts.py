@@ -26,7 +26,7 @@ class Converter(Protocol):
         """The same request for Chat Completions."""
 
     def conversation_to_chat(self, conversation: str | Items, /) -> Items:
-        """The messages for a text or for items."""
+        """The messages for text or for items."""
 
     def answer_to_json(self, answer: ChatAnswer, template: ResponseTemplate, /) -> bytes:
         """The response for an answer."""
@@ -111,7 +111,7 @@ def _end_of_item(asked: SplitRequest, new: bytes, count: int) -> int:
 
 
 def _ends_a_turn(item: Mapping[str, Any]) -> bool:
-    """Whether whatever the assistant says next is a message of its own."""
+    """Whether the assistant's next words start a new message."""
     kind = item.get("type") or "message"
     return kind == "function_call_output" or (kind == "message" and item.get("role") != "assistant")
 
@@ -122,5 +122,5 @@ def encode_list(values: list[Any]) -> bytes:
 
 
 def joined(one: bytes, other: bytes) -> bytes:
-    """Values that are joined by commas already, in one."""
+    """Lists of values, each already joined by commas, as one."""
     return b"%b,%b" % (one, other) if one and other else one or other

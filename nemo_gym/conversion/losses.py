@@ -125,8 +125,10 @@ LOSSES: Final = (
     Loss(Way.FROM_CHAT, ANNOTATIONS, False, _REMARK),
     Loss(Way.FROM_CHAT, SPEAKERS, False, "messages have a role and no name"),
     Loss(Way.FROM_CHAT, "*", True, "an option that the protocol does not have (n, logit_bias, audio, …)"),
-    Loss(Way.FROM_MESSAGES, "stop_sequences", True, "only servers that ask by Chat Completions can pass it on"),
-    Loss(Way.FROM_MESSAGES, "top_k", True, "only servers that ask by Chat Completions can pass it on"),
+    Loss(
+        Way.FROM_MESSAGES, "stop_sequences", True, "only servers whose endpoint speaks Chat Completions can pass it on"
+    ),
+    Loss(Way.FROM_MESSAGES, "top_k", True, "only servers whose endpoint speaks Chat Completions can pass it on"),
     Loss(Way.FROM_MESSAGES, "thinking", False, "models think without a budget; output_config.effort is carried over"),
     Loss(Way.FROM_MESSAGES, "context_management", False, "the history is sent whole"),
     Loss(Way.FROM_MESSAGES, "tools.*", True, _HOSTED),

@@ -223,7 +223,7 @@ def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
         if _all_different(item.call_id for item in response.output if item.type == "function_call") and is_true(
             numbers
         ):
-            return ReadResponse(response, is_repaired=streamed)
+            return ReadResponse(response, is_repaired=streamed)  # the body of a stream can't be passed on as it came
         payload = orjson.loads(content)
     notes: list[str] = []
     repaired = repair_response(payload, asked, notes)

@@ -6,7 +6,7 @@ conversation (a :class:`RequestFrame`), and how conversations began (a :class:`B
 byte by byte and not parsed again, so an edited or branched conversation is never mistaken for another one.
 
 Why that is safe: a beginning ends behind an item of the conversation, where only a comma or the closing bracket can
-follow, whatever comes before; and no part of a JSON list or string is itself one, so a text has one frame at most.
+follow, whatever comes before; and no prefix of a JSON list or string is itself one, so a request has one frame at most.
 Frames and beginnings are forgotten when they become too many or too large; then the text is simply parsed again.
 """
 
@@ -45,7 +45,7 @@ class RequestFrame:
     def __init__(self, head: bytes, tail: bytes, options: dict[str, Any]) -> None:
         self.head = head
         self.tail = tail
-        self.options = options  # shared by all requests with this frame, so nobody may change them
+        self.options = options  # shared by all requests with this frame, so they must not be changed
         self.products: dict[Hashable, Any] = {}  # what was made from it, by maker
 
 
@@ -67,7 +67,7 @@ class SplitRequest(NamedTuple):
     text: bytes
     frame: RequestFrame
     beginning: Beginning | None
-    # The new part of the conversation: JSON of a list, or of a text.
+    # The new part of the conversation: JSON of a list or of a string.
     new: bytes
     items: Any  # of the new part, as the caller's decoder sees them
 
@@ -130,7 +130,7 @@ class RequestTexts:
     def _in_frame(
         self, text: bytes, short: bytes, starts: Iterable[int], beginning: Beginning | None, decode: Decode
     ) -> SplitRequest | None:
-        """The parts of a text whose conversation begins in one of these places, if its frame is known."""
+        """The parts of a request whose conversation begins in one of these places, if its frame is known."""
         for start in starts:
             for frame in self._frames.get(short[:start], ()):
                 if not short.endswith(frame.tail):

@@ -1,8 +1,7 @@
-"""Streams of events, read as the whole answers they amount to, or one event after the other. Pure.
+"""Reads streams of events, as the whole answers that they add up to or event by event. Pure.
 
-Some endpoints only stream, or stream although nobody asked. Such a stream has ended, one way or the other, before it is
-read; if it ends before its answer does, that is an error: half an answer is not an answer. A stream that is passed on
-is split into its events as the bytes come.
+Some endpoints only stream, or stream without being asked to. Such a stream is read once it has ended; if it ended
+before its answer was complete, that is an error. A stream that is passed on is split into its events as the bytes come.
 """
 
 from collections.abc import Callable, Iterator

@@ -125,9 +125,9 @@ def end_of_turn(through: Sequence[int], candidates: Iterable[int]) -> int | None
 
 
 def says(text: str, message: Mapping[str, Any]) -> bool:
-    """Whether a generated text says what a message of the assistant says: the same words and the same calls.
+    """Whether generated text says what a message of the assistant says: the same words and the same calls.
 
-    Blanks don't count, and JSON may be written differently: that is what becomes of a text on its way through items.
+    Blanks don't count, and JSON may be written differently, because text changes in this way when it becomes items.
     """
     content = message.get("content") or ""
     if not isinstance(content, str):
@@ -141,7 +141,7 @@ def says(text: str, message: Mapping[str, Any]) -> bool:
 
 
 def _objects(text: str) -> list[Any]:
-    """All JSON objects in a text, and those inside them."""
+    """All JSON objects in some text, including nested ones."""
     decoder, found = json.JSONDecoder(), list[Any]()
     for position, character in enumerate(text):
         if character == "{":

@@ -57,7 +57,7 @@ def _same(old: Any, new: Any) -> bool:
         # Half of the last digit that metrics files keep.
         return bool(abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
     if isinstance(old, list) and isinstance(new, list):
-        # In any order; elements may be objects, which have no hash of their own.
+        # Compared in any order. Elements may be objects, which can't be hashed, so they are compared as text.
         return Counter(map(_text, old)) == Counter(map(_text, new))
     return bool(old == new)
 

@@ -58,7 +58,7 @@ class Worker:
         try:
             return await lease.outcome
         except asyncio.CancelledError:
-            # Without its lease, an outcome that is already on its way finds nobody and is dropped.
+            # An outcome that is already on its way no longer finds its lease, and is dropped.
             if self._leases.pop(number, None) is not None:
                 self.connection.send(Frame({"cancel": number}).encode())
             raise

@@ -7,7 +7,6 @@ rollout, and the worker is replaced. If workers die several times in a row witho
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Frame, connect
 from nemo_gym.executors.leases import Roster, Worker
+from nemo_gym.io.cores import usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class WorkerPool(Roster):
                 self.add(worker)
                 first.set()
                 await self._use(worker)
-                deaths = 1 if worker.finished else deaths
+                deaths = 1 if worker.finished else deaths  # progress in between: counting starts again
             if deaths <= REPLACEMENTS:
                 logger.warning("a worker process ended and will be replaced")
         self.give_up(
@@ -109,7 +109,7 @@ class WorkerPool(Roster):
                 hint="their last lines are above; what was saved is intact: correct the cause and resume",
             )
         )
-        first.set()
+        first.set()  # ``start`` must not wait for ever; it finds the error
 
     async def _use(self, worker: WorkerProcess) -> None:
         code = None
@@ -123,6 +123,7 @@ class WorkerPool(Roster):
     async def _open(self) -> WorkerProcess | None:
         """A worker that is ready, or None if it died before that."""
         ours, theirs = socket.socketpair()
+        # Our copy of the worker's end must be closed: otherwise ours would stay open when the worker dies.
         with theirs:
             worker = WorkerProcess(
                 await asyncio.create_subprocess_exec(
@@ -147,7 +148,7 @@ class WorkerPool(Roster):
 
 def worker_count(workers: int | str | None) -> int:
     """The number of worker processes; ``auto`` is one for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if workers == "auto" else int(workers or 1)
+    return usable_cores() if workers == "auto" else int(workers or 1)
 
 
 @contextlib.asynccontextmanager

@@ -116,7 +116,7 @@ class RayCluster:
             "num_cpus": 1.0 if options.worker_cpus == "node" else options.worker_cpus,
             "resources": options.worker_resources or None,
             "runtime_env": options.runtime_env or None,
-            "max_restarts": 0,
+            "max_restarts": 0,  # Gyms are replaced by the collector, which has to know of every death
         }
         if place.node is not None:
             wanted["scheduling_strategy"] = NodeAffinitySchedulingStrategy(place.node, soft=False)
@@ -130,6 +130,7 @@ class RayCluster:
     async def ended(self, started: Any) -> StartFailure | None:
         """Wait until an actor has ended."""
         try:
+            # Ray completes the future in one of its own threads.
             failure: StartFailure | None = await asyncio.wrap_future(started[1].future())
         except RayTaskError as error:
             return StartFailure(f"{type(error.cause).__name__}: {error.cause}")

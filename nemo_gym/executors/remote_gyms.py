@@ -194,7 +194,7 @@ class RemoteGyms(Roster):
             self._none_since = None
             return
         usable = [node for node in self._nodes.values() if self._demand.room(node)]
-        waits_for_more = not usable and self._demand.workers is not None  # which an autoscaler may add
+        waits_for_more = not usable and self._demand.workers is not None  # an autoscaler may still add one
         if waits_for_more or any(node.id not in self._excluded for node in usable):
             self._none_since = None
             return

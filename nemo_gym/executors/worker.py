@@ -81,7 +81,7 @@ async def serve(frames: "asyncio.Queue[Frame]", connection: Connection, attempt:
 
     async def start_all() -> None:
         while DISMISSED not in (head := (frame := await frames.get()).head):
-            if (cancelled := running.get(head.get("cancel", -1))) is not None:
+            if (cancelled := running.get(head.get("cancel", -1))) is not None:  # no lease has the number -1
                 cancelled.cancel()
             elif (number := head.get("number")) is not None:
                 running[number] = task = asyncio.create_task(run(number, frame))

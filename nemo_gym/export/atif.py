@@ -91,7 +91,7 @@ def _add_item(step: Row, kind: str, item: Mapping[str, Any], recipe: Recipe) -> 
 def _add_result(step: Row | None, item: Mapping[str, Any]) -> None:
     made = [call["tool_call_id"] for call in (step or {}).get("tool_calls", ())]
     if step is None or item.get("call_id") not in made:
-        raise UnfitError("has the result of a call that nobody made")
+        raise UnfitError("has the result of a call that was never made")
     results = step.setdefault("observation", {"results": []})["results"]
     results.append({"source_call_id": str(item["call_id"]), "content": _text(item.get("output"))})
 

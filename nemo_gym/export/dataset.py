@@ -96,7 +96,7 @@ def check_output(recipe: Recipe) -> None:
         if path.is_dir() and (recipe.stored_as != "hf" or (any(path.iterdir()) and not is_ours)):
             raise ConfigError(f"{path} is a folder that was not made by an export", hint="choose another +output")
     if recipe.stored_as != "jsonl":
-        schema_of(recipe)  # raises now, rather than after reading everything, if this can't be written as a table
+        schema_of(recipe)  # raises now, and not after everything was read, if the rows can't be written as a table
 
 
 def output_paths(recipe: Recipe) -> dict[str, Path]:

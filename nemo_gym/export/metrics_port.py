@@ -51,7 +51,7 @@ class MetricsPort:
 @asynccontextmanager
 async def metrics_port(host: str, port: int) -> AsyncIterator[MetricsPort]:
     """Serve metrics while the context lasts."""
-    with closing(RunMeters()) as meters, bind(host, port, owner="metrics") as socket:
+    with closing(RunMeters()) as meters, bind(host, port, owner="metrics", setting="metrics_port") as socket:
         chosen = socket.getsockname()[1]
         served = MetricsPort(meters, f"http://{f'[{host}]' if ':' in host else host}:{chosen}/metrics")
         async with listening({chosen: Starlette(routes=[Route("/metrics", served.page)])}, [socket]):

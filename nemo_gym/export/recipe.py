@@ -99,7 +99,7 @@ class Recipe(BaseModel):
 
     shape: Literal["messages", "prompt_completion"] = Field(default="messages", description="Rows of sft.")
     reasoning: Literal["think", "reasoning_content", "drop"] = Field(
-        default="think", description="Reasoning: inside the text, in a field of its own, or left out."
+        default="think", description="Reasoning: inside the text, in a separate field, or left out."
     )
     arguments: Literal["text", "object"] = Field(
         default="text", description="Arguments of tool calls: JSON text as OpenAI requires, or objects (jsonl only)."

@@ -30,7 +30,7 @@ UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
     "is not a rollout",
     "failed",
     "has no reward",
-    "is there twice",
+    "occurred before",
 )
 
 

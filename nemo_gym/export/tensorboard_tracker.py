@@ -49,7 +49,7 @@ class TensorBoardTracker:
             self._writer.add_text("files", "".join(f"- `{path}`\n" for path in files))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is still buffered."""
         self._writer.close()
 
     def _log(self, metrics: Metrics, step: int) -> None:

@@ -90,7 +90,7 @@ class WandbTracker:
             self._run.save(str(path), base_path=str(path.parent), policy="now")
 
     def close(self) -> None:
-        """Upload what is left."""
+        """Upload what is still queued."""
         if self._owned:
             self._run.finish()
 
@@ -159,7 +159,7 @@ class BackgroundTracker:
             self._tracker = self._start()
         self._has_started.set()
         if self._tracker is None:
-            return  # rather than waiting for calls for ever: trainers collect again and again in one process
+            return  # ends the thread: trainers collect again and again in one process, and threads would pile up
         while (work := self._queue.get()) is not None:
             if not self._given_up:
                 with guarded(self.name, on_failure=self._after_failure):
@@ -283,7 +283,7 @@ def tracking(
 
 @asynccontextmanager
 async def off_the_loop(trackers: AbstractContextManager[Trackers]) -> AsyncIterator[Trackers]:
-    """The same trackers, for whose last uploads a thread waits, so that the event loop can go on meanwhile."""
+    """The same trackers; their last uploads are awaited in a thread, so that the event loop can go on meanwhile."""
     with_trackers = trackers.__enter__()
     try:
         yield with_trackers

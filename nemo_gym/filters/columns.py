@@ -107,7 +107,7 @@ NUMBERS: Final = (
 TEXTS: Final = ("agent", "failure")
 FIXED_ORDER: Final = (*NUMBERS, *TEXTS)
 PREVIEWS: Final = ("question", "answer")
-OUTSIDE: Final = ("file", "bytes")  # known about a line but not part of its record
+OUTSIDE: Final = ("file", "bytes")  # facts about a line that are not part of its record
 FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE})
 
 

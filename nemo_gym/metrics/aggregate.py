@@ -88,7 +88,7 @@ def completion(done: int, expected: int) -> Entry:
 
 
 def rollout_infos(table: RolloutTable, start: int, stop: int) -> list[Entry]:
-    """What is known of each rollout in a range of rows; unlike in statistics, a field of the record wins over usage."""
+    """The fields of each rollout in a range of rows; unlike in statistics, a field of the record wins over usage."""
     columns = info_columns(table)
     names = ["rollout_id", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, *columns]
     tasks, rollouts = table.task[start:stop].tolist(), table.rollout[start:stop].tolist()
@@ -114,7 +114,7 @@ def info_columns(table: RolloutTable) -> dict[str, Column]:
 
 
 def _beneath(top: Column | None, usage: Column) -> Column:
-    """A usage column where the record has no number of its own."""
+    """A usage column, for rows whose record does not have the field itself."""
     if top is None:
         return usage
     values = np.where(top.present, top.values, usage.values)
@@ -122,7 +122,7 @@ def _beneath(top: Column | None, usage: Column) -> Column:
 
 
 def _with_reward(info: Entry, reward: Any) -> Entry:
-    """Put a reward that is not a number in its usual place, as it was."""
+    """Put a reward that is not a number back in its usual place, unchanged."""
     head = dict(list(info.items())[:3])
     return head | {REWARD: reward} | info
 

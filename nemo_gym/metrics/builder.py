@@ -1,7 +1,7 @@
 """Builds the table of a run in one pass over its rollouts, keeping numbers only.
 
 Rollouts come as records, as lines or as files, in any order and of any number of agents. A line that cannot be read is
-reported with its number and reason and changes nothing; what is left is complete.
+reported with its number and the reason, and has no other effect.
 """
 
 from collections import defaultdict
@@ -113,7 +113,7 @@ class MetricsBuilder:
             except ValueError as error:
                 bad.append(BadLine(first_line + number, str(error)))
                 continue
-            # Lines are mostly alike: what the first one taught is enough to read the others together.
+            # Lines are mostly alike: the shape of the first one is enough to read the others together.
             left = lines - number - 1
             if is_new and self._reshapes < _RESHAPES and self._add_at_once(content[place:], left):
                 break

@@ -5,7 +5,7 @@ the same, the first is paired with the first, the second with the second. Only p
 mean of its rollouts, so that neither the number of repeats nor a task that one run lacks favours a side. The interval
 is over pairs.
 
-``reward_changes`` is about the same rollouts scored twice, and pairs them by key.
+``reward_changes`` compares two scorings of the same rollouts, and pairs them by key.
 """
 
 from collections import Counter

@@ -48,7 +48,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Continuity:
-    """What was found; a rollout without token ids has no calls, and nothing that could break."""
+    """The result of the check; a rollout without token ids has no calls and no breaks."""
 
     ok: bool
     calls: int
@@ -102,7 +102,7 @@ def check_continuity(output: Sequence[Mapping[str, Any]]) -> Continuity:
 
 
 def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """How much two sequences, of tokens or of characters, have in common at the start."""
+    """The length of the beginning that two sequences, of tokens or of characters, have in common."""
     # By halves: comparing slices runs at the speed of C, comparing tokens one by one does not.
     low, high = 0, min(len(first), len(second))
     while low < high:
@@ -164,7 +164,7 @@ def _reason(seen: _Seen, before: Sequence[int], prompt: Sequence[int], token: in
 
 
 def _meeting(before: Sequence[int], prompt: Sequence[int]) -> tuple[int, int] | None:
-    """How many tokens were removed and inserted until the sequences run together again; None if they never do."""
+    """How many tokens were removed and inserted before the sequences agree again; None if they never do."""
     for length, window in ANCHORS:
         places: dict[tuple[int, ...], int] = {}
         for place in range(min(len(prompt), window) - length, -1, -1):

@@ -1,4 +1,4 @@
-"""How much of a plan the numbers are about: planned, completed, failed and why. Printed beside every mean."""
+"""How much of a plan the numbers cover: planned, completed, failed and why. Printed beside every mean."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

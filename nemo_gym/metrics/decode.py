@@ -4,7 +4,7 @@ Nearly all lines of a file have the same fields. ``ShapeLearner`` notes them fro
 fields with their types, and the kinds of items in transcripts. ``LineDecoder`` is then made for exactly that shape; it
 reads the numbers, counts the items of transcripts and skips the rest, several times faster than a full parse. A line
 that does not fit the shape (a new field, text where a number was, a missing reward, broken JSON) makes it refuse the
-whole block, which the caller then reads in full. So speed never changes a result.
+whole block, which the caller then reads in full. So the fast path never changes a result.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class ItemDecoder:
     def __init__(self, kinds: Collection[str], *, other_roles: bool) -> None:
         role = str | None if other_roles else Literal["assistant"] | None
         structs = [
-            # the empty kind makes sure of a union, in which an item has to say its kind
+            # The empty kind guarantees a union, in which an item has to state its kind
             msgspec.defstruct("Item", [("role", role, None)], tag_field="type", tag=kind, gc=False)
             for kind in sorted({"", *kinds})
         ]

@@ -1,4 +1,4 @@
-"""How hard tasks are: the share of their rollouts that solved them. For choosing what to train on.
+"""How hard tasks are, measured by the share of their rollouts that solved them; for choosing what to train on.
 
 A rollout solves its task if its reward reaches the threshold. Tasks that are always or never solved carry no signal for
 training on differences between rollouts; the bands say how many there are of each. ``write_difficulty`` puts this

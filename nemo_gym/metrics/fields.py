@@ -3,8 +3,8 @@
 One rule for every reader of rollouts. A metric is a top-level bool, int or float, or one in ``response.usage``; what
 the program stamps itself (``_ng_*``, references, the request and the response) is never a metric, whatever its type.
 
-A *tool call* is an output item whose type ends in ``_call``. A *turn* is a run of items that the model produced in one
-go (reasoning, assistant messages, tool calls); the output of a tool or a message by someone else ends it.
+A *tool call* is an output item whose type ends in ``_call``. A *turn* is a sequence of items that the model produced in
+one go (reasoning, assistant messages, tool calls); the output of a tool, or a message by someone else, ends it.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ REWARD_COMPONENTS: Final = "reward_components"
 
 
 def is_metric_name(name: str) -> bool:
-    """False for what the program itself writes into a row."""
+    """Whether a field can be a metric; those that the program itself writes into a row cannot."""
     return name not in NEVER_METRICS and not name.startswith(BOOKKEEPING_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""How certain a mean is: 95 % confidence intervals that respect that rollouts of one task resemble each other.
+"""How certain a mean is: 95 % confidence intervals that allow for the similarity of rollouts of one task.
 
 Tasks are what varies independently, so tasks are resampled (bootstrap), not rollouts; more than a thousand of them are
 first put into a thousand random groups, which vary as independently. A field that is a share of successes gets a Wilson
@@ -72,7 +72,7 @@ def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: i
         return np.full((2, fields), np.nan)
     random = np.random.default_rng(seed)
     means = np.empty((resamples, fields))
-    # Fields that are known of the same rollouts, as usual, have their numbers of values in common.
+    # Fields that the same rollouts have, which is the usual case, have the same numbers of values.
     numbers = counts[:, :1] if (counts == counts[:, :1]).all() else counts
     units = _grouped(np.column_stack([sums, numbers]), random)
     number = len(units)
@@ -98,7 +98,7 @@ def _grouped(tasks: Floats, random: np.random.Generator) -> Floats:
 
 
 def _bounds(means: Floats) -> Floats:
-    """What encloses the middle 95 % of the means; a resample that missed the field does not count."""
+    """The bounds of the middle 95 % of the means; a resample without any value of the field does not count."""
     defined = means[~np.isnan(means)]
     if not len(defined) or not np.isfinite(defined).all():
         return np.full(2, np.nan)

@@ -1,9 +1,9 @@
 """pass@k, reward@k, averages and majority votes over the repeats of tasks.
 
-Two families. ``attempts`` is what the viewer and the details file show: a threshold decides what passes, every k uses
-the same tasks, and both estimators are unbiased. The others are what environments ask for by the interface's names;
-they work on a matrix with one row per task and one column per rollout, NaN where a score is missing. Their results are
-fractions per k, None where no task contributes.
+Two families. ``attempts`` gives the numbers of the viewer and the details file: a threshold decides what passes, every
+k uses the same tasks, and both estimators are unbiased. The other functions give those that environments ask for by the
+interface's names; they work on a matrix with one row per task and one column per rollout, NaN where a score is missing.
+Their results are fractions per k, None where no task contributes.
 """
 
 import math

@@ -163,7 +163,7 @@ class ProfileFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """What was profiled, and where it is."""
+    """What was profiled, and where the files are."""
 
     summary: dict[str, int | float]
     files: ProfileFiles

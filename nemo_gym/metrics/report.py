@@ -187,14 +187,14 @@ class Report:
         prices: Prices | None = None,
         usd: float | None = None,
     ) -> "Report":
-        """Look at the rollouts of an agent."""
+        """The report on the rollouts of an agent."""
         reward = table.top.get(REWARD)
         rewards = reward.values[reward.known] if reward is not None else table.task[:0].astype(float)
         found = details(table, coverage=coverage, prices=prices, usd=usd)
         return cls(agent, coverage, found, rewards, solve_rates(table))
 
     def text(self) -> str:
-        """Some lines for a terminal. Coverage comes first: means over survivors mislead without it."""
+        """The report for a terminal. Coverage comes first, because without it a mean over survivors misleads."""
         known = self.coverage if self.coverage is not None else f"{self.details['rollouts']} rollouts"
         parts = [f"{self.agent}: {known}"]
         if self.details["intervals"]:

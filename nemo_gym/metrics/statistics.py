@@ -47,7 +47,9 @@ def describe(column: Column, starts: Ints) -> Stats:
         # In a second pass: the difference of sums of squares would lose its digits where the mean is large.
         deviation = np.where(known, values - mean[group], 0.0)
         std = np.sqrt(np.add.reduceat(deviation * deviation, starts) / np.where(count > 1, count - 1, np.nan))
-        std[(size == 1) & (count == 1)] = 0.0  # a rollout alone in its group does not vary
+        std[(size == 1) & (count == 1)] = (
+            0.0  # a single rollout deviates by nothing; a single value among several rollouts is undefined
+        )
         return Stats(
             mean,
             np.where(count > 0, np.maximum.reduceat(np.where(known, values, -np.inf), starts), np.nan),

@@ -172,7 +172,7 @@ class ColumnBuffer:
         packed = _floats(values)
         present = ~np.isnan(packed)
         for row in np.flatnonzero(~present).tolist():
-            present[row] = values[row] is not None  # a NaN that was given is present
+            present[row] = values[row] is not None  # a NaN in the record counts as present
         if self._integral or self._keeps_booleans:
             kinds = set(map(type, values))
             self._integral = self._integral and float not in kinds

@@ -1,4 +1,4 @@
-"""A rollout's life, one module an arrow: tasks ─► plan ─► dispatch ─► outcome ─► store ─► aggregate.
+"""The life of a rollout, one module for each stage: tasks ─► plan ─► dispatch ─► outcome ─► store ─► aggregate.
 
 For trainers and other programs: ``stream`` and ``stream_groups`` in ``nemo_gym.rollouts.stream`` run rows against a Gym
 and yield outcomes as they come (see ``docs/collection.md``).

@@ -1,7 +1,8 @@
 """What a running collection is doing: which rollouts run, how fast it goes, where they run.
 
-A small file beside the output says so. It is written anew every second or two, so that ``ng_status`` can read it from
-any machine that sees the file, and is removed at the end. After a crash it stays, but its date gives it away.
+A small file beside the output says so. It is rewritten every second or two, so that ``ng_status`` can read it from any
+machine that sees the file, and is removed at the end. After a crash it stays behind, but its age shows that the run is
+gone.
 """
 
 import heapq
@@ -23,13 +24,13 @@ from nemo_gym.schemas.rows import RolloutKey
 
 SLOWEST: Final = 5
 RATE_OVER_S: Final = 30.0
-STALE_S: Final = 15.0  # after which nobody writes the file any more
+STALE_S: Final = 15.0  # a file older than this belongs to a run that is gone
 
 Describe: TypeAlias = Callable[[], dict[str, Any]]
 
 
 class Activity:
-    """An attempt like the one it is given, which remembers what is running."""
+    """Wraps the function that runs an attempt, and remembers what is running."""
 
     def __init__(self, attempt: Attempt, path: Path, describe: Describe | None = None) -> None:
         self._attempt = attempt
@@ -50,7 +51,7 @@ class Activity:
     def write(self, tally: Tally, dispatch: Dispatch, owed: int) -> None:
         """Write the current state. The run continues if the file can't be written."""
         text = json.dumps(self.state(tally, dispatch, owed), indent=1)
-        # Without forcing it to the disk, as ``replacing`` does: the file is worthless after a crash of the machine.
+        # Not forced to the disk, unlike what ``replacing`` writes: the file is worthless after a crash of the machine.
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         with suppress(OSError):
             draft.write_text(text, "utf-8")
@@ -62,7 +63,7 @@ class Activity:
             self._path.unlink(missing_ok=True)
 
     def state(self, tally: Tally, dispatch: Dispatch, owed: int) -> dict[str, Any]:
-        """Everything that is shown."""
+        """The content of the file."""
         now = monotonic()
         self._ended.append((now, tally.ended))
         while now - self._ended[0][0] > RATE_OVER_S and len(self._ended) > 2:

@@ -1,7 +1,7 @@
 """The agents of a run: who they are, what they cost, and how to call them.
 
 ``agents_of`` is the one place that looks at the kind of client. A ``GymClient`` knows its servers, takes JSON as bytes,
-and can find restarted servers again; of any other client it is only known that it can POST.
+and can find restarted servers again; all that is known of any other client is that it can POST.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Agents:
         answer: AgentAnswer = await self.client.post(
             server_name=planned.agent,
             url_path=RUN_PATH,
-            json=planned.row,  # which the client may want to look into
+            json=planned.row,  # as an object, because the client may want to look into it
         )
         return answer
 
@@ -120,7 +120,7 @@ class GymAgents(Agents):
         return answer
 
     async def find_again(self) -> None:
-        """Ask the head server where everything is now: servers that were started again have other ports."""
+        """Ask the head server where everything is now, because restarted servers have other ports."""
         # Thousands of rollouts lose their connection at the same moment. One of them asks; the others use the answer.
         async with self._looking:
             if self.servers or monotonic() - self._looked_at < _REFRESH_S:
@@ -128,7 +128,7 @@ class GymAgents(Agents):
             try:
                 found = await asyncio.to_thread(GymClient.load_from_head, self.gym.head_server_config)
             except ConfigError:
-                return  # it is still away
+                return  # it is still unreachable
             finally:
                 self._looked_at = monotonic()
             self.gym.global_config_dict = found.global_config_dict
@@ -154,7 +154,7 @@ def agents_of(client: AgentClient) -> Agents:
 
 # ---- what their models cost ------------------------------------------------------------------------------------------
 def prices_by_name(config: DictConfig) -> dict[str, Prices]:
-    """The prices of each server that has any, which may be a judge, and of each agent whose ``model_server`` has."""
+    """The prices of every server that sets them (a judge, for example) and of every agent whose model does."""
     found: dict[str, Prices] = {}
     for name in map(str, config):
         given = _settings(config, name, *SERVER_TYPES).get("prices")
@@ -182,5 +182,5 @@ def _read(model: str, given: Any) -> Prices:
         reasons = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'prices'}: {e['msg']}" for e in error.errors())
         raise ConfigError(
             f"the prices of {model} can't be read: {reasons}",
-            hint="write prices: {input: 0.15, output: 0.60}, in USD for a million tokens; cached_input if you like",
+            hint="write prices: {input: 0.15, output: 0.60}, in USD per million tokens; cached_input is optional",
         ) from None

@@ -1,7 +1,7 @@
 """One attempt of one rollout: a call of the agent's ``/run``, in this process or over the network.
 
-Every way in which the call can go wrong becomes an outcome. ``attempt_through`` makes an attempt of any function that
-runs rows, for those who bring their own. ``recorded`` notes the calls that an attempt makes.
+Every way in which the call can go wrong becomes an outcome. ``attempt_through`` adapts any function that runs rows, for
+programs that bring their own. ``recorded`` notes the calls that an attempt makes.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class AgentAttempt:
             if isinstance(outcome, Failed) and outcome.failure.kind == FailureClass.CONNECTION:
                 await self._agents.find_again()
             return outcome
-        headers = answer.headers if answer.status >= 400 else {}  # made when asked for, and rarely needed
+        headers = answer.headers if answer.status >= 400 else {}  # built only on demand, because it is rarely needed
         return outcome_of_answer(planned, answer.status, headers, body, perf_counter() - started)
 
 
@@ -73,7 +73,7 @@ def as_completed(
         async with window:
             return row, await run(row)
 
-    # Made here and not inside as_completed, which would start them in any order.
+    # Created here, because as_completed would start them in any order.
     return asyncio.as_completed([asyncio.ensure_future(pair(row)) for row in rows])
 
 
@@ -111,16 +111,16 @@ def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
         if isinstance(outcome, Vanished):
             return outcome
         if not outcome.steps:
-            # Set on the outcome, which nobody else has seen yet: a copy costs more than recording a step.
+            # Changed in place: nothing else has seen the outcome yet, and a copy costs more than recording a step.
             outcome.steps = _line_of(planned, span, started_at, outcome, trace_run)
             return outcome
-        return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # it was recorded where it ran
+        return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # recorded where it ran
 
     return record
 
 
 def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome, run: str) -> bytes:
-    """What ``to_line`` would write."""
+    """The same line as ``to_line`` writes, made directly from the trail."""
     steps, key = span.steps, planned.key
     record: dict[str, Any] = {
         TASK_INDEX_KEY_NAME: key.task,
@@ -141,7 +141,7 @@ def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Ou
 
 
 def _relabelled(outcome: Failed) -> Failed:
-    """The outcome with the class of its failure in its steps: somebody may have judged it after it was recorded."""
+    """The outcome with the class of its failure in its steps, which were recorded before a gate failed it."""
     record = from_line(outcome.steps)
     if record is None or record.outcome == outcome.failure.kind:
         return outcome

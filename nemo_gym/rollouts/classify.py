@@ -5,8 +5,8 @@ where that makes sense) or in the body (``{"_ng_failure_class": …}``); servers
 status decides.
 
 Almost every answer is a plain scored rollout. It goes to the file as it came, with its key around it, if it is valid
-JSON on one line and says nothing of its own about its key, its agent or a failure (``plain_result``). Everything else
-is parsed, so speed never changes a result.
+JSON on one line and does not itself mention its key, its agent or a failure (``plain_result``). Everything else is
+parsed, so the fast path never changes a result.
 """
 
 from collections.abc import Mapping
@@ -172,7 +172,7 @@ def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: 
         record[ATTEMPT_KEY_NAME] = planned.attempt
     try:
         line = _stamped(planned, record)
-    except ValueError as error:  # which can be read, but not written again
+    except ValueError as error:  # nested too deeply to be written again
         return failed(planned, Failure.of(FailureClass.INVALID_RESPONSE, f"the agent's answer is {error}"), seconds)
     if record.get(NG_NO_PERSIST_KEY):
         return Vanished(planned, line, seconds, str(kind or "unnamed"))
@@ -235,7 +235,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
     with suppress(ValueError):
         content = decode(body)
     claims: Mapping[str, Any] = content if isinstance(content, dict) else {}
-    # A header first: servers in between pass it on, while they may wrap the body in an error of their own.
+    # The header first: servers in between pass it on unchanged, but may wrap the body in another error.
     kind = headers.get(FAILURE_CLASS_HEADER) or claims.get(NG_FAILURE_CLASS_KEY)
     return Failure.of(
         str(kind or _BY_STATUS.get(status, FailureClass.AGENT_ERROR)),
@@ -257,7 +257,7 @@ def _unreadable(reason: str, status: int, body: bytes) -> Failure:
 
 
 def _stamped(planned: PlannedRollout, record: dict[str, Any]) -> bytes:
-    """The line of a record: its key, its agent and its skills are what was planned, whatever the answer claims."""
+    """The line of a record, with the planned key, agent and skills, whatever the answer claims."""
     record[AGENT_REF_KEY_NAME] = planned.row.get(AGENT_REF_KEY_NAME)
     if SKILLS_REF_KEY_NAME in planned.row:
         record[SKILLS_REF_KEY_NAME] = planned.row[SKILLS_REF_KEY_NAME]
@@ -265,7 +265,7 @@ def _stamped(planned: PlannedRollout, record: dict[str, Any]) -> bytes:
 
 
 def _words(content: Any) -> str:
-    """The human part of an error object, wherever the usual frameworks put it."""
+    """The readable message of an error object, wherever the usual frameworks put it."""
     said = content
     while isinstance(said, dict):
         said = next((said[name] for name in ("detail", "error", "message") if said.get(name)), None)

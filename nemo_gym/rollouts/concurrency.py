@@ -1,14 +1,14 @@
 """How many rollouts may run at once: a fixed number, or one found by measuring. Pure: time and outcomes are passed in.
 
-To find it out, three facts are enough. More rollouts at once give more throughput only up to a point; beyond that point
-they only wait for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
+Three facts are enough to find it. More rollouts at once give more throughput only up to a point; beyond that point they
+only wait for each other, so latency rises instead; and an endpoint that says "too many" (429, timeouts) means it.
 
     climb    double the limit as long as throughput grows with it
     hold     stay, and now and then
     probe      try a little more, or a little less, and keep it only if throughput says so
 
-By Little's law the point is where ``rate * latency of an idle endpoint`` rollouts are in flight; that is where the
-climb ends and how far down a probe reaches. An answer "too many" cuts the limit at once, and the place is remembered.
+By Little's law the point is where ``rate * latency of an idle endpoint`` rollouts are in flight; the climb ends there,
+and no probe goes below it. An answer "too many" cuts the limit at once, and the limit that was too high is remembered.
 """
 
 from dataclasses import dataclass
@@ -52,9 +52,9 @@ class FixedLimit:
 
 
 FIRST: Final = 8
-HEADROOM: Final = 1.15  # over what Little's law says, so that there is always one waiting
-PROPORTION: Final = 0.4  # of the growth in the limit that throughput has to follow
-NO_LOSS: Final = 0.97  # of the throughput that a lower limit has to keep
+HEADROOM: Final = 1.15  # above what Little's law says, so that a request is always waiting
+PROPORTION: Final = 0.4  # share of the limit's growth by which throughput must grow to justify it
+NO_LOSS: Final = 0.97  # share of the throughput that a lower limit must keep
 CUT: Final = 0.9
 DEEP_CUT: Final = 0.7  # when the last cut did not help
 FIRST_LIFT: Final = 1.25
@@ -81,7 +81,7 @@ class Measurement(NamedTuple):
 
 
 class ThroughputMeter:
-    """Measures at one limit. It first lets the change take effect, and counts only while the limit is made use of.
+    """Measures at one limit. It first lets the change take effect, and counts only while the limit is fully used.
 
     Rollouts tend to end in bursts, so a measurement begins and ends between two bursts.
     """
@@ -89,7 +89,7 @@ class ThroughputMeter:
     def __init__(self, limit: int, samples: int) -> None:
         self._limit = limit
         self._samples = samples
-        self._skip = limit // 2  # these started under the limit before
+        self._skip = limit // 2  # these started under the previous limit
         self._since = self._last = float("-inf")
         self._clear()
 
@@ -131,7 +131,7 @@ class AdaptiveLimit:
     def __init__(self, *, first: int = FIRST, largest: int) -> None:
         self._limit = min(first, largest)
         self._largest = largest
-        self._ceiling: float = largest  # where there was trouble
+        self._ceiling: float = largest  # the limit at which there was trouble
         self._lift = FIRST_LIFT
         self._phase = _Phase.CLIMB
         self._before: Measurement | None = None  # what to compare the next reading with
@@ -219,7 +219,7 @@ class AdaptiveLimit:
         before = self._before
         assert before is not None
         if reading.limit < before.limit:
-            # Several steps down are judged by where they began, or each would lose a little.
+            # Several steps down are compared with where they began; otherwise each could lose a little unnoticed.
             self._rate_to_keep = max(self._rate_to_keep, before.rate)
             kept = reading.rate >= NO_LOSS * self._rate_to_keep
         else:
@@ -259,7 +259,7 @@ class AdaptiveLimit:
         return min(round(target), self._largest)
 
     def _lift_ceiling(self) -> None:
-        """A limit that was too high before may be right now, so the steps grow while there is no trouble."""
+        """Raise the ceiling in growing steps: a limit that was too high before may be right now."""
         self._ceiling = min(self._ceiling * self._lift, self._largest)
         self._lift = min(self._lift**2, 4.0)
 

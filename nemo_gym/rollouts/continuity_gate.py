@@ -1,4 +1,4 @@
-"""Looks at the token ids of every finished rollout, if it has any: are they one growing sequence?
+"""Checks whether the token ids of every finished rollout, if it has any, form one growing sequence.
 
 ``warn`` counts those that break and reports them in one line at the end; ``fail`` makes each a failure, which keeps it
 out of the rollouts that a trainer reads. A rollout without token ids costs one search for their name.
@@ -34,7 +34,7 @@ class TokenContinuity(StrEnum):
 
 
 class ContinuityGate:
-    """What was found so far."""
+    """Counts the rollouts whose token ids are not one sequence, and keeps examples."""
 
     def __init__(self, mode: TokenContinuity) -> None:
         self._mode = mode
@@ -44,7 +44,7 @@ class ContinuityGate:
         self._example = ""
 
     def judge(self, outcome: Outcome) -> Outcome:
-        """The outcome as it was, or the failure that it is."""
+        """The outcome unchanged, or the failure that it becomes."""
         if not isinstance(outcome, Completed) or NAME not in outcome.line:
             return outcome
         found = check_continuity(output_of(outcome.record) or [])
@@ -82,7 +82,7 @@ def _message(found: Continuity) -> str:
 
 @contextmanager
 def continuity_gate(attempt: Attempt, mode: TokenContinuity) -> Iterator[Attempt]:
-    """The same attempt, whose outcomes are checked; what was found is reported at the end."""
+    """Wrap an attempt so that its outcomes are checked, and report at the end what was found."""
     if mode is TokenContinuity.OFF:
         yield attempt
         return

@@ -1,8 +1,8 @@
 """Runs what is owed, many at once, and hands out the outcomes as they come.
 
 Starts in the order of the plan. At most ``limit`` attempts are in flight; a row is not even read before there is room
-for it. A rollout whose attempt fails in a way that may pass is put off and tried again; causes outside the rollouts
-pause the whole run (``outage``). Nothing is kept once it was handed out.
+for it. A rollout that fails for a reason that may pass is put off and tried again; causes outside the rollouts pause
+the whole run (``outage``). Nothing is kept once it has been handed out.
 """
 
 import asyncio
@@ -47,24 +47,25 @@ class Backlog:
         return planned
 
     def put_off(self, planned: PlannedRollout, until: float) -> None:
-        """Take this one again, but not before its time."""
+        """Return a rollout to the backlog, to be taken no earlier than ``until``."""
         heapq.heappush(self._waiting, (until, next(self._order), planned))
 
     @property
     def next_due(self) -> float | None:
-        """When the first of those that wait may start."""
+        """When the first waiting rollout may start."""
         return self._waiting[0][0] if self._waiting else None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing will ever come again. Only known once the plan has been read to its end."""
+        """Whether nothing is left to start; known only once the plan has been read to its end."""
         return self._exhausted and not self._waiting
 
 
 def pause_before_retry(planned: PlannedRollout, retry_after_s: float | None) -> float:
-    """Seconds to wait after a failed attempt: longer each time, as long as the server asks for, spread by key.
+    """Seconds to wait after a failed attempt: longer each time, but at least as long as the server asks for.
 
-    The spread keeps rollouts that failed together from coming back together; taking it from the key needs no dice.
+    The wait also depends on the key, so that rollouts that failed together do not come back together: multiples of an
+    irrational number spread evenly between 0 and 1.
     """
     pause = min(FIRST_PAUSE_S * 2.0 ** (planned.attempt - 1), LONGEST_PAUSE_S)
     spread = (planned.key.task * 0.618034 + planned.key.rollout * 0.414214) % 1.0
@@ -77,7 +78,7 @@ Pause: TypeAlias = Callable[[PlannedRollout, float | None], float]  # seconds be
 
 
 class Dispatch:
-    """An async stream of outcomes, in batches: all that ended since the last look.
+    """An async stream of outcomes, in batches of those that have ended since the last one.
 
     Leaving the stream early cancels what is in flight; those rollouts stay owed.
     """
@@ -107,12 +108,12 @@ class Dispatch:
 
     @property
     def in_flight(self) -> int:
-        """How many are running now."""
+        """How many attempts are running now."""
         return len(self._running)
 
     @property
     def allowed(self) -> int:
-        """How many may run now."""
+        """How many attempts may run now."""
         return self._limit.allowed(asyncio.get_running_loop().time())
 
     def stop(self, *, drain_s: float) -> None:
@@ -211,7 +212,7 @@ class Dispatch:
         return [self._put_off(outcome, now) if isinstance(outcome, Failed) else outcome for outcome in ended]
 
     def _put_off(self, outcome: Failed, now: float) -> Failed:
-        """Arrange the next attempt if there is to be one; otherwise mark this one as the last."""
+        """Schedule the next attempt if this run makes one; otherwise mark this one as the last."""
         planned, failure = outcome.planned, outcome.failure
         if failure.outside:
             tries = self.outage.tries(outcome, now)
@@ -224,7 +225,7 @@ class Dispatch:
         return outcome
 
     async def _abandon(self) -> None:
-        """Cancel what is still running and wait until it is gone, but not for code that refuses to go."""
+        """Cancel what is still running and wait for it to end, but not for code that ignores cancellation."""
         running = list(self._running)
         for task in running:
             task.cancel()

@@ -1,9 +1,9 @@
 """How old the weights are that made a rollout, and what to do when they are too old.
 
-A model server whose weights can change says with every turn which version it was made with. While a trainer goes on,
-rollouts that began before fall behind; training on them as if they were fresh is a silent mistake. A rollout that is
-too old is a failure of the class ``stale``: it is tried again with newer weights while attempts are left, and never
-handed out with a reward.
+A model server whose weights can change records with every turn the version that made it. As the trainer updates the
+weights, rollouts that began earlier fall behind, and training on them as if they were fresh is a silent mistake. A
+rollout that is too old is a failure of the class ``stale``: it is tried again with newer weights while attempts are
+left, and never handed out with a reward.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ class Freshness:
     max_staleness: int
 
     def judge(self, outcome: Outcome) -> Outcome:
-        """The outcome as it was, or the failure that it is if it is too old now."""
+        """The outcome unchanged, or a failure if its weights are too old by now."""
         if not isinstance(outcome, Completed) or NAME not in outcome.line:
             return outcome
         versions, current = policy_versions(outcome.record), self.current()
@@ -55,7 +55,7 @@ class Freshness:
         return [replace(outcome, final=True) if isinstance(outcome, Failed) else outcome for outcome in judged]
 
     def gate(self, attempt: Attempt) -> Attempt:
-        """The same attempt, whose outcomes are judged when they come."""
+        """Wrap an attempt so that its outcomes are judged as they arrive."""
 
         async def gated(planned: PlannedRollout) -> Outcome:
             return self.judge(await attempt(planned))

@@ -1,8 +1,8 @@
 """An agent's metrics: asked for over ``/aggregate_metrics``, or known to be the standard ones.
 
-They can be known only of servers in this process. A handler of ``/aggregate_metrics`` says where its answer comes from
+Only for servers in this process can that be known. A handler of ``/aggregate_metrics`` says where its answer comes from
 (``answers_standard_metrics``, ``forwards_metrics_to``); the answer is the standard one if the handler computes it and
-neither hook is replaced. Of everything else nothing is known, and it has to be asked.
+neither hook is replaced. Any other server has to be asked.
 
 Transcripts are not sent: what metrics need is the scores, and the token counts in ``response.usage``. The request is
 written to a file beside the output and sent from there, so its size costs no memory, unless the agent lives here.
@@ -45,7 +45,7 @@ def has_default_metrics(servers: Mapping[str, Any], name: str) -> bool:
 
 
 def _handler(local: Any) -> Any:
-    """What a server of this process calls for its metrics."""
+    """The handler of a server in this process that answers ``/aggregate_metrics``."""
     for route in local.app.routes if local is not None else ():
         if getattr(route, "path", None) == METRICS_PATH and "POST" in (getattr(route, "methods", None) or ()):
             return route.endpoint
@@ -72,7 +72,7 @@ def scores(record: Record) -> dict[str, Any]:
 async def ask(
     agent: str, records: Iterable[Record], agents: Agents, folder: Path | None = None
 ) -> AggregateMetrics | None:
-    """The metrics of these rollouts; None, with a warning, if the agent can't say. ``folder``: for the request."""
+    """The agent's metrics of these rollouts; None, with a warning, if it can't answer. ``folder`` holds the request."""
     # Beside the output, where there is room for rollouts; the folder for temporary files may be in memory.
     with tempfile.NamedTemporaryFile(prefix=".aggregate-", dir=folder) as file:
         await asyncio.to_thread(_write, file, records)

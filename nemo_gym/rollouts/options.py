@@ -32,7 +32,7 @@ def _shard(value: str) -> str:
 
 
 class TlsFiles(BaseModel):
-    """What the collector encrypts connections of workers with."""
+    """The certificate and key with which the collector encrypts the connections of workers."""
 
     certificate: str
     key: str
@@ -49,8 +49,8 @@ class WorkerOptions(BaseModel):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
         exclude=True,
-        description="Number of processes, each with a whole Gym; auto: one for each core. On a cluster: the "
-        "total number, spread over the nodes; auto or null: on every node, including nodes that "
+        description="Number of processes, each with a whole Gym; auto: one for each core that this process may use. "
+        "On a cluster: the total number, spread over the nodes; auto or null: on every node, including nodes that "
         "join later.",
     )
     worker_window: int | None = Field(
@@ -124,7 +124,7 @@ class TelemetryOptions(BaseModel):
 
     @model_validator(mode="after")
     def _record_for_telemetry(self) -> Self:
-        """Record steps if they are to be reported."""
+        """Turn on the recording of steps if something reports them."""
         if self.otel_endpoint is not None and not self.steps and "steps" in self.model_fields_set:
             raise ValueError("otel_endpoint needs the steps of rollouts: leave out steps=false")
         if "steps" not in self.model_fields_set:

@@ -1,9 +1,9 @@
 """Waits out what lies outside the rollouts: an endpoint that is down, a server that went away, a rate limit. Pure.
 
-One such failure is put off and tried again, while the others go on. Several in a row, with nothing getting through in
-between, are an outage: the run pauses, and every now and then a single rollout finds out whether the outage is over.
-None of this costs a rollout one of its attempts. After ``patience_s`` seconds the run ends; what it did not get to
-stays owed.
+After one such failure the rollout is put off and tried again, while the others go on. Several in a row, with nothing
+getting through in between, are an outage: the run pauses, and now and then a single rollout probes whether the outage
+is over. None of this costs a rollout one of its attempts. After ``patience_s`` seconds the run ends; what it did not
+get to stays owed.
 """
 
 import logging
@@ -21,9 +21,9 @@ DIFFERENT: Final = 3  # if that many rollouts are among them: one that always fa
 FIRST_PROBE_S: Final = 1.0
 LONGEST_PROBE_S: Final = 15.0
 PROBE_GROWTH: Final = 1.5
-# A slow rollout and a slow endpoint look the same; and one worker that dies takes all it had with it.
+# A slow rollout looks like a slow endpoint, and one dying worker takes all its rollouts with it.
 SAY_NOTHING: Final = frozenset({FailureClass.TIMEOUT, FailureClass.WORKER_DIED})
-MOST_TRIES: Final = 8  # of one rollout while others get through: then it is left for the next run
+MOST_TRIES: Final = 8  # failures of one rollout while others get through, after which it is left for the next run
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class OutageWatch:
     """Decides from the outcomes when to pause, when to probe, and when to give up waiting."""
 
     patience_s: float = DEFAULT_PATIENCE_S
-    reason: str = ""  # of the outage that is on, or that ended the run
+    reason: str = ""  # of the current outage, or of the one that ended the run
     _streak: int = 0
     _hit: set[RolloutKey] = field(default_factory=set)  # by the failures of the streak
     _first_failure: float = 0.0
@@ -55,7 +55,7 @@ class OutageWatch:
         return self._is_on
 
     def room(self, now: float) -> int | None:
-        """How many may be started now; None: as many as you like."""
+        """How many may be started now; None for no limit."""
         if not self._is_on:
             return None
         return 1 if not self._probing and now >= self._next_probe else 0
@@ -78,7 +78,7 @@ class OutageWatch:
     def observe(self, outcome: Outcome, now: float) -> None:
         """Learn from an outcome."""
         if isinstance(outcome, Failed) and outcome.failure.kind in SAY_NOTHING:
-            self._probing = False  # if it was the probe, another one has to find out
+            self._probing = False  # if it was the probe, another one takes its place
         elif isinstance(outcome, Failed) and outcome.failure.outside:
             self._hit.add(outcome.planned.key)
             self._on_failure(outcome.failure, now)
@@ -88,7 +88,7 @@ class OutageWatch:
             self._troubled.pop(outcome.planned.key, None)
 
     def tries(self, outcome: Failed, now: float) -> int | None:
-        """How often the rollout has been tried in vain; None if it is left for the next run."""
+        """How often the rollout has failed for outside causes; None if it is left for the next run."""
         trouble = self._troubled.setdefault(outcome.planned.key, _Troubled(now))
         trouble.tries += not self._is_on  # during an outage every rollout fails, which says nothing about this one
         if trouble.tries >= MOST_TRIES or now - trouble.since >= self.patience_s:

@@ -12,12 +12,12 @@ from nemo_gym.io.json import decode
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import FailureClass
 
-# Nothing that a rollout does brings these about, so they cost it no attempt: the run waits until they pass.
+# No rollout causes these, so they don't count as attempts: the run waits until they pass.
 OUTSIDE: Final = frozenset(
     {FailureClass.CONNECTION, FailureClass.RATE_LIMITED, FailureClass.MODEL_ERROR, FailureClass.WORKER_DIED}
 )
-# Worth another attempt within the same run. The others repeat themselves more often than not: they are owed again when
-# the collection is resumed, after somebody had a look.
+# Worth another attempt within the same run. Other failures usually repeat themselves: their rollouts are owed again
+# when the collection is resumed, after somebody has had a look.
 TRANSIENT: Final = frozenset(FailureClass) - {FailureClass.AUTH, FailureClass.REJECTED, FailureClass.AGENT_ERROR}
 
 
@@ -56,7 +56,7 @@ class _Ended:
 
 
 class Usage(NamedTuple):
-    """The tokens of a whole rollout, as far as it reports them: those of its model, and of each judge by name."""
+    """The tokens that a whole rollout reports: those of its model, and those of each judge by name."""
 
     input_tokens: int
     output_tokens: int
@@ -77,8 +77,8 @@ class Failed(_Ended):
     """An attempt that failed, and why."""
 
     failure: Failure
-    usage: Usage | None = None  # what the attempt cost all the same, if it is reported
-    final: bool = False  # this run does not try again, although it might
+    usage: Usage | None = None  # what the attempt cost nevertheless, if it is reported
+    final: bool = False  # no further attempt in this run, although one could help
 
     @property
     def will_retry(self) -> bool:

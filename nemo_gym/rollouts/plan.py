@@ -52,7 +52,7 @@ class PlanSpec:
     """How rollouts are made from tasks."""
 
     agent: str | None = None  # for tasks that name none
-    repeats: int | Mapping[str, int] = 1  # one number, or a number for each agent
+    repeats: int | Mapping[str, int] = 1  # one number for all agents, or one for each
     overrides: Mapping[str, Any] = field(default_factory=dict)  # parameters of the request that win over the task's own
     prompt: PromptConfig | None = None
     skills_ref: Mapping[str, Any] | None = None
@@ -119,13 +119,18 @@ class _Problems:
     agents: set[str] = field(default_factory=set)
 
     def report(self, spec: PlanSpec) -> None:
-        """Raise the gravest problem, naming all rows that have it; warn of what is merely odd."""
+        """Raise the most serious problem, naming all rows that have it; warn about what is merely odd."""
         if self.with_input:
             raise conflict(self.with_input)
         if self.unfilled:
             raise self.unfilled
         if self.without_params:
-            raise _bad_rows(self.without_params, f"have no {RESPONSES_CREATE_PARAMS_KEY_NAME} object")
+            raise _bad_rows(
+                self.without_params,
+                f"have no {RESPONSES_CREATE_PARAMS_KEY_NAME} object",
+                hint=f"each row needs {RESPONSES_CREATE_PARAMS_KEY_NAME}: {{input: …}}; for rows with only the fields "
+                "of a prompt, name a template with +prompt_config=…",
+            )
         if self.odd_index:
             raise _bad_rows(self.odd_index, f"have a {TASK_INDEX_KEY_NAME} that is not an integer")
         if self.without_agent:
@@ -178,7 +183,7 @@ def _prepare(task: Task, spec: PlanSpec, problems: _Problems) -> Row | None:
 
 
 def _complaints(row: Row, problems: _Problems) -> list[int] | None:
-    """The list that a row belongs to because of what it lacks."""
+    """The list of problems to which a row belongs because of what it lacks."""
     if not agent_name(row):
         return problems.without_agent
     if not isinstance(row.get(RESPONSES_CREATE_PARAMS_KEY_NAME), dict):
@@ -222,17 +227,17 @@ def _seeded(params: Mapping[str, Any], *, seed: int, number: int) -> dict[str, A
 
 @dataclass(slots=True)
 class PlannedRollout:
-    """A rollout to run: who takes it, what is sent, and which attempt it is.
+    """A rollout to run: its agent, what is sent, and which attempt it is.
 
-    Nobody changes one. It is not frozen only because a frozen object takes ten times as long to make.
+    Treat it as frozen; it is not declared so only because creating a frozen object takes ten times as long.
     """
 
     key: RolloutKey
     agent: str
     row: Row
     attempt: int = 1  # counted over all runs of this output
-    last_attempt: int = 1  # after that one it is given up
-    text: bytes | None = field(default=None, compare=False, repr=False)  # the row as JSON, if it is at hand
+    last_attempt: int = 1  # after this attempt the rollout is given up
+    text: bytes | None = field(default=None, compare=False, repr=False)  # the row as JSON, if it is already known
 
     @classmethod
     def of(cls, row: Row, *, attempt: int = 1, last_attempt: int = 1) -> Self:
@@ -253,7 +258,7 @@ class PlannedRollout:
 
 
 def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be logged of a row: which rollout it is and who takes it, never what is in it."""
+    """What may be logged about a row: the rollout and its agent, never its content."""
     ref = row.get("agent_ref")
     named = {
         "_ng_task_index": row.get("_ng_task_index"),
@@ -295,7 +300,7 @@ class PlanSource:
 
 
 def find_input(path: str) -> Path:
-    """The task file that a path means."""
+    """The task file that a path refers to."""
     candidates = readable_candidates(path)
     for candidate in candidates:
         if candidate.is_file():

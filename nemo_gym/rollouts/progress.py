@@ -48,7 +48,7 @@ class Milestones:
 
 LABEL = "Collecting rollouts"
 LINE_INTERVAL_S = 30.0
-SHOW_INTERVAL_S = 0.1  # rollouts may end a thousand times a second
+SHOW_INTERVAL_S = 0.1  # a thousand rollouts may end in a second
 
 
 class Load(Protocol):
@@ -72,7 +72,7 @@ class Progress:
         self._total = plan.done + len(plan)
         self._done = self._before = plan.done
         self._milestones = Milestones(total=self._total, done=plan.done, left=plan.agents)
-        # For a single agent the bar already shows what is left; lines about it would only cut the bar into pieces.
+        # For a single agent the bar already shows what is left; extra lines would only break it up.
         self._shows_milestones = not stream.isatty() or len(plan.agents) > 1
         self._stream = stream
         self._clock = clock

@@ -1,10 +1,10 @@
-"""Scores saved rollouts again: the verifier of today on the transcript of then, without the model that wrote it.
+"""Scores saved rollouts again: today's verifier on the saved transcript, without the model that wrote it.
 
 A new run whose attempts are calls of ``/seed_session`` and ``/verify`` instead of ``/run``: it has a plan, failures
 with their classes, metrics, and can be resumed like any other. What a verifier keeps in its session can be rebuilt by
-making the recorded tool calls again.
+repeating the recorded tool calls.
 
-Of the saved rollouts only the positions are kept. A line that can't be read, or a rollout that is there twice, is
+Only the positions of saved rollouts are kept in memory. A line that can't be read, or a rollout that occurs twice, is
 counted and left out.
 """
 
@@ -155,7 +155,7 @@ class VerifyAttempt:
 
     client: GymClient
     saved: SavedRollouts
-    verifiers: Mapping[str, str]  # of each agent, its resources server
+    verifiers: Mapping[str, str]  # the resources server of each agent
     timeout_s: float | None = None
     tools: ToolReplay | None = None  # None: tool calls are not made again
     marks: bool = False
@@ -195,7 +195,7 @@ class VerifyAttempt:
         reply = await self.client.post(server_name=server, url_path=path, json=body, cookies=cookies)
         if reply.status >= 400:
             failure = failure_of_status(reply.status, reply.headers, await reply.read())
-            # Here no agent takes part: the class names the server that really failed.
+            # No agent takes part here, so the class names the server that really failed.
             if failure.kind == FailureClass.AGENT_ERROR:
                 failure = replace(failure, kind=_CLASS_OF_PATH[path], transient=not failure.terminal)
             raise _RefusedError(failure)
@@ -206,8 +206,8 @@ class VerifyAttempt:
         results = {i.get("call_id"): i.get("output") for i in items if i.get("type") == "function_call_output"}
         for call in items:
             if call.get("type") != "function_call" or call.get("call_id") not in results:
-                continue  # what was not answered was not carried out
-            with suppress(ValueError):  # nor was a call whose arguments are not JSON
+                continue  # a call without a recorded result was never carried out
+            with suppress(ValueError):  # nor was one whose arguments are not JSON
                 arguments = json.loads(call.get("arguments") or "")
                 reply = await self.client.post(
                     server_name=server, url_path=f"/{call.get('name')}", json=arguments, cookies=cookies
@@ -220,7 +220,7 @@ class VerifyAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reverification:
-    """What to score again, and to where. ``append`` adds to what the output holds, also from other rollouts."""
+    """What to score again, and where to save it. ``append`` adds to what the output already holds."""
 
     saved: SavedRollouts
     output: Path
@@ -237,7 +237,7 @@ async def reverify(
     """Score everything that is owed and save it as a separate run."""
     if RunFiles.of(wanted.output).plan.absolute() == RunFiles.of(wanted.saved.path).plan.absolute():
         raise ConfigError(
-            f"{wanted.output} belongs to the rollouts that are to be verified, and would replace them",
+            f"{wanted.output} belongs to the rollouts to verify, and writing it would replace them",
             hint="choose another +output=…",
         )
     run = CollectionRun(

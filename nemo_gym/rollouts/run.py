@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 SYNC_INTERVAL_S = 5.0
-FEWEST_TIMED = 4  # attempts about whose time there is something to say
+FEWEST_TIMED = 4  # attempts; with fewer, nothing is said about where the time went
 
 
 Listener: TypeAlias = Callable[[Sequence[Outcome]], None]
@@ -56,14 +56,14 @@ class RunControl:
     budget: Budget = field(default_factory=Budget)
     prices: Mapping[str, Prices] = field(default_factory=dict)  # of each agent's model
     drain_s: float = DEFAULT_DRAIN_S
-    patience_s: float = DEFAULT_PATIENCE_S  # how long causes outside the rollouts are waited out
+    patience_s: float = DEFAULT_PATIENCE_S  # how long to wait for an outage to end
     stop: StopSwitch = field(default_factory=lambda: StopSwitch(drain_s=DEFAULT_DRAIN_S))
     pause: Pause = pause_before_retry
     token_continuity: TokenContinuity = TokenContinuity.WARN
     steps: bool = False  # whether the calls of each attempt are recorded
     trace_run: str = ""  # the id of the run in its traces, if it sends any
-    listener: Listener | None = None  # hears of everything once it is saved
-    on_start: Callable[[Load], None] | None = None  # gets the object that reports how busy the run is
+    listener: Listener | None = None  # called with outcomes once they are saved
+    on_start: Callable[[Load], None] | None = None  # called with the object that reports how busy the run is
     stream: TextIO | None = None  # where progress is shown
 
 
@@ -96,7 +96,7 @@ async def collect(
     watch = _Watch(rules, control, tally, dispatch, len(plan))
     async with _housekeeping(store, watch, progress, activity, meter), aclosing(aiter(dispatch)) as batches:
         async for outcomes in batches:
-            # Saved first: nothing may be counted, shown or announced that a crash could still take away.
+            # Saved first: nothing that a crash could still undo may be counted, shown or announced.
             _save(outcomes, store, meter)
             tally.add(outcomes)
             if progress is not None:
@@ -138,7 +138,7 @@ class _Watch:
             patience = f"{self.control.patience_s:g} s (patience_s)"
             self.tally.ending = Ending.OUTAGE
             self.tally.reason = f"nothing got through for {patience}: {self.dispatch.outage.reason}"
-        # Last, because whoever stops a run wants to read that it was stopped, whatever else went wrong.
+        # Last, because people who stop a run want to read that they stopped it, whatever else went wrong.
         if self.control.stop.is_on and self.tally.ended < self.owed:
             self.tally.ending, self.tally.reason = Ending.INTERRUPTED, ""
 
@@ -189,12 +189,12 @@ Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[RunMetrics]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionRun:
-    """What to collect, and to where."""
+    """What to collect, and where to save it."""
 
     output: Path
     rows: Callable[[], Iterable[Row]]  # makes the plan; called only if one is needed
     request: Request
-    owed: Callable[[], Iterable[Row]] | None = None  # says what is left on resuming, if that is not what the files say
+    owed: Callable[[], Iterable[Row]] | None = None  # what is left to run on resuming, if the files don't determine it
     resume: bool = False
     resume_mode: ResumeMode = ResumeMode.STRICT
     overwrite: bool = True  # whether a fresh run may move aside what is there; if not, it is refused
@@ -261,7 +261,7 @@ def _open(store: RolloutStore, run: CollectionRun) -> PlanOnDisk:
 
 
 def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, tally: Tally) -> Sequence[str]:
-    """Keep what the run used, and say in some lines where its time went."""
+    """Save what the run used, and summarize where its time went."""
     facts = meter.facts(
         limit=limit.allowed(monotonic()),
         adaptive=not isinstance(limit, FixedLimit),
@@ -298,14 +298,9 @@ def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
 
 def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
     if plan.done or plan.failures:
-        attempts = sum(past.count for past in plan.failures.values())
-        logger.info(
-            "Resuming: %d planned, %d done, %d failed attempts of %d rollouts, %d given up (limit: %d), %d to run",
-            plan.planned,
-            plan.done,
-            attempts,
-            len(plan.failures),
-            plan.given_up.total(),
-            retries.max_attempts,
-            len(plan),
-        )
+        text = f"Resuming: {plan.done} of {plan.planned} rollouts are done, {len(plan)} to run"
+        if plan.failures:
+            attempts = sum(past.count for past in plan.failures.values())
+            given_up = f"{plan.given_up.total()} given up, the limit is {retries.max_attempts} attempts"
+            text += f" (failed attempts: {attempts}, of {len(plan.failures)} rollouts; {given_up})"
+        logger.info(text)

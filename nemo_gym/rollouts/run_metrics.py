@@ -1,8 +1,8 @@
-"""Turns completed rollouts, of one run or of several, into metrics and what is known beside them.
+"""Turns the completed rollouts of one or several runs into metrics and details.
 
-An agent's metrics are its own affair: its ``/aggregate_metrics`` gets its rollouts and answers. Only where it is known
-that the answer would be the standard one is it computed here, from numbers read in one pass, without asking. An agent
-that can't answer loses only its own metrics. Both files are replaced as a whole.
+What an agent's metrics are is up to the agent: its ``/aggregate_metrics`` gets its rollouts and answers. They are
+computed here, from numbers read in one pass, only if the answer is known to be the standard one. An agent that can't
+answer loses only its own metrics. Both files are replaced as a whole.
 
 How complete the rollouts are follows from the plans and the failures beside them (``PlannedKeys``).
 """
@@ -99,7 +99,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The metrics of one agent: what it answered, or the numbers of which the default ones are made."""
+    """The metrics of one agent: its answer, or the numbers from which the default metrics are computed."""
 
     agent: str
     metrics: AggregateMetrics | RolloutTable
@@ -107,7 +107,7 @@ class RunMetrics:
 
     @property
     def agent_metrics(self) -> dict[str, Any]:
-        """Over all its rollouts."""
+        """The metrics over all of its rollouts."""
         return dict(overall(self.metrics)) if isinstance(self.metrics, RolloutTable) else self.metrics.agent_metrics
 
     @property
@@ -142,7 +142,7 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
     if metrics:
         await asyncio.to_thread(write_metrics, files.metrics, metrics)
     else:
-        files.metrics.unlink(missing_ok=True)  # those of an earlier run would mislead
+        files.metrics.unlink(missing_ok=True)  # files of an earlier run would mislead
     with storage_errors(files.details, "write"):
         write_details(files.details, {agent: report.details for agent, report in reports.items()})
     return metrics

@@ -1,8 +1,8 @@
 """Stopping a run from outside: the first request lets running attempts finish, the second ends the process.
 
-Signals are handled where Python handles them, not in the event loop, which code of an environment may block. The second
-one starts a clock: whatever that code does, swallow cancellation, block the loop or hang in a thread, the process is
-gone some seconds later. What was saved until then is intact.
+Signal handlers are Python's own and not those of the event loop, which the code of an environment may block. The second
+signal starts a clock: even if that code swallows cancellation, blocks the loop or hangs in a thread, the process ends
+some seconds later. What was saved by then is intact.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from nemo_gym.errors import ExitCode
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 END_WITHIN_S: Final = 4.0
-_NO_THREADS_S: Final = 3.0  # later, for code that does not let other threads run
+_NO_THREADS_S: Final = 3.0  # a later, harder end for code that does not let other threads run
 
 
 class StopSwitch:
@@ -43,7 +43,7 @@ class StopSwitch:
             self._listener(self._time_left)
 
     def connect(self, listener: Callable[[float], None]) -> None:
-        """Call this with the seconds that running attempts may take, now if the switch is already on."""
+        """Tell the listener, now or when the run is stopped, how many seconds running attempts may take."""
         self._listener = listener
         if self.is_on:
             listener(self._time_left)
@@ -57,8 +57,8 @@ class StopSwitch:
 def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_process: bool = False) -> Iterator[None]:
     """Press the switch on Ctrl-C and SIGTERM while the block runs. Must be entered inside a running event loop.
 
-    With ``end_process`` the second signal also ends the process soon. Once there was a first one, signals are handled
-    like this to the end of the process: closing servers can hang as well.
+    With ``end_process`` the second signal also ends the process soon. After a first signal the handlers stay until the
+    process ends, because closing servers can hang as well.
     """
     loop, received = asyncio.get_running_loop(), 0
 
@@ -69,7 +69,7 @@ def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_proce
             _end_process_soon(announce, at_once=received > 2)
         again = " (again to stop at once)"
         waiting = "starting no more rollouts; waiting for those that run"
-        with suppress(RuntimeError):  # a message that was interrupted by this one, or a loop that is closed
+        with suppress(RuntimeError):  # the signal interrupted another message, or the loop is closed
             announce(f"{signal.Signals(number).name}: " + ("stopping now" if received > 1 else waiting + again))
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(switch.press)
@@ -78,7 +78,7 @@ def on_signals(switch: StopSwitch, announce: Callable[[str], None], *, end_proce
     try:
         yield
     finally:
-        # After a first signal the handlers stay, so that a second one can still end a process that hangs at its end.
+        # After a first signal the handlers stay, so that a second one can still end a process that hangs while closing.
         if not (end_process and received):
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -97,6 +97,6 @@ def _end_process_soon(announce: Callable[[str], None], *, at_once: bool) -> None
     timer = threading.Timer(END_WITHIN_S, end)
     timer.daemon = True
     timer.start()
-    # Code that keeps the interpreter's lock keeps our thread from running; this clock needs no lock.
+    # Code that holds the interpreter's lock keeps our thread from running; this timer works without the lock.
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the process is
     faulthandler.dump_traceback_later(END_WITHIN_S + _NO_THREADS_S, exit=True, file=nowhere)

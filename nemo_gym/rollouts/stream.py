@@ -7,11 +7,11 @@
 In place of a client there may be an attempt: worker processes (``executors.processes``) or Gyms on a cluster
 (``executors.ray_cluster``), which have their own ``timeout_s``.
 
-Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. Attempts that are
-followed by another are not shown; what is given up is, as a ``Failed`` outcome, and never as a reward. If asked for,
-that includes rollouts whose tokens are not one sequence (``token_continuity``) and rollouts of weights that have become
-too old (``freshness``), also while they waited for the rest of their group. An outage is waited out for ``patience_s``;
-then what it hit is shown as failed, and an ``OutageError`` ends the loop.
+Leaving the loop (``break``, an exception, cancellation of the task) cancels what is still running. An attempt that is
+followed by another is not yielded. A rollout that is given up is yielded as a ``Failed`` outcome, never as a reward. On
+request, that includes rollouts whose tokens are not one sequence (``token_continuity``) and rollouts whose weights are
+too old (``freshness``), even if they only became so while waiting for the rest of their group. An outage is waited out
+for ``patience_s``; after that, the rollouts it hit are yielded as failed, and an ``OutageError`` ends the loop.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -103,7 +103,7 @@ def _gated(attempt: Attempt, continuity: TokenContinuity, freshness: Freshness |
 
 
 class OutageError(ConfigError):
-    """Nothing got through to the servers or the model for as long as was to be waited."""
+    """Nothing got through to the servers or the model within ``patience_s``."""
 
 
 async def _run(

@@ -32,12 +32,12 @@ class Spending:
 
     @property
     def usd(self) -> float:
-        """Of all agents together."""
+        """The cost of all agents together."""
         return sum(self.usd_by_agent.values())
 
     @property
     def tokens(self) -> int:
-        """Read and written."""
+        """The tokens that were read and written."""
         return self.input_tokens + self.output_tokens
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
@@ -55,7 +55,7 @@ class Spending:
                 self.usd_by_agent[agent] = self.usd_by_agent.get(agent, 0.0) + cost(used, prices)
 
     def text(self) -> str:
-        """For the end of a run; empty if nothing is known."""
+        """The line for the end of a run; empty if nothing is known."""
         if not self.tokens:
             return ""
         money = f", {self.usd:.4g} USD" if self.prices else ""
@@ -63,7 +63,7 @@ class Spending:
 
 
 def cost(usage: Usage, prices: Prices) -> float:
-    """In USD. Tokens that the endpoint had in its cache have a separate price where one is given."""
+    """The cost in USD. Tokens from the endpoint's cache have a separate price if one is given."""
     cached = usage.cached_tokens if prices.cached_input is not None else 0
     fresh = (usage.input_tokens - cached) * prices.input + cached * (prices.cached_input or 0.0)
     return (fresh + usage.output_tokens * prices.output) / 1e6
@@ -77,7 +77,7 @@ class Budget(NamedTuple):
     seconds: float | None = None
 
     def spent(self, spending: Spending, seconds: float) -> str | None:
-        """Which budget is used up, in words; None while none is."""
+        """Which budget is used up, in words; None if none is."""
         if self.tokens is not None and spending.tokens >= self.tokens:
             return f"budget_tokens={self.tokens} is used up"
         if self.usd is not None and spending.usd >= self.usd:
@@ -138,7 +138,7 @@ class Ending(StrEnum):
 class ClassTally:
     """Failures of one class."""
 
-    rollouts: int = 0  # that this run does not try again because of it
+    rollouts: int = 0  # rollouts that this run gave up because of it
     attempts: int = 0
     example: str = ""
 
@@ -152,7 +152,7 @@ class Tally:
     rewarded: int = 0
     reward_sum: float = 0.0
     failures: dict[str, ClassTally] = field(default_factory=dict)
-    given_up: Counter[str] = field(default_factory=Counter)  # rollouts that later runs do not try either, by class
+    given_up: Counter[str] = field(default_factory=Counter)  # rollouts that later runs won't try either, by class
     left_owed: int = 0  # rollouts that this run could not finish for causes outside them
     spending: Spending = field(default_factory=Spending)
     ending: Ending = Ending.FINISHED
@@ -165,7 +165,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Rollouts that this run has finished with, one way or the other."""
+        """Rollouts that this run has finished, one way or another."""
         return self.completed + self.failed + self.left_owed + self.vanished
 
     @property
@@ -180,7 +180,7 @@ class Tally:
 
     @property
     def mean_reward(self) -> float | None:
-        """Over the completed rollouts of this run that have one."""
+        """The mean over this run's completed rollouts that have a reward."""
         return self.reward_sum / self.rewarded if self.rewarded else None
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
@@ -276,9 +276,9 @@ class Summary:
     done_before: int
     given_up_before: Mapping[str, int]  # by the class of their last failure
     tally: Tally
-    spent: Spending | None = None  # by all runs of this output, if it was added up
-    # They hold a column for every field of every rollout. The event loop writes out the result of its main task when it
-    # ends (to compare signal handlers), so whatever is shown here is paid for by every run.
+    spent: Spending | None = None  # by all runs of this output, if known
+    # Metrics hold a column for every field of every rollout. The event loop writes out the result of its main task when
+    # it ends (to compare signal handlers), so whatever is shown here is paid for by every run.
     metrics: Sequence["RunMetrics"] = field(default=(), repr=False)
     has_metrics_file: bool = False
     timing: Sequence[str] = ()  # where the time went, in some lines
@@ -316,15 +316,15 @@ class Summary:
         yield from self._advice()
 
     def _advice(self) -> Iterator[str]:
-        """What to type next; it has to be what works."""
+        """What to type next."""
         given_up = Counter(self.given_up_before) + self.tally.given_up
         left = self.planned - self.completed - given_up.total()
         if left > 0:
-            yield f"To run the {left} that are left, add: +resume_from_cache=true"
+            yield f"To run the {left} that {'is' if left == 1 else 'are'} left, add: +resume_from_cache=true"
         if given_up:
             classes = ",".join(sorted(given_up))
             yield (
-                f"To try the {given_up.total()} again whose attempts are used up, add: "
+                f"To try again the {given_up.total()} whose attempts are used up, add: "
                 f"+resume_from_cache=true '+retry_failed=[{classes}]'"
             )
 

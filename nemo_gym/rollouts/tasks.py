@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -46,7 +47,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The part that ``3/16`` means."""
+        """The part that ``3/16`` stands for."""
         index, _, number = text.partition("/")
         if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
             raise ValueError(f"{text!r} is not a part of the tasks: write 0/16 for the first of 16, 15/16 for the last")
@@ -80,7 +81,7 @@ def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Name the file that can't be read; otherwise the plan, which is being written meanwhile, would be blamed."""
+    """Name the file that can't be read; otherwise the error would blame the plan, which is being written meanwhile."""
     try:
         yield
     except OSError as error:
@@ -94,11 +95,15 @@ def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
     try:
         fields = decode(text)
     except ValueError as error:
-        reason = str(error) if text.strip() else "the line is empty"
-        raise _malformed(path, line_number, reason) from None
+        raise _malformed(path, line_number, _reason(error) if text.strip() else "the line is empty") from None
     if not isinstance(fields, dict):
         raise _malformed(path, line_number, "it is not a JSON object")
     return fields
+
+
+def _reason(error: ValueError) -> str:
+    # Without the number of the line, which is always 1 here.
+    return f"{error.msg} at character {error.pos + 1}" if isinstance(error, JSONDecodeError) else str(error)
 
 
 def _malformed(path: Path, line_number: int, reason: str) -> ConfigError:

@@ -1,6 +1,6 @@
 """What every level of isolation offers: a runner for single programs, and open boxes for several.
 
-The public methods are here; a level implements what is left to it. It receives whole values (``BoxCommand``,
+The public methods are here; a level implements the abstract ones. It receives whole values (``BoxCommand``,
 ``BoxProgram``) and limits that have been decided, so that no level repeats the defaults.
 """
 

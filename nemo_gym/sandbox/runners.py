@@ -107,6 +107,7 @@ class LazyRunner:
         # A lock of asyncio belongs to one loop; callers from several loops need a thread's lock, held off the loops.
         with self._lock:
             if self._runner is None:  # another thread may have opened it meanwhile
+                # The event loop of this call ends at once; a runner holds nothing that belongs to a loop.
                 self._runner = asyncio.run(open_runner(self._settings))
 
 

@@ -71,7 +71,7 @@ class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
 
 @with_config(_OPEN)
 class CustomToolInputParam(TypedDict):
-    """What a tool was given whose input is any text."""
+    """The input of a tool that takes free text."""
 
     input: str
     name: str
@@ -79,7 +79,7 @@ class CustomToolInputParam(TypedDict):
 
 @with_config(_OPEN)
 class CustomToolCallParam(TypedDict):
-    """A call in an earlier answer of a tool whose input is any text."""
+    """A call, in an earlier answer, of a tool that takes free text."""
 
     id: str
     custom: CustomToolInputParam
@@ -185,14 +185,14 @@ class NeMoGymChatCompletionToolParam(TypedDict):
 
 @with_config(_OPEN)
 class CustomToolDefinition(TypedDict):
-    """A tool whose input is any text."""
+    """A tool that takes free text."""
 
     name: str
 
 
 @with_config(_OPEN)
 class CustomToolParam(TypedDict):
-    """Such a tool among others; few endpoints know them."""
+    """A tool that takes free text, in the list of tools; few endpoints know them."""
 
     custom: CustomToolDefinition
     type: Literal["custom"]
@@ -266,14 +266,14 @@ class NeMoGymChatCompletionMessageToolCall(ChatPart):
 
 
 class CustomToolInput(ChatPart):
-    """What a tool is given whose input is any text."""
+    """The input that the model gives to a tool that takes free text."""
 
     input: str
     name: str
 
 
 class CustomToolCall(ChatPart):
-    """The model asks for a tool whose input is any text."""
+    """The model's call of a tool that takes free text."""
 
     id: str
     custom: CustomToolInput

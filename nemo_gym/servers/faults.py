@@ -9,6 +9,7 @@ import ast
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
@@ -24,6 +25,7 @@ JSON_HEADER = (b"content-type", b"application/json")
 RELAYED = re.compile(r"Hit an exception in \S+ calling an inner server: (b(['\"]).*\2)", re.DOTALL)
 CLASS_OF_PATH = {"/verify": FailureClass.VERIFIER_ERROR, "/seed_session": FailureClass.TOOL_ERROR}
 _UNREACHABLE = FailureClass.CONNECTION
+MOST_FAULTS = 100  # different ones that are counted separately
 
 
 @runtime_checkable
@@ -113,12 +115,30 @@ def _relayed_body(text: str) -> bytes | None:
     return body if isinstance(body, bytes) else None
 
 
-def log_fault(error: Exception, server: str, path: str) -> None:
-    """Log an escaped exception: with its traceback where it began, elsewhere with the message of the first cause."""
-    if isinstance(error, UpstreamFault):
-        logger.error("%s: %s failed: %s", server, path, first_cause(error.response_content))
-    else:
-        logger.error("%s: %s failed: %r", server, path, error, exc_info=error)
+class FaultLog:
+    """Logs the exceptions that escape the handlers of one server.
+
+    The log has a traceback where a fault began, and elsewhere the message of its first cause. An endpoint that is down
+    fails thousands of rollouts in the same way, so a fault that repeats is logged again only at 10, 100, … times; the
+    failures file has every one of them.
+    """
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._counts: Counter[str] = Counter()
+
+    def add(self, error: Exception, path: str) -> None:
+        """Count a fault, and log it if it is the first of its kind, the tenth, the hundredth, …"""
+        relayed = first_cause(error.response_content) if isinstance(error, UpstreamFault) else None
+        text = f"{path} failed: {relayed or repr(error)}"
+        if text not in self._counts and len(self._counts) >= MOST_FAULTS:
+            text = "requests failed for further reasons"  # messages may hold text of a model and never be the same
+        self._counts[text] += 1
+        count = self._counts[text]
+        if count == 1:
+            logger.error("%s: %s", self.server, text, exc_info=error if relayed is None else None)
+        elif count == 10 ** (len(str(count)) - 1):
+            logger.error("%s: %s (%d times so far)", self.server, text, count)
 
 
 class FaultMiddleware:
@@ -127,6 +147,7 @@ class FaultMiddleware:
     def __init__(self, app: ASGIApp, *, server: str) -> None:
         self.app = app
         self.server = server
+        self.log = FaultLog(server)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -143,7 +164,7 @@ class FaultMiddleware:
         try:
             await self.app(scope, receive, send_noting_start)
         except Exception as error:  # the boundary between a handler and its callers
-            log_fault(error, self.server, scope["path"])
+            self.log.add(error, scope["path"])
             if started:  # the status has been sent, so all that is left is to break off the body
                 raise
             body = fault_body(error, self.server)

@@ -90,7 +90,9 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         if head:
             # Bound before the token is written: if another Gym has the port, its token must not be replaced.
             sockets[head_config.port] = stack.enter_context(
-                bind(head_config.host, head_config.port, owner="head server")
+                bind(
+                    head_config.host, head_config.port, owner="head server", setting="'+head_server={host: …, port: …}'"
+                )
             )
             token = stack.enter_context(run_token(head_config.port))
             meters = stack.enter_context(contextlib.closing(ServedMetrics(apps, local)))

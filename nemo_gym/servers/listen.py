@@ -43,8 +43,8 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int, *, owner: str) -> socket.socket:
-    """A bound socket. The error names the address and the server that wanted it."""
+def bind(host: str, port: int, *, owner: str, setting: str = "port in its configuration") -> socket.socket:
+    """A bound socket. The error names the address, the server that wanted it, and the setting that changes it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     # A port can be used again right after a run, while connections of that run are still in TIME_WAIT.
@@ -55,7 +55,7 @@ def bind(host: str, port: int, *, owner: str) -> socket.socket:
         listener.close()
         raise ConfigError(
             f"{owner}: can't listen on {host}:{port} ({error.strerror or error})",
-            hint="another program (perhaps another ng_run) uses that address: stop it or choose another port",
+            hint=f"another program (perhaps another ng_run) uses that address: stop it, or change {setting}",
         ) from None
     listener.setblocking(False)
     return listener

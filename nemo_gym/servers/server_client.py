@@ -232,17 +232,20 @@ def fetch_global_config(head: BaseServerConfig) -> str:
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=STATUS_TIMEOUT_S) as reply:
             content = reply.read()
-    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
-        status = f" (status {error.code})" if isinstance(error, HTTPError) else ""
+    except HTTPError as error:
+        raise _not_a_head_server(f"{address} answers with status {error.code}, so it is not a head server") from None
+    except (URLError, TimeoutError, ConnectionError, HTTPException):
         raise HeadServerUnreachableError(
-            f"Could not connect to the head server at {address}{status}",
+            f"Could not connect to the head server at {address}",
             hint="start the servers with ng_run in another terminal, or give +config_paths=[…] to host them here; "
             "for another head server: '+head_server={host: HOST, port: PORT}'",
         ) from None
     try:
         return str(json_module.loads(content))
     except ValueError:
-        raise HeadServerUnreachableError(
-            f"{address} answers, but is not a head server",
-            hint="another program uses that port; '+head_server={host: HOST, port: PORT}' names the right one",
-        ) from None
+        raise _not_a_head_server(f"{address} answers, but is not a head server") from None
+
+
+def _not_a_head_server(message: str) -> HeadServerUnreachableError:
+    hint = "another program uses that port; '+head_server={host: HOST, port: PORT}' names the right one"
+    return HeadServerUnreachableError(message, hint=hint)

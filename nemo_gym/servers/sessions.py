@@ -68,7 +68,7 @@ class SessionCookies:
         return Session({SESSION_ID_KEY: self._new_id()})
 
     def renew(self, cookie: str | None) -> str:
-        """What ``open`` and ``seal`` make of a cookie if nobody looks at the session in between."""
+        """The same as ``open`` and ``seal``, for a session that is not read in between."""
         if cookie is not None and (cookie in self._sealed or SESSION_ID_KEY in (self._data(cookie) or {})):
             return cookie
         return self._sign({SESSION_ID_KEY: self._new_id()})

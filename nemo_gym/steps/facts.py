@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from nemo_gym.io.cores import usable_cores
 from nemo_gym.io.files import replacing
 
 FORMAT: Final = 1
@@ -96,7 +97,7 @@ class UsageMeter:
         return RunFacts(
             started_at=round(self.started_at, 6),
             wall_s=round(self.seconds, 6),
-            cores=len(os.sched_getaffinity(0)),
+            cores=usable_cores(),
             processes=used,
             append_s=round(self.append_s, 6),
             blocked_s=round(self.blocked_s, 6),

@@ -39,7 +39,7 @@ class Callee:
 class Trail(list[Any]):
     """The steps of an attempt: tuples in the order of the columns of a record, steps with more to them, or open spans.
 
-    Times are kept as the clock gives them, in nanoseconds, and left for those who read the record to work out.
+    Times are readings of the clock in nanoseconds; whoever reads the record converts them.
     """
 
     __slots__ = ("__weakref__", "trace", "waited", "zero")

@@ -51,6 +51,6 @@ def _fits(troubles: TroubleColumns, size: int) -> bool:
 
 
 def _repaired(line: bytes) -> StepTimings | None:
-    """The times in a line of an earlier version, or of one that nobody could have written."""
+    """The times in a line of an earlier version, or in one with impossible values."""
     record = from_line(line)
     return None if record is None else _decode(to_line(record))

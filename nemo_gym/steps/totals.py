@@ -19,7 +19,7 @@ from nemo_gym.steps.summary import Floats, Spread, StepTimes, TimeSummary, attem
 from nemo_gym.steps.timings import StepTimings, timings_of
 
 Ints = NDArray[np.int64]
-_BLOCK: Final = 128  # attempts; what is read of so many still fits into the processor's cache
+_BLOCK: Final = 128  # attempts, whose columns still fit into the processor's cache
 _BLOCKS: Final = 64  # that are added up at once
 _MOST_SEQUENCES: Final = 4096  # that are remembered
 _NANO: Final = 1e-9
@@ -45,7 +45,7 @@ class _Sequences(dict[bytes, Ints]):
 
 
 class _Block:
-    """Some attempts, of which only what is needed later is kept, as columns."""
+    """Some attempts, reduced to the columns that are needed later."""
 
     def __init__(self, attempts: list[StepTimings], sequences: _Sequences) -> None:
         columns = [attempt.columns for attempt in attempts]
@@ -120,7 +120,7 @@ class _StepTotals:
     def _without_waits_and_inner_calls(
         self, blocks: list[_Block], lengths: Floats, which: Ints
     ) -> tuple[Floats, Floats, Floats]:
-        """The time of each step that is its own, of those steps that were not made by others, and spent waiting."""
+        """The own time of each step, the time of steps without a parent, and the time spent waiting."""
         own, outermost, waits = lengths.copy(), lengths.copy(), np.zeros(len(lengths))
         before = 0
         for block in blocks:

@@ -36,9 +36,9 @@ from nemo_gym.view.timing import run_timing
 STATIC: Final = Path(__file__).parent / "static"
 MOST_ROWS: Final = 1_000  # in one answer
 _COMPARING: Final = (("sort", "change"), ("pair_by", "content"))
-_ATTEMPTS: Final = 20  # at a file that is replaced while it is read
-_PAUSE_S: Final = 0.1  # between them; the index follows the new file meanwhile
-_CACHED: Final = 8  # overviews, and as many timings
+_ATTEMPTS: Final = 20  # attempts to read a file that is being replaced
+_PAUSE_S: Final = 0.1  # between these attempts, in which the index catches up with the new file
+_CACHED: Final = 8  # cached overviews, and as many timings
 
 Handler = Callable[[Snapshot, Request], Any]
 K = TypeVar("K")
@@ -92,7 +92,7 @@ class Api:
     # ---- handlers ------------------------------------------------------------------------------------------------
 
     def state(self, snapshot: Snapshot, request: Request) -> Response:
-        """What files there are and how far they are indexed; 304 if the reader knows that already."""
+        """Which files there are and how far they are indexed; 304 if the page has this state already."""
         files = [run.state() for run in snapshot.runs]
         body = to_bytes(
             {
@@ -170,7 +170,7 @@ class Api:
         return compare_runs(snapshot, *runs, sort=sort, start=start, stop=stop, pair_by=pair_by)
 
     def _threshold(self, request: Request) -> float:
-        """The lowest reward that passes: what the request says, or what the viewer was started with."""
+        """The lowest reward that passes: from the request, or else from the viewer's own settings."""
         text = request.query_params.get("threshold") or ""
         try:
             given = float(text) if text else self._pass_threshold
@@ -186,7 +186,7 @@ class Api:
 
 
 def _with_latest(cache: dict[K, V], key: K, value: V) -> dict[K, V]:
-    """A copy, because requests run in threads and others may be reading; of the earlier entries only the last few."""
+    """A copy with one more entry and the last few of the others; a copy, because other threads may be reading."""
     return {**dict(list(cache.items())[-_CACHED:]), key: value}
 
 

@@ -67,7 +67,7 @@ def export_html(
 def embedded_data(selection: Selection, *, title: str, limit: int, whole: bool, threshold: float) -> bytes:
     """What the page would ask the server for, as JSON.
 
-    Whatever takes more than arithmetic is decided here: which task a row belongs to, whether it counts, the intervals
+    Whatever takes more than arithmetic is computed here: which task a row belongs to, whether it counts, the intervals
     of the whole selection, and how its files compare.
     """
     snapshot = selection.snapshot
@@ -148,7 +148,7 @@ def _too_large(limit: int, fit: int, total: int) -> ConfigError:
 
 # ---- the page --------------------------------------------------------------------------------------------------------
 def build_page(static: Path, data: bytes) -> bytes:
-    """The page with everything that it refers to put in, and the data."""
+    """The page with everything that it refers to, and the data, embedded."""
     try:
         page = (static / "index.html").read_text("utf-8")
     except FileNotFoundError:
@@ -157,7 +157,7 @@ def build_page(static: Path, data: bytes) -> bytes:
     styles: list[str] = []
     page = _STYLE.sub(lambda found: _put_in(found, "style", static, styles), page)
     page = _SCRIPT.sub(lambda found: _put_in(found, "script", static, scripts), page)
-    # After both, because it names the hash of everything that was put in.
+    # Last, because it names the hash of everything that is embedded.
     policy = _policy(scripts, styles)
     head = f'<head>\n<meta http-equiv="Content-Security-Policy" content="{policy}">'
     page = page.replace("<head>", head, 1)

@@ -30,7 +30,7 @@ class _Groups:
     starts: Ints
     failed: Mask
     column: Column  # the rewards; present where the row enters statistics
-    runs: Ints | None = None  # of each group, if tasks of different files are different tasks
+    runs: Ints | None = None  # the file of each group, if tasks of different files are different tasks
 
     @cached_property
     def sizes(self) -> Ints:
@@ -146,7 +146,7 @@ def _add_members(selection: Selection, found: _Groups, order: list[int], entries
 
 
 def members(selection: Selection, codes: Ints) -> list[dict[str, Any]]:
-    """What is shown of the rollouts of a group: index, reward, failure."""
+    """The rollouts of a group as the page shows them: index, reward, failure."""
     return read_rows(selection.snapshot, codes.tolist(), _MEMBER)
 
 

@@ -1,6 +1,6 @@
 """The rollout files that a viewer shows, kept up to date while they grow.
 
-A library has runs; a run is a rollout file with the files beside it, which are found by themselves: failures are rows
+A library has runs; a run is a rollout file with the files beside it, which are found automatically: failures are rows
 as well, and the plan says how many rollouts there will be. One thread follows all of them; readers take a ``Snapshot``,
 which does not change while they use it, except for how much of it can be searched and how many steps are known.
 """
@@ -36,9 +36,9 @@ from nemo_gym.view.task_keys import TaskKeys, task_keys
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
-_LOOK_S: Final = 5.0  # for files that were not there before
+_LOOK_S: Final = 5.0  # between looks for files that did not exist before
 _COMMON_COLUMNS: Final = ("task", "rollout", "reward", "failure", "agent")  # of overview, groups and neighbours
-_LIVE_S: Final = 10.0  # a file that grew within this time is being written
+_LIVE_S: Final = 10.0  # a file that has grown within this time counts as being written
 
 
 class ViewedRun:
@@ -89,7 +89,7 @@ class ViewedRun:
             "planned": self.plan.count,
             "live": self.live,
             "unreadable": sum(source.state.unreadable for source in self.sources),
-            "attempts": self.steps.state.attempts,  # whose steps are known
+            "attempts": self.steps.state.attempts,  # rows whose steps are known
         }
 
 
@@ -119,7 +119,7 @@ class Snapshot:
 
     @cached_property
     def tasks(self) -> TaskKeys:
-        """Which task each row belongs to, and which rows enter statistics."""
+        """The task of each row, and which rows enter statistics."""
         return task_keys(self.parts)
 
     @property
@@ -140,7 +140,7 @@ class Library:
     def __init__(self, patterns: Sequence[str], *, cache: Path, waits: bool = False) -> None:
         self._patterns = list(patterns)
         self._cache = cache
-        # A page may still be open from an earlier viewer on the same port; it must not take this one for the same.
+        # From the time of day, so that a page left open from an earlier viewer on this port notices the change.
         self._versions = itertools.count(int(time.time()))
         self._stop = threading.Event()
         self.caught_up = threading.Event()  # set once all columns are indexed, or when following ends

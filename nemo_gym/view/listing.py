@@ -1,4 +1,4 @@
-"""Rows as the page gets them, for the table and the scatter plot, and how rows are named in addresses."""
+"""Rows in the form that the page gets, for the table and the scatter plot, and the names of rows in URLs."""
 
 import sqlite3
 from collections import defaultdict
@@ -23,7 +23,7 @@ _SNIPPET_BYTES: Final = 20_000_000  # of lines that are read for one page of hit
 
 
 def id_of(snapshot: Snapshot, code: int) -> str:
-    """The name of a row in addresses: stable while its file only grows."""
+    """The name of a row in URLs, which is stable as long as its file only grows."""
     number, row = decode(code)
     source = snapshot.parts[number].source
     return f"{source.run}.{'f' if source.kind == 'failures' else ''}{row - 1}"

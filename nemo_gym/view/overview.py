@@ -30,7 +30,7 @@ _LARGEST_METRICS: Final = 64 << 20  # bytes of a metrics file
 
 
 def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
-    """What depends on the rollouts alone. ``whole``: nothing was filtered, so that the plan applies."""
+    """The numbers that depend on the rollouts alone. ``whole``: nothing was filtered, so that the plan applies."""
     found = scored(selection)
     table = found.table
     runs = selection.snapshot.runs
@@ -52,7 +52,7 @@ def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRES
 
 
 def current_numbers(runs: tuple[ViewedRun, ...], numbers: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """What can change although the rollouts do not: progress, and the content of the metrics file."""
+    """The numbers that can change while the rollouts stay the same: progress, and the content of the metrics file."""
     if not whole:
         return {"progress": None, "metrics": None}
     return {"progress": _progress(runs, numbers["completed_of_plan"], numbers["planned"]), "metrics": _metrics(runs)}

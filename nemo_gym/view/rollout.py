@@ -1,4 +1,4 @@
-"""One rollout as the page gets it, two rollouts side by side, and two runs paired by task."""
+"""One rollout in the form that the page gets, two rollouts side by side, and two runs paired by task."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from nemo_gym.view.source import TASK_CONTENT, decode, encode
 from nemo_gym.view.timing import rollout_timing
 
 _MOST_IN_GROUP: Final = 256
-# What may differ between two equal steps.
+# Fields in which two equal steps may differ.
 _INCIDENTAL: Final = frozenset(
     {
         "call_id",
@@ -138,7 +138,7 @@ def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> int | None:
 
 
 def _is_same_step(a: Any, b: Any) -> bool:
-    """Whether two items are equal but for what is incidental. Not recursive: items may be nested very deeply."""
+    """Whether two items are equal apart from incidental fields. Not recursive: items may be nested very deeply."""
     pairs = [(a, b)]
     while pairs:
         one, other = pairs.pop()

@@ -1,11 +1,11 @@
-"""Full-text search: what of a rollout can be found, how a query is read, and what is shown of a match.
+"""Full-text search: which text of a rollout is searched, how a query is read, and what is shown of a match.
 
 A query is words, all of which must occur; each may be the beginning of a longer word. Words in quotation marks must
 follow each other. A word is a run of letters and digits; case and accents do not matter.
 
-The exported page has no database and searches by itself (``static/search.js``). Both follow the same three rules,
-which are kept this simple for that reason: which strings of a record are text (``searchable_text``), what a letter is
-compared as (``fold``), and how a query is read (``parse_search``). A test compares them.
+The exported page has no database and searches by itself (``static/search.js``). Both follow the same three rules, which
+are kept this simple for that reason: which strings of a record are text (``searchable_text``), how letters are compared
+(``fold``), and how a query is read (``parse_search``). A test compares them.
 """
 
 import re
@@ -80,7 +80,7 @@ def _folded(match: re.Match[str]) -> str:
 @lru_cache(maxsize=8192)  # most of what is beyond ASCII is a few dashes, quotation marks and letters
 def _fold_run(text: str) -> str:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
-    # The final sigma depends on its surroundings, which are cut off here.
+    # lower() of a final sigma depends on the letters around it, which are missing here.
     lower = unicodedata.normalize("NFC", plain).lower().replace(_FINAL_SIGMA, "\N{GREEK SMALL LETTER SIGMA}")
     return _SEPARATORS.sub(" ", lower)
 

@@ -1,4 +1,4 @@
-"""One JSONL file with its index: the writer that keeps it up to date, and what can be asked about it."""
+"""One JSONL file with its index: the writer that keeps the index up to date, and the queries that it answers."""
 
 import os
 import time
@@ -97,7 +97,7 @@ class Part:
     state: State
     cache: ColumnCache
     facts: list[ColumnFacts]
-    fields: dict[str, str] = field(init=False)  # column -> what it is called in the database
+    fields: dict[str, str] = field(init=False)  # column -> its name in the database
 
     def __post_init__(self) -> None:
         fields = {name: name for name in FIXED if name not in {"file", "bytes"}}

@@ -140,7 +140,7 @@ class ViewerApp(App[None]):
     # ---- rows ----------------------------------------------------------------------------------------------------
 
     def _select(self, query: Query) -> None:
-        """Show what a query asks for; a mistake is reported and changes nothing."""
+        """Show the rows that a query selects; a mistake in it is reported and changes nothing."""
         try:
             self._selection = select(self._library.snapshot(), query)
         except ConfigError as error:
@@ -192,7 +192,7 @@ class ViewerApp(App[None]):
             self.push_screen(TranscriptScreen(self._shown))
 
     def _shown(self, step: int | None, what: Shown) -> str | None:
-        """The rollout that many rows further on (None: the next failure), or its times; None if there is none."""
+        """The rollout ``step`` rows further on (None: the next failure), or its times; None if there is none."""
         place = self._next_failure() if step is None else self._table.cursor_row + step
         if place is None or not 0 <= place < len(self._selection):
             return None
@@ -262,7 +262,7 @@ class ViewerApp(App[None]):
             self._show_status()
 
     def _show_status(self) -> None:
-        """Say what is shown, and whether there is more by now."""
+        """Say what is shown, and how many rows are new."""
         snapshot = self._library.snapshot()
         new = sum(map(len, snapshot.parts)) - sum(map(len, self._selection.snapshot.parts))
         order = f" by {self._query.sort}" if self._query.sort else ""

@@ -163,7 +163,7 @@ class RolloutSession:
             self._break("the session was idle for too long and is closed")
         if self.broken is not None:
             raise SessionBrokenError(self.broken)
-        return await asyncio.shield(self._ready)
+        return await asyncio.shield(self._ready)  # a caller that is cancelled must not cancel it for the others
 
     def _break(self, reason: str) -> SessionBrokenError:
         where = self._address.url or " ".join(self._address.command)
@@ -182,7 +182,7 @@ class RolloutSession:
                 reason = self._break(f"{first_cause(error)}{f'; it wrote: {said}' if said else ''}")
                 if not self._ready.done():
                     self._ready.set_exception(reason)
-                    self._ready.exception()  # marks it as retrieved: if nobody waits any more, asyncio would complain
+                    self._ready.exception()  # marks it as retrieved; asyncio would complain if no caller is left
 
     async def _until_closed(self) -> None:
         while not self._closing:

@@ -38,7 +38,7 @@ def start_solver() -> Channel:
             os.close(answers)
             _solve(questions, to_answers)
         finally:
-            os._exit(1)
+            os._exit(1)  # this process must never run the judge's code
     os.close(questions)
     os.close(to_answers)
     return Channel(answers, to_questions)
@@ -88,7 +88,7 @@ def _define(source: str, entry_point: str) -> Callable[..., Any]:
 
 def _run_program(source: str, stdin: str, seconds: float) -> tuple[int | None, str, str]:
     """Run the solution in a copy of this process: exit code (None if too slow), output, last line of errors."""
-    hide_memory()
+    hide_memory()  # the program could otherwise change this process, which reports how it ended
     with open("stdin", "wb") as file:
         file.write(stdin.encode())
     pid = os.fork()
@@ -97,6 +97,7 @@ def _run_program(source: str, stdin: str, seconds: float) -> tuple[int | None, s
             _become_program(source)
         finally:
             os._exit(1)
+    # A descriptor can be waited for with a time limit, unlike a process id.
     process = os.pidfd_open(pid)
     poller = select.poll()
     poller.register(process, select.POLLIN)
@@ -113,7 +114,7 @@ def _become_program(source: str) -> NoReturn:
     writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for descriptor, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", writing), ("stderr", writing))):
         os.dup2(os.open(name, flags, 0o600), descriptor)
-    os.closerange(3, 256)
+    os.closerange(3, 256)  # the program must not talk to the judge
     sys.stdin = open(0, encoding="utf-8", errors="replace")
     sys.stdout = open(1, "w", encoding="utf-8", errors="replace")
     sys.stderr = open(2, "w", encoding="utf-8", errors="replace")

@@ -20,6 +20,7 @@ from nemo_gym.config.paths import find_readable
 from nemo_gym.conversion.losses import Way
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.cores import usable_cores
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -39,7 +40,6 @@ from responses_api_models.local_model.engine import (
     check_model,
     plan_engines,
     require_xllamacpp,
-    usable_cores,
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.model import ToolCallingModel

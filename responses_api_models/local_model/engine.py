@@ -28,7 +28,6 @@ from nemo_gym.errors import ConfigError
 # Below this size a step is so quick that more than two threads would mostly wait for each other.
 SMALL_MODEL_BYTES: Final = 1_000_000_000
 SMALL_MODEL_THREADS: Final = 2
-CGROUP_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 BATCH: Final = 128
 GGUF_MAGIC: Final = b"GGUF"
 
@@ -65,19 +64,6 @@ def plan_engines(
         threads = max(1, min(most, cores) // engines)
     shares = [slots // engines + (number < slots % engines) for number in range(engines)]
     return [EnginePlan(share, context // slots * share, threads, gpu_layers, template) for share in shares]
-
-
-def usable_cores(quota: Path = CGROUP_QUOTA) -> int:
-    """Count the cores that the process is allowed on, or the share of them that its container grants."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = read_quota(quota.read_text()) if quota.is_file() else None
-    return max(1, cores if granted is None else min(cores, round(granted)))
-
-
-def read_quota(text: str) -> float | None:
-    """Read the cores granted by a line such as ``200000 100000`` (two) or ``max 100000`` (all)."""
-    allowed, _, period = text.strip().partition(" ")
-    return int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
 
 
 class EngineError(Exception):

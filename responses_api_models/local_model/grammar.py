@@ -36,7 +36,6 @@ MAX_DISTINCT: Final = 6
 BYTE_MASK: Final = 256 // 8  # bytes of a mask that stand for text; the rest are about special tokens
 # What may stand beside ``uniqueItems`` in a list that is written out.
 LIST_KEYWORDS: Final = frozenset({"type", "items", "minItems", "maxItems", "uniqueItems", "title", "description"})
-DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
 
 
 class SchemaError(ValueError):

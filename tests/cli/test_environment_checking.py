@@ -147,7 +147,7 @@ def test_every_template_is_whole(run, mock_model):
 @pytest.mark.parametrize(
     ("name", "parts", "place", "says"),
     [
-        ("too_much", {"verify": "reward *= 10"}, "error: rewards", "3 of 9 are no numbers from 0 to 1: 10.0"),
+        ("too_much", {"verify": "reward *= 10"}, "error: rewards", "3 of 9 are not numbers from 0 to 1: 10.0"),
         ("not_a_number", {"verify": "reward = float('inf')"}, "error: rewards", "6 of 6"),
         ("constant", {"verify": "reward = 1.0"}, "warning: no variance", "all 9 rollouts got 1.0"),
         ("generous", {"verify": "reward = max(reward, 0.5)"}, "warning: silent player", "3 of 3"),
@@ -183,7 +183,7 @@ def test_rows_that_are_refused_and_tools_that_are_not_there_are_errors(run):
     ran = run("ng_check_environment", write_environment("check_rows", rows=rows))
     assert ran.code == 1
     assert "error: rows: 1 of 4 are refused by /seed_session: row 2:" in ran.out
-    assert "error: tools: rows offer tools that are no routes of the server: look_up" in ran.out
+    assert "error: tools: rows offer tools that are not routes of the server: look_up" in ran.out
     assert "error: ambiguous rows: rows 3, 4 ask the same but expect different things" in ran.out
 
 

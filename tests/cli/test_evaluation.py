@@ -30,7 +30,7 @@ def test_without_a_gym_the_default_metrics_are_computed_and_that_is_said(run, no
     assert ran.out.startswith("Key metrics for x:\n")
     assert json.loads(ran.out.partition("\n")[2]) == {"mean/reward": 0.5}
     assert "these are the default metrics" in ran.err
-    assert "1 rollouts are there more than once and count once" in ran.err
+    assert "1 rollouts occur more than once and count once" in ran.err
     assert "x: 3 rollouts" in ran.err
     assert "metrics: all_aggregate_metrics.json" in ran.err
     assert [json.loads(line)["_ng_task_index"] for line in Path("all.jsonl").read_text().splitlines()] == [0, 1, 2]
@@ -64,7 +64,7 @@ def test_rollouts_that_differ_are_an_error_unless_one_is_chosen(run, nobody, cho
     shard("s2.jsonl", (1, 0.0))
     ran = run("ng_aggregate_rollouts", TWO, *OUTPUT, nobody)
     assert ran.code == 1
-    assert "task 1 rollout 0 is there twice, and differs: s1.jsonl line 1 and s2.jsonl line 1" in ran.err
+    assert "task 1 rollout 0 occurs twice, with different content: s1.jsonl line 1 and s2.jsonl line 1" in ran.err
     chosen = run("ng_aggregate_rollouts", TWO, *OUTPUT, f"+on_conflict={choice}", "+merge_shards=false", nobody)
     assert json.loads(chosen.out.partition("\n")[2]) == {"mean/reward": reward}
     assert not Path("all.jsonl").exists()

@@ -8,9 +8,10 @@ import tomllib
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli.command import HelpRequest, UsageError
+from nemo_gym.cli.command import HelpRequest
 from nemo_gym.cli.commands import COMMANDS, GROUPS, scripts
 from nemo_gym.cli.main import Invocation, read_command_line
+from nemo_gym.errors import UsageError
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)

@@ -5,9 +5,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli.command import ExitCode
 from nemo_gym.cli.commands import COMMANDS
 from nemo_gym.cli.manual import parameters_of, type_text, updated, value_text
+from nemo_gym.errors import ExitCode
 
 
 class Inner(BaseModel):

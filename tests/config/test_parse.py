@@ -76,6 +76,14 @@ def test_a_misspelt_key_names_the_nearest_known_one(
     assert f"${{{name}}}" in str(caught.value.hint)
 
 
+def test_suggestions_are_not_hidden_behind_a_long_list(checked: Callable[..., ParsedConfig]) -> None:
+    many = [f"parameter_{number}" for number in range(40)]
+    with pytest.raises(ConfigError) as caught:
+        check_parameters(["parametr_7"], fields=many, config=checked().config)
+    assert "'parameter_7'" in str(caught.value)
+    assert str(caught.value.hint).startswith("--help lists all parameters; ")
+
+
 def test_all_unknown_keys_are_named_at_once(checked: Callable[..., ParsedConfig]) -> None:
     with pytest.raises(ConfigError) as caught:
         checked("+limt=2", "+zzzzzz=1")

@@ -127,8 +127,9 @@ def test_values_that_are_not_set_are_all_named_with_their_places(gym: str, parse
         " needs ${policy_api_key}, which is not set"
     )
     assert str(caught.value.hint).splitlines() == [
-        "add 'policy_base_url: <value>' to env.yaml or pass '+policy_base_url=<value>'",
-        "add 'policy_api_key: <value>' to env.yaml or pass '+policy_api_key=<value>'",
+        "put these into env.yaml, or pass each of them as '+<key>=<value>':",
+        "  policy_base_url: <value>",
+        "  policy_api_key: <value>",
     ]
 
 

@@ -65,7 +65,7 @@ def test_what_is_not_a_scored_rollout_is_never_a_sample(export, tmp_path):
         "failed": 1,
         "has no reward": 2,
         "is not a rollout": 2,
-        "is there twice": 1,
+        "occurred before": 1,
         "is not JSON": 1,
     }
     assert report.lines == 8

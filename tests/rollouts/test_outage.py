@@ -164,7 +164,7 @@ def test_the_advice_that_is_printed_works_when_it_is_typed(
         broken = commands.run(*second, f"+policy_base_url={mock_model.base_url}", environment=once)
     finally:
         mock_model.set(faults="none:0")
-    advice = re.search(r"^To try the 5 again whose attempts are used up, add: (.*)$", broken.err, re.MULTILINE)
+    advice = re.search(r"^To try again the 5 whose attempts are used up, add: (.*)$", broken.err, re.MULTILINE)
     assert advice is not None, broken.err
     mended = commands.run(*second, f"+policy_base_url={mock_model.base_url}", *shlex.split(advice[1]), environment=once)
     assert mended.code == 0, mended.err

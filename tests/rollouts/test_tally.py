@@ -150,7 +150,7 @@ def test_the_summary_says_what_is_missing_where_everything_is_and_how_to_go_on(p
     assert "stopped: interrupted" in text
     assert "d/out_failures.jsonl" in text
     assert "To run the 10 that are left, add: +resume_from_cache=true" in text
-    assert "the 2 again whose attempts are used up, add: +resume_from_cache=true '+retry_failed=[auth]'" in text
+    assert "again the 2 whose attempts are used up, add: +resume_from_cache=true '+retry_failed=[auth]'" in text
     finished = summary(Tally(completed=2), planned=2).text()
     assert finished.splitlines()[0] == "2 of 2 rollouts completed"
     assert "resume" not in finished

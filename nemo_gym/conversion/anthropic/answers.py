@@ -22,7 +22,7 @@ _FINISHED: Final = frozenset({*_INCOMPLETE, "end_turn", "stop_sequence", "tool_u
 
 
 def unknown_stop(message: AnthropicMessage) -> str | None:
-    """The reason why a message ended, if it is unknown: then nobody knows whether the message is complete."""
+    """The reason why a message ended, if it is not a known one: then the message may be incomplete."""
     reason = message.stop_reason
     return None if reason is None or reason in _FINISHED else reason
 

@@ -1,9 +1,9 @@
 """What earlier runs left behind, and what follows from it for each rollout: done, given up, or owed again.
 
-Only keys are kept, as plain integers: a million rollouts take some hundred megabytes, however large they are on disk.
-A failure whose cause lay outside the rollout (``_ng_owed``) does not count as one of its attempts.
+Only keys are kept, as plain integers: a million rollouts take about a hundred megabytes, however large they are on
+disk. A failure whose cause lay outside the rollout (``_ng_owed``) does not count as one of its attempts.
 
-``read_saved`` reads everything instead, for callers who want all of it in saved.
+``read_saved`` reads everything instead, for callers who want all of it in memory.
 """
 
 import logging
@@ -39,7 +39,7 @@ class PastFailures:
 
     count: int = 0
     terminal: bool = False
-    kind: str = ""  # of the last one
+    kind: str = ""  # of the last failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +78,19 @@ class History:
 
     done: set[int] = field(default_factory=set)
     failures: dict[int, PastFailures] = field(default_factory=dict)
-    failed: Counter[int] = field(default_factory=Counter)  # attempts, also those that do not count
+    failed: Counter[int] = field(default_factory=Counter)  # attempts, including those that do not count
 
     def is_done(self, key: RolloutKey) -> bool:
         """Whether a rollout is completed."""
         return packed(key) in self.done
 
     def attempts(self, key: RolloutKey, policy: AttemptPolicy) -> Attempts | None:
-        """The attempts that a rollout which is not done still has."""
+        """The attempts that an unfinished rollout still has."""
         return policy.attempts(self.failures.get(packed(key)))
 
 
 def packed(key: RolloutKey) -> int:
-    """A key as one integer, which takes a third of the memory."""
+    """A key as one integer, which needs a third of the memory."""
     return key.task * MAX_ROLLOUTS + key.rollout
 
 
@@ -128,9 +128,9 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
 
 
 def read_attempts(path: Path, history: History) -> list[StoredSpan]:
-    """Compare the steps with what became of their attempts; return what can't be read, or has no outcome on disk.
+    """Match steps with the outcomes on disk; return what can't be read, and steps whose attempt has no outcome.
 
-    Steps are written first, so a crash can leave some whose rollout is owed again, and will be recorded again.
+    Steps are written first, so a crash can leave some of a rollout that is owed and will be recorded again.
     """
     strays: list[StoredSpan] = []
     completed: set[int] = set()
@@ -146,8 +146,8 @@ def read_attempts(path: Path, history: History) -> list[StoredSpan]:
             completed.add(number)
         else:
             failed[number] += 1
-            # Failed attempts have no name to match by. As many records as there are failures are taken to belong to
-            # them; a crash can only have left the last one over.
+            # Failed attempts can't be told apart, so the first records are matched with the failures in order: a crash
+            # can only have left the last record without a failure.
             has_outcome = failed[number] <= history.failed[number]
         if not has_outcome:
             strays.append(_stray(line, "record of steps without an outcome"))
@@ -186,7 +186,7 @@ class SavedRun:
 
 
 def read_saved(files: RunFiles, policy: AttemptPolicy) -> SavedRun:
-    """Read everything. Lines that can't be read, or belong to no planned rollout, are as if they were not there."""
+    """Read everything. Lines that can't be read, or belong to no planned rollout, are ignored."""
     history = History()
     read_rollouts(files.rollouts, history)
     if files.failures.exists():
@@ -203,7 +203,7 @@ def read_saved(files: RunFiles, policy: AttemptPolicy) -> SavedRun:
 
 
 def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spending:
-    """What all attempts that are on disk cost, completed or failed: the one number for the screen and for the file."""
+    """What all attempts on disk cost, completed or failed: the number that both the screen and the file show."""
     spending = Spending(prices)
     for path in (each for files in map(RunFiles.of, paths) for each in (files.rollouts, files.failures)):
         for line in read_lines(path) if path.is_file() else ():

@@ -1,11 +1,12 @@
 """A file that only grows, line by line, and the lock that keeps a second collector off the same output.
 
-What ``append`` returned from is with the operating system and survives the death of this process; what was synced
-survives that of the machine. An append that fails is undone, so the file ends with a whole line at all times, except
-after a crash in the middle of a write; that torn tail is cut off before the file is opened again (see ``repair``).
+Once ``append`` returns, its lines are with the operating system and survive the death of this process; once they are
+synced, they survive that of the machine. An append that fails is undone, so the file ends with a whole line at all
+times, except after a crash in the middle of a write; that torn tail is cut off before the file is opened again (see
+``repair``).
 
-The lock is the kernel's (``flock``), so it is gone with the process that held it, however that ended. The lock file
-only says who holds it.
+The lock is the kernel's (``flock``), so it ends with the process that held it, however that died. The content of the
+lock file only says who holds it.
 """
 
 import fcntl
@@ -35,7 +36,7 @@ def exclusive(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Removed while it is held, so that no process is left with the lock of a file that has lost its name.
+        # Removed while still locked: whoever locks the nameless file next notices that, and opens the path again.
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)
@@ -73,7 +74,7 @@ def _in_use(path: Path, holder: bytes) -> OutputInUseError:
     try:
         about = json.loads(holder)
         who = f"process {about['pid']} on {about['host']}, since {about['since']}"
-    except (ValueError, KeyError, TypeError):  # caught between locking and writing
+    except (ValueError, KeyError, TypeError):  # its holder has locked it but not written to it yet
         who = "another process"
     return OutputInUseError(
         f"{path}: {who}, is collecting to this output",
@@ -113,10 +114,10 @@ class Journal:
         try:
             self._write_all(data)
         except BaseException:
-            # A part of a line would be glued to the next one. If even this fails, the next start repairs the file.
+            # The next line would be glued to a partial one. If even this fails, the next start repairs the file.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
-            with storage_errors(self.path, "write to"):  # not around the writing: it costs more than a short write
+            with storage_errors(self.path, "write to"):  # only here, because entering it costs more than a short write
                 raise
         self.size += len(data)
         if self._fsync is Fsync.ALWAYS:
@@ -124,7 +125,7 @@ class Journal:
 
     def sync(self) -> None:
         """Force what was appended to the disk. May run in another thread than ``append``."""
-        size = self.size  # before syncing: what another thread appends meanwhile may not be covered
+        size = self.size  # cleared before syncing, because the sync may not cover what another thread appends meanwhile
         if self._fsync is not Fsync.NEVER and size > self._synced_size:
             with storage_errors(self.path, "sync"):
                 os.fsync(self._descriptor)

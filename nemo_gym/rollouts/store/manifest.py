@@ -30,7 +30,7 @@ class InputFacts:
 
     @classmethod
     def of(cls, path: Path, limit: int | None) -> Self:
-        """Look at a task file."""
+        """The facts of a task file as it is now."""
         status = path.stat()
         digest = sha256()
         with path.open("rb", buffering=BUFFER_BYTES) as file:
@@ -106,7 +106,7 @@ class Request:
         return Manifest(self.settings, facts, plan, output.name)
 
     def differences(self, earlier: Manifest) -> Iterator[str]:
-        """What is asked for now that was not asked for then, in words."""
+        """How this request differs from that of an earlier run, in words."""
         for name in dict.fromkeys((*earlier.settings, *self.settings)):
             before, now = earlier.settings.get(name), self.settings.get(name)
             if before != now:

@@ -27,7 +27,7 @@ from nemo_gym.rollouts.store.repair import read_lines
 
 logger = logging.getLogger(__name__)
 
-_OTHER_OUTPUT = "choose another output"  # whose parameter has several names
+_OTHER_OUTPUT = "choose another output"  # its parameter has a different name in each command
 
 
 class OutputTakenError(ConfigError):
@@ -120,8 +120,9 @@ def output_taken(files: RunFiles) -> OutputTakenError:
     if rollouts and files.plan.exists():
         planned = sum(1 for _ in read_lines(files.plan))
         what += f" of {planned} planned"
+        left = planned - rollouts
         ways = [
-            f"to go on ({planned - rollouts} left), add +resume_from_cache=true",
+            f"to {f'go on ({left} left)' if left else 'compute its metrics again'}, add +resume_from_cache=true",
             "to add tasks or repeats, add +resume_from_cache=true +resume_mode=extend",
             *ways,
         ]

@@ -2,8 +2,8 @@
 
 Rows stay in the file until they are started; in memory an owed rollout is the eight bytes of its position.
 
-An extended plan is the new one, and of the old one what is already collected. Where both have a key, both must have the
-same row, for otherwise a rollout on disk would be the answer to another question.
+An extended plan is the new plan plus those rows of the old one that are already collected. Where both have a key, both
+must have the same row; otherwise a rollout on disk would be the answer to another question.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class PlanOnDisk:
     policy: AttemptPolicy
     failures: Mapping[int, PastFailures] = field(default_factory=dict)
     positions: "array[int]" = field(default_factory=_positions)
-    agents: Counter[str] = field(default_factory=Counter)  # how many each has to run
+    agents: Counter[str] = field(default_factory=Counter)  # how many rollouts each agent has to run
     planned: int = 0
     done: int = 0
     given_up: Counter[str] = field(default_factory=Counter)  # failed too often, or for good; by the last failure
@@ -50,7 +50,7 @@ class PlanOnDisk:
         with self.path.open("rb", buffering=BUFFER_BYTES) as file:
             here = 0
             for position in self.positions:
-                if position != here:  # a seek discards the buffer, and usually the next row follows
+                if position != here:  # a seek would discard the buffer, and usually the next row follows directly
                     file.seek(position)
                 line = file.readline()
                 here = position + len(line)
@@ -134,7 +134,7 @@ def read_owed(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk
 
 def _broken_plan(path: Path, number: int) -> ConfigError:
     return ConfigError(
-        f"{path}: line {number} is not a row of a plan, so nobody knows what is owed",
+        f"{path}: line {number} is not a row of a plan, so it is unknown what is owed",
         hint="resume with +resume_mode=extend to plan anew from the input and keep what is collected",
     )
 

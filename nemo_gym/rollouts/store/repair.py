@@ -20,7 +20,7 @@ class StoredLine(NamedTuple):
     """A line and where it is."""
 
     start: int
-    text: bytes  # with its end, if it has one
+    text: bytes  # including the line feed, if there is one
 
 
 class StoredSpan(NamedTuple):
@@ -32,7 +32,7 @@ class StoredSpan(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[StoredLine]:
-    """The lines of a file, in the memory of one."""
+    """The lines of a file, one at a time."""
     end = 0
     with path.open("rb", buffering=BUFFER_BYTES) as file:
         for text in file:
@@ -41,7 +41,7 @@ def read_lines(path: Path) -> Iterator[StoredLine]:
 
 
 def set_aside(path: Path, spans: Sequence[StoredSpan]) -> None:
-    """Move the spans, which are in order, out of the file, and see that it ends with a whole line."""
+    """Move the spans, which are in order, out of the file, and make sure that it ends with a whole line."""
     with storage_errors(path, "repair"):
         if spans:
             reasons = Counter(span.why for span in spans)

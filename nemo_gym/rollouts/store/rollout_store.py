@@ -86,13 +86,13 @@ class RolloutStore:
         return self._go_on(plan, history)
 
     def extend(self, rows: Iterable[Row], request: Request, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
-        """Go on with another plan that agrees with the old one where they overlap; keep what is collected."""
+        """Go on with a new plan that agrees with the old one where they overlap, and keep what is collected."""
         history = self._read_history()
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
             writer = PlanWriter(file)
             write_extended(self.files.plan, writer, rows, history)
             file.flush()
-            # Looked at before it takes its place: a plan that is refused must leave the old one as it was.
+            # Approved before it takes its place: a plan that is refused must leave the old one as it was.
             plan = replace(read_owed(Path(file.name), history, policy), path=self.files.plan)
             approve(plan)
         self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
@@ -123,7 +123,7 @@ class RolloutStore:
         self._rollouts.append(completed)
 
     def _append_steps(self, lines: list[bytes]) -> None:
-        if self._steps is None:  # not before there are any: they may be turned off
+        if self._steps is None:  # opened only when there are any, because steps may be turned off
             self._steps = self._stack.enter_context(self._journal(self.files.steps))
         self._steps.append(lines)
 
@@ -154,7 +154,7 @@ class RolloutStore:
         return history
 
     def _go_on(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:
-        # More rollouts than the plan knows: they were made by another plan, and would be counted in the metrics.
+        # Rollouts that the plan does not have were made by another plan, and would be counted in the metrics.
         if plan.done < len(history.done):
             planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
             set_aside(self.files.rollouts, list(unplanned(self.files.rollouts, planned)))
@@ -191,7 +191,7 @@ def open_store(
 
 
 class ResumeMode(StrEnum):
-    """What to do if a resumed run is asked for something else than the run before it."""
+    """What to do if a resumed run is asked for something different from the run before it."""
 
     STRICT = "strict"  # refuse, and say what differs
     EXTEND = "extend"  # plan again, run what is new, keep what is collected
@@ -199,7 +199,7 @@ class ResumeMode(StrEnum):
 
 
 class PlanChangedError(ConfigError):
-    """A run can't be resumed because it is asked for something else."""
+    """A run can't be resumed because it is asked for something different."""
 
 
 def open_plan(
@@ -241,7 +241,7 @@ def open_plan(
 
 
 def _changes(store: RolloutStore, request: Request) -> list[str]:
-    """What differs from the run before; nothing is known without a manifest, and then the plan on disk is the plan."""
+    """What differs from the run before. Without a manifest nothing is known, and the plan on disk is used."""
     earlier = Manifest.read(store.files.manifest)
     if earlier is None:
         return []

@@ -1,4 +1,4 @@
-"""Which files hold the shards of a collection, and what may be asked of them: what is known without reading numbers."""
+"""The files that hold the shards of a collection, and what can be said about them without reading their numbers."""
 
 import glob
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Several rollout files as one: each rollout counted exactly once, in the order of their keys.
 
-The files are read once, for their numbers; of the rollouts themselves only the positions are kept, 24 bytes each, and
-lines are read again when they are needed. A line that cannot be read is reported and leaves the rest as it is, or is an
-error.
+The files are read once, for their numbers. Of the rollouts themselves only the positions are kept, 24 bytes each; lines
+are read again when they are needed. A line that cannot be read is reported and skipped, or is an error.
 """
 
 import logging
@@ -106,7 +105,7 @@ class Shards:
     ) -> None:
         self.paths = paths
         self.unreadable: list[tuple[ShardPlace, str]] = []
-        self.repeated = 0  # rollouts that were left out because they are there already
+        self.repeated = 0  # rollouts that were left out because they occurred before
         self._builder = MetricsBuilder()
         self._positions = LinePositions(paths)
         for shard, path in enumerate(paths):
@@ -117,7 +116,7 @@ class Shards:
         self._repeats = _Repeats(self._tasks_by_shard(), self._stride()) if on_conflict is OnConflict.REPEAT else None
         if self._repeats is not None:
             self._renumber(self._repeats)
-            on_conflict = OnConflict.ERROR  # after the shift only a file itself can have a key twice
+            on_conflict = OnConflict.ERROR  # after the shift, a key can occur twice only within one file
         self._settle(on_conflict)
 
     def __len__(self) -> int:
@@ -220,7 +219,7 @@ class Shards:
     # ---- each rollout once ------------------------------------------------------------------------------------------
 
     def _settle(self, on_conflict: OnConflict) -> None:
-        """Leave out whatever is there already."""
+        """Leave out rollouts that occurred before."""
         task, rollout = self._builder.keys()
         keyed = np.flatnonzero(rollout != NO_INDEX)
         order = keyed[np.lexsort((keyed, rollout[keyed], task[keyed]))]
@@ -243,7 +242,7 @@ class Shards:
         self.repeated = len(out)
         if out:
             differ = f"; {conflicts} of them differ, and the {on_conflict} one counts" if conflicts else ""
-            logger.info("%d rollouts are there more than once and count once%s", len(out), differ)
+            logger.info("%d rollouts occur more than once and count once%s", len(out), differ)
 
     def _differ(self, first: int, second: int) -> bool:
         one, other = self._positions.read([first, second])
@@ -251,7 +250,7 @@ class Shards:
 
     def _conflict(self, key: RolloutKey, first: int, second: int) -> ConfigError:
         return ConfigError(
-            f"task {key.task} rollout {key.rollout} is there twice, and differs: "
+            f"task {key.task} rollout {key.rollout} occurs twice, with different content: "
             f"{self._positions.place(first)} and {self._positions.place(second)}",
             hint="if both are rollouts of the same task, as with several seeds, count them as further repeats with "
             "+on_conflict=repeat; otherwise choose with +on_conflict=first or last, or leave one of the files out",

@@ -116,7 +116,7 @@ class Instruction:
 
 
 def assemble(architecture: str, *, one_group: bool) -> bytes:
-    """The filter for a box. ``one_group`` is for boxes without namespaces of their own."""
+    """The filter for a box. ``one_group`` is for boxes without namespaces."""
     column = _COLUMN[architecture]
     refused = {**_REFUSED, **(_LEAVING_THE_GROUP if one_group else {})}
     program = [

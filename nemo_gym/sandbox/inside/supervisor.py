@@ -211,7 +211,7 @@ class Execution:
             self.ending = ProgramEnding.DISK
 
     def _finish(self, pid: int, outputs: Mapping[int, int]) -> int:
-        """End the program if it is still running, and read what is left in its pipes."""
+        """End the program if it is still running, and read the rest of its output."""
         self.box.end_processes(pid)
         _, status, usage = os.wait4(pid, 0)
         self.peak_memory = usage.ru_maxrss * KIB

@@ -104,7 +104,7 @@ def _check_tools(hosted: HostedEnvironment, rows: Sequence[Row], report: Environ
     names = {tool.get("name") for row in rows for tool in row["responses_create_params"].get("tools") or ()}
     missing = [name for name in sorted(filter(None, names)) if not hosted.has_route(f"/{name}")]
     if missing:
-        report.error("tools", f"rows offer tools that are no routes of the server: {listed(missing)}")
+        report.error("tools", f"rows offer tools that are not routes of the server: {listed(missing)}")
 
 
 async def _play_all(
@@ -200,7 +200,7 @@ def _check_rewards(
     rewards = [each.reward for played in finished.values() for each in played]
     odd = [reward for reward in rewards if not is_number(reward) or not 0 <= reward <= 1]
     if odd:
-        report.error("rewards", f"{len(odd)} of {len(rewards)} are no numbers from 0 to 1: {listed(odd)}")
+        report.error("rewards", f"{len(odd)} of {len(rewards)} are not numbers from 0 to 1: {listed(odd)}")
     if hosted.is_judged or not rewards:
         return
     if len({str(reward) for reward in rewards}) == 1:

@@ -41,12 +41,12 @@ async def check_sessions(
             if await _is_steady(config, rollout):
                 report.error("sessions", "a rollout depends on those before it: state leaks between sessions")
             else:
-                report.warn("determinism", "the same answers in the same task do not always lead to the same end")
+                report.warn("determinism", "the same answers to the same task do not always lead to the same result")
             return
     together = await asyncio.gather(*(hosted.play(row, player) for row, player, _ in [*alone, *alone]))
     expected = [fingerprint(rollout.played) for rollout in [*alone, *alone]]
     if [fingerprint(played) for played in together] != expected:
-        report.error("sessions", "rollouts end otherwise beside each other than alone: state leaks between sessions")
+        report.error("sessions", "rollouts end differently side by side than alone: state leaks between sessions")
 
 
 async def _is_steady(config: DictConfig, rollout: PlayedAlone) -> bool:

@@ -34,7 +34,7 @@ from nemo_gym.servers.direct.replies import (
     cookie_headers,
 )
 from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_routes
-from nemo_gym.servers.faults import FaultMiddleware, fault_body, fault_headers, log_fault
+from nemo_gym.servers.faults import FaultLog, FaultMiddleware, fault_body, fault_headers
 from nemo_gym.servers.http.client import MAX_REDIRECTS
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import aiohttp
@@ -123,6 +123,7 @@ class LocalServer:
         # By path; those of calls by resources servers are in the second.
         self._callees: tuple[dict[str, Callee], dict[str, Callee]] = ({}, {})
         self.label = label
+        self._faults = FaultLog(label)
         self.base_url = base_url
         self._host, _, self._port = base_url.partition("://")[2].rpartition(":")
 
@@ -137,7 +138,7 @@ class LocalServer:
         query: bytes = b"",
     ) -> Coroutine[Any, Any, Any]:
         """Call a route from inside the process; recorded as a step if a rollout is calling. Await it for the answer."""
-        # Not a coroutine itself, which would be one more on the way of every call.
+        # Not a coroutine itself, which would add one to every call.
         caller = current_span.get()
         called = self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
         return called if caller is None else self._record(called, path, caller)
@@ -296,7 +297,7 @@ class LocalServer:
             request = DirectRequest(self, call)
             result = handler(request, error)
             return await _render(await result if inspect.isawaitable(result) else result, request.scope)
-        log_fault(error, self.label, call.path)
+        self._faults.add(error, call.path)
         return DirectAnswer(500, fault_body(error, self.label), fault_headers(error))
 
     def http_of(self, call: Call) -> tuple[Scope, Receive]:

@@ -241,7 +241,7 @@ class _Call:
         return response
 
     async def _post(self) -> Any:
-        """The whole answer of an address that is used over and over; None if the request is to be sent as any other."""
+        """The whole answer, without aiohttp's request object; None if the request must be sent the ordinary way."""
         postings, body = self.settings.postings, self.body
         if postings is None or type(body) is not bytes or self.method != "POST" or self.options.get("proxy"):
             return None

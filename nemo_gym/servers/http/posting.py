@@ -128,7 +128,7 @@ class Posting:
 
 
 class Postings:
-    """What is prepared for the addresses that requests with the same headers and limits are sent to."""
+    """The prepared requests of one set of headers and limits: a ``Posting`` for each address."""
 
     def __init__(self, headers: Mapping[str, str] | None, limits: "aiohttp.ClientTimeout") -> None:
         self._headers = CIMultiDict(headers or ())
@@ -136,7 +136,7 @@ class Postings:
         self._prepared: dict[str | URL, Posting] = {}
 
     def find(self, url: str | URL, session: "aiohttp.ClientSession") -> Posting | None:
-        """What to send to an address with; None if its requests have to be sent the ordinary way."""
+        """The ``Posting`` for an address; None if requests to it have to be sent the ordinary way."""
         posting = self._prepared.get(url)
         if posting is not None and posting.session is session:
             return posting

@@ -104,7 +104,8 @@ class Endpoint:
     def _count_retry(self, retry: Retry) -> None:
         self.retries += 1
         if self.retries == 10 ** (len(str(self.retries)) - 1):
-            logger.warning("%d retries so far, the last: %s", self.retries, retry.reason)
+            counted = "1 retry" if self.retries == 1 else f"{self.retries} retries"
+            logger.warning("%s so far, the last: %s", counted, retry.reason)
 
 
 class Upstream:

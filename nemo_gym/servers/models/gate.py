@@ -177,7 +177,7 @@ class AdmissionQueue(Generic[Waiter]):
         self.busy -= 1
 
     def close(self, until: float) -> None:
-        """Admit nobody before this time, or before a later time set earlier."""
+        """Admit no request before this time, or before a later time set earlier."""
         self.closed_until = until if self.closed_until is None else max(until, self.closed_until)
 
     def _has_room(self, now: float) -> bool:

@@ -1,12 +1,12 @@
-"""From the bytes of a rollout file to what the index stores for each line, in this process or in others.
+"""Parses the bytes of a rollout file into what the index stores for each line, in this process or in others.
 
 Only whole lines are read, from a position on. A last line without its line feed is left alone until it is whole; it
 counts as whole if it parses as an object, because no JSON object is the beginning of a longer one. A fingerprint shows
 whether a file is still the one that was read before.
 
 Parsing takes most of the time of a first index and holds Python's lock, so ``ReadAhead`` parses the next parts of a
-large file in other processes while this one stores the previous ones. For what is appended while somebody looks at a
-file, starting processes is not worth it. They end as soon as the file is read.
+large file in other processes while this one stores the previous ones. The processes end as soon as the file is read;
+for the few lines that are appended later, they would not be worth starting.
 """
 
 import gc
@@ -28,6 +28,7 @@ import orjson
 
 from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
 from nemo_gym.filters.syntax import Value
+from nemo_gym.io.cores import usable_cores
 from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.fields import task_content
 
@@ -67,7 +68,7 @@ def whole_lines(file: BinaryIO, position: int, budget: int) -> int:
                 return start + place + 1 - position
         if stop == size:
             return size - position if _is_whole(os.pread(descriptor, size - position, position)) else 0
-        budget *= 4  # a line that is longer than that
+        budget *= 4  # the line is longer than what was searched
     return 0
 
 
@@ -88,7 +89,7 @@ _SEPARATOR: Final = 1  # the line feed
 
 
 class IndexedLine(NamedTuple):
-    """What a line becomes. The line is counted from 1 in its span."""
+    """What the index stores for a line. Lines are counted from 1 in their span."""
 
     offset: int
     length: int
@@ -158,7 +159,7 @@ def read_object(line: bytes) -> dict[str, Any]:
     return record
 
 
-BACKLOG: Final = 96 << 20  # bytes that are worth other processes
+BACKLOG: Final = 96 << 20  # bytes; a smaller file is not worth other processes
 _MOST_PROCESSES: Final = 4
 _STEPS_AHEAD: Final = 2  # for each process
 
@@ -171,7 +172,7 @@ class ReadAhead:
     def __init__(self, path: Path, *, backlog: int = BACKLOG) -> None:
         self._path = path
         self._backlog = backlog
-        self._processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+        self._processes = min(_MOST_PROCESSES, usable_cores())
         self._pool: ProcessPoolExecutor | None = None
         self._waiting: deque[tuple[FileSpan, Future[Parsed | None]]] = deque()
 

@@ -1,8 +1,8 @@
 """Reads an index while it grows, and keeps the columns that were asked for in memory.
 
-Every read is of one generation: within it rows never change, there are only more of them. Columns are loaded when first
-needed for sorting, grouping or plotting, and later only what was added. A value is a number, text or missing: numbers
-are floats with NaN for what is missing, texts are numbered.
+Every read is of one generation, within which rows are added but never change. A column is loaded when it is first
+needed for sorting, grouping or plotting; later, only new rows are added to it. A value is a number, text or missing:
+numbers are floats with NaN for what is missing, texts are numbered.
 """
 
 import queue
@@ -71,7 +71,7 @@ class _Growing:
 
 
 class ColumnCache:
-    """The columns of one source and generation that were asked for so far."""
+    """The columns of one file and generation that have been needed so far."""
 
     def __init__(self, load: Callable[[str, range], list[Any]]) -> None:
         self._load = load

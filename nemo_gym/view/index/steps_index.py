@@ -157,10 +157,10 @@ class StepsIndex:
             self.state = StepsState(False, self.state.generation + 1, 0, 0, 0, 0)
         return True
 
-    # ---- what is known -------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------------------------
 
     def attempts(self) -> AttemptColumns:
-        """A copy of what is known about every attempt."""
+        """A copy of the columns of all attempts."""
         with self._lock:
             if self._attempts is None or self._attempts[0] != self.state:
                 self._attempts = (self.state, self._lines.attempts())

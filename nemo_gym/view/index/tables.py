@@ -1,7 +1,7 @@
 """The index of one JSONL file as a SQLite database: where it is, its tables, and what it says about itself.
 
-It lies beside the file, or in the cache where that folder is not writable. Nothing in it is precious: whatever does not
-fit the file, this version of the program or SQLite's own checks is discarded and built again.
+It lies beside the file, or in the cache where that folder is not writable. Nothing in it is precious: an index that
+does not match the file or this version of the program, or that SQLite finds damaged, is discarded and built again.
 
     state      one row: how far the file was read, and what it looked like there (``State``)
     columns    names, types, ranges and few distinct values of the columns (``ColumnFacts``)
@@ -9,7 +9,7 @@ fit the file, this version of the program or SQLite's own checks is discarded an
     previews   question and answer, apart, because every filter reads ``rollouts`` and few read these
     body       full text (FTS5 without the text itself)
 
-What is known of a column is kept up to date as rows are added, so that a list of choices needs no look at the rows.
+The facts about a column are kept up to date as rows are added, so that a list of choices does not need the rows.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED_ORDER
 from nemo_gym.io.files import INDEX_SUFFIX
 
-FEW: Final = 20  # distinct values that are worth a list
+FEW: Final = 20  # distinct values; more are not worth a list
 _NO_VALUES: Final = frozenset({None, math.inf, -math.inf})  # neither in a range nor in JSON
 
 
@@ -77,7 +77,7 @@ class ColumnFacts:
             self.distinct = few_distinct([*self.distinct, *seen])
 
     def merge(self, other: "ColumnFacts") -> None:
-        """Add what is known of the same column elsewhere."""
+        """Add the facts about the same column of another file."""
         self.text |= other.text
         self.number |= other.number
         self.boolean |= other.boolean
@@ -161,7 +161,7 @@ def open_index(path: Path, cache: Path) -> Path:
         try:
             if place.parent == cache:
                 cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Readable for whom the file is readable: it holds parts of it.
+            # The same permissions as the file, because the index holds parts of it.
             os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, path.stat().st_mode & 0o666))
             _prepare(place)
         except (sqlite3.Error, OSError) as error:

@@ -1,8 +1,8 @@
-"""Brings the index of a file up to date, a step at a time.
+"""Brings the index of a file up to date, step by step.
 
 Each step is one transaction: it reads the state, checks that the file is still the one it describes, adds what some
-more lines hold, and moves the state on. So a crash loses a step at most, several programs may work on the same index,
-and what was read once is not read again. A file that was replaced or cut is indexed again.
+more lines hold, and moves the state on. So a crash loses at most one step, several programs may work on the same index,
+and nothing is read twice. A file that was replaced or cut is indexed again.
 
 Two passes: the columns first, at the speed of parsing; then the text, many times slower, for searching.
 """
@@ -136,7 +136,7 @@ class IndexWriter:
         self._database.executemany("INSERT OR REPLACE INTO columns VALUES (?, ?, ?)", saved)
 
     def _columns(self, own: Mapping[str, Any]) -> list[ColumnFacts]:
-        """What is known of the columns in the order of the table (the length first), with those that are new."""
+        """The facts about all columns in the order of the table (the length first), including new columns."""
         facts = {fact.field: fact for fact in read_columns(self._database)}
         fixed = [
             facts.get(field) or ColumnFacts.new(name, field)
@@ -172,7 +172,7 @@ class IndexWriter:
 
 
 def read_columns(database: sqlite3.Connection) -> list[ColumnFacts]:
-    """What is known of the columns."""
+    """The facts about all columns."""
     query = "SELECT name, field, json FROM columns"
     return [replace(ColumnFacts.read(text), name=name, field=field) for name, field, text in database.execute(query)]
 

@@ -16,10 +16,8 @@ from responses_api_models.local_model.engine import (
     _parameters,
     check_model,
     plan_engines,
-    read_quota,
     require_xllamacpp,
     start_engine,
-    usable_cores,
 )
 from responses_api_models.local_model.engine_pool import EnginePool
 
@@ -54,18 +52,6 @@ def test_layers_and_template_reach_the_engine(tmp_path: Path) -> None:
     assert (parameters.n_gpu_layers, parameters.chat_template) == (3, "{{ messages }}")
     plain = _parameters(xllamacpp, tmp_path / "x.gguf", EnginePlan(1, 100, 1), "key")
     assert (plain.n_gpu_layers, plain.chat_template) == (xllamacpp.CommonParams().n_gpu_layers, "")
-
-
-@pytest.mark.parametrize(("line", "cores"), [("200000 100000", 2.0), ("max 100000", None), ("", None)])
-def test_a_containers_share_is_read(line: str, cores: float | None) -> None:
-    assert read_quota(line) == cores
-
-
-def test_a_container_can_only_take_cores_away(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert usable_cores(tmp_path / "cpu.max") == 1
-    (tmp_path / "cpu.max").write_text("99900000 100000\n")
-    assert usable_cores(tmp_path / "cpu.max") == usable_cores(tmp_path / "nothing")
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ async def test_retries_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
         assert error.value.status == 429
         assert error.value.response_content == b'{"path": "/v1/responses"}'
         assert len(endpoint.asked) == 2
-    assert "1 retries so far, the last: POST" in caplog.text
+    assert "1 retry so far, the last: POST" in caplog.text
     assert "secret" not in caplog.text
 
 

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from nemo_gym.conversion.chat_answers import LOGPROBS
-from nemo_gym.conversion.losses import ANNOTATIONS, ENCRYPTED, LOGPROBS_SAID, NAMESPACE, PHASE, SUMMARY
+from nemo_gym.conversion.losses import (
+    ANNOTATIONS,
+    ENCRYPTED,
+    LOGPROBS_SAID,
+    PHASE,
+    SUMMARY,
+    lost_in_call,
+    lost_in_parts,
+    lost_in_tool,
+    without_hosting,
+)
 from nemo_gym.conversion.parts import (
     REASONING_FIELDS,
     SAMPLING_EXTRAS,
@@ -30,7 +40,7 @@ from nemo_gym.conversion.unknown_items import unknown_item
 
 _SAME: Final = SAMPLING_EXTRAS | {
     *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"),
-    *("prompt_cache_key", "safety_identifier"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "moderation"),
 }
 # Default values, which can be left out without losing anything.
 _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -38,9 +48,8 @@ _HARMLESS: Final[Mapping[str, tuple[Any, ...]]] = {
     "prompt": ({},),
     "truncation": ("disabled",),
 }
-_UNKNOWN_TO_CHAT: Final = frozenset(
-    {"background", "conversation", "max_tool_calls", "previous_response_id", "prompt", "truncation"}
-)
+# Options that become part of something else.
+_ELSEWHERE: Final = frozenset({"input", "instructions", "parallel_tool_calls"})
 _WRAPPING: Final = ("type",)
 _WRAPPING_AND_STRICT: Final = ("type", "strict")
 _FORMAT_FIELDS: Final = ("name", "description", "schema", "strict")
@@ -68,7 +77,7 @@ def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False, cust
             lost += _add_tools(options, asked, keep_strict=keep_strict, custom_tools=custom_tools)
         elif name in _CONVERTED:
             lost += _CONVERTED[name](options, value)
-        elif name in _UNKNOWN_TO_CHAT and value not in _HARMLESS.get(name, ()):
+        elif name not in _ELSEWHERE and value not in _HARMLESS.get(name, ()):
             lost.append(name)
     return ChatOptions(options, lost)
 
@@ -118,9 +127,11 @@ def _add_tools(
     for tool in tools:
         if tool["type"] == "function":
             function = {name: value for name, value in tool.items() if name not in dropped}
-            carried.append({"type": "function", "function": function})
+            lost += lost_in_tool(tool)
+            carried.append({"type": "function", "function": without_hosting(function)})
         elif tool["type"] == "custom" and custom_tools:
-            carried.append({"type": "custom", "custom": _custom_tool(tool)})
+            lost += lost_in_tool(tool)
+            carried.append({"type": "custom", "custom": without_hosting(_custom_tool(tool))})
         else:
             lost.append(f"tools.{tool['type']}")
     kinds = ("function", "custom") if custom_tools else ("function",)
@@ -186,6 +197,12 @@ class ResponsesConverterState:
     lost: list[str] = field(default_factory=list)
     remarks: set[str] = field(default_factory=set)
 
+    def parts(self, content: str | Sequence[Mapping[str, Any]]) -> str | list[dict[str, Any]]:
+        """The content of an input message; what is lost of its parts is noted."""
+        if not isinstance(content, str):
+            self.remarks.update(lost_in_parts(content, images=False))
+        return parts_to_chat(content)
+
     def add_text(self, text: str) -> None:
         """Append to the assistant's text in this turn."""
         self.content_buffer = (self.content_buffer or "") + text
@@ -206,6 +223,8 @@ class ResponsesConverterState:
             return
         if item.get("content") and item.get("summary"):
             self.remarks.add(SUMMARY)
+        if item.get("encrypted_content"):
+            self.remarks.add(ENCRYPTED)
         if self.past_reasoning == "think":
             self.add_text(wrap_reasoning(texts))
         elif self.past_reasoning != "drop":
@@ -240,14 +259,15 @@ def items_to_messages(items: Iterable[Mapping[str, Any]], state: ResponsesConver
         elif kind == "function_call":
             function = {"name": item["name"], "arguments": item["arguments"]}
             state.tool_calls_buffer.append({"id": item["call_id"], "type": "function", "function": function})
-            if item.get("namespace"):
-                state.remarks.add(NAMESPACE)
+            state.remarks.update(lost_in_call(item))
         elif kind == "custom_tool_call" and state.custom_tools:
             custom = {"name": item["name"], "input": item["input"]}
             state.tool_calls_buffer.append({"id": item["call_id"], "type": "custom", "custom": custom})
+            state.remarks.update(lost_in_call(item))
         elif kind == "function_call_output" or (kind == "custom_tool_call_output" and state.custom_tools):
             state.flush_assistant()
-            content = parts_to_chat(item["output"])
+            state.remarks.update(lost_in_call(item))
+            content = state.parts(item["output"])
             state.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
         elif kind == "reasoning":
             state.add_reasoning(item)
@@ -263,7 +283,7 @@ def _add_message(item: Mapping[str, Any], state: ResponsesConverterState) -> Non
     role, content = item["role"], item["content"]
     if role != "assistant":
         state.flush_assistant()
-        state.messages.append({"role": role, "content": parts_to_chat(content)})
+        state.messages.append({"role": role, "content": state.parts(content)})
         return
     if item.get("phase"):
         state.remarks.add(PHASE)

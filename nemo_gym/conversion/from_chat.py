@@ -13,7 +13,7 @@ from nemo_gym.conversion.parts import TOKEN_FIELDS, reasoning_texts
 _SAME: Final = (
     *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "parallel_tool_calls"),
     # No options of the Responses API, but of the protocols behind it.
-    *("prompt_cache_key", "safety_identifier", "stop", "top_k"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "stop", "top_k"),
 )
 _RENAMED: Final = {
     "max_tokens": "max_output_tokens",

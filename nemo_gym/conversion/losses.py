@@ -5,12 +5,12 @@ error, unless the model server is configured otherwise (``on_loss``); other loss
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from nemo_gym.conversion.parts import CHOICE_WITHOUT_TOOLS, UnsupportedContentError
+from nemo_gym.conversion.parts import CACHE_BREAKPOINT, CHOICE_WITHOUT_TOOLS, UnsupportedContentError
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,10 @@ ANNOTATIONS: Final = "annotations of earlier answers"
 LOGPROBS_SAID: Final = "log-probabilities of earlier answers"
 PHASE: Final = "phase of earlier answers"
 NAMESPACE: Final = "namespace of calls"
+CALLER: Final = "caller of calls"
+ASYNC: Final = "async of calls"
+IMAGE_DETAIL: Final = "detail of images"
+FILE_DETAIL: Final = "detail of files"
 SUMMARY: Final = "a reasoning summary beside the reasoning itself"
 ENCRYPTED: Final = "encrypted reasoning"
 UNSIGNED: Final = "reasoning without a signature"
@@ -64,9 +68,14 @@ CACHE_CONTROL: Final = "cache_control"
 DOCUMENT_CITATIONS: Final = "citations of documents"
 DOCUMENT_CONTEXT: Final = "context of documents"
 
+_OF_CALLS: Final = {"namespace": NAMESPACE, "caller": CALLER, "async": ASYNC}
+# Options of function tools that only an endpoint with hosted tools can follow, and the values that ask for nothing.
+_HOSTING: Final = {"allowed_callers": ["direct"], "async": False, "defer_loading": False, "output_schema": None}
+
 _STATE: Final = "the endpoint keeps no conversations, so what was said before would be missing"
 _HOSTED: Final = "only the endpoint that offers such a tool can run it"
 _ITEM: Final = "there is no message for it: searches, shells, computers, MCP, images, references, compacted history"
+_CALLED: Final = "how the call was made; the call itself is sent"
 _REMARK: Final = "a remark on an earlier answer; the answer itself is sent"
 _SERVICE: Final = "how the request is served, not what is generated"
 _OUTPUT: Final = "the answer would not be as it was asked for"
@@ -91,6 +100,11 @@ LOSSES: Final = (
     Loss(Way.TO_CHAT, LOGPROBS_SAID, False, _REMARK),
     Loss(Way.TO_CHAT, PHASE, False, _REMARK),
     Loss(Way.TO_CHAT, NAMESPACE, False, "the call is sent under its name alone"),
+    Loss(Way.TO_CHAT, CALLER, False, _CALLED),
+    Loss(Way.TO_CHAT, ASYNC, False, _CALLED),
+    Loss(Way.TO_CHAT, "options of tools: *", True, _HOSTED),
+    Loss(Way.TO_CHAT, FILE_DETAIL, False, "files are read as the endpoint sees fit"),
+    Loss(Way.TO_CHAT, "*", True, "an option that the protocol does not have (context_management, image, …)"),
     Loss(Way.TO_MESSAGES, "items of type *", True, _ITEM),
     Loss(Way.TO_MESSAGES, "previous_response_id", True, _STATE),
     Loss(Way.TO_MESSAGES, "conversation", True, _STATE),
@@ -108,7 +122,7 @@ LOSSES: Final = (
     Loss(Way.TO_MESSAGES, "include", False, "extra output that the protocol does not have"),
     Loss(Way.TO_MESSAGES, "background", False, _SERVICE),
     Loss(Way.TO_MESSAGES, "service_tier", False, _SERVICE),
-    Loss(Way.TO_MESSAGES, "prompt_cache_key", False, _SERVICE),
+    Loss(Way.TO_MESSAGES, "prompt_cache_*", False, _SERVICE),
     Loss(Way.TO_MESSAGES, "safety_identifier", False, "the protocol has one field for it and for user, which is sent"),
     Loss(Way.TO_MESSAGES, "metadata", False, _SERVICE),
     Loss(Way.TO_MESSAGES, "store", False, _SERVICE),
@@ -119,6 +133,12 @@ LOSSES: Final = (
     Loss(Way.TO_MESSAGES, LOGPROBS_SAID, False, _REMARK),
     Loss(Way.TO_MESSAGES, PHASE, False, _REMARK),
     Loss(Way.TO_MESSAGES, NAMESPACE, False, "the call is sent under its name alone"),
+    Loss(Way.TO_MESSAGES, CALLER, False, _CALLED),
+    Loss(Way.TO_MESSAGES, ASYNC, False, _CALLED),
+    Loss(Way.TO_MESSAGES, "options of tools: *", True, _HOSTED),
+    Loss(Way.TO_MESSAGES, IMAGE_DETAIL, False, "images are read as the endpoint sees fit"),
+    Loss(Way.TO_MESSAGES, FILE_DETAIL, False, "files are read as the endpoint sees fit"),
+    Loss(Way.TO_MESSAGES, CACHE_BREAKPOINT, False, _SERVICE),
     Loss(Way.TO_MESSAGES, "*", True, "an option that the protocol does not have (seed, min_p, …)"),
     Loss(Way.FROM_CHAT, AUDIO_SAID, True, "the protocol has no sound in answers"),
     Loss(Way.FROM_CHAT, AUDIO_ANSWERED, False, "the protocol has no sound in answers; what was said is given as text"),
@@ -141,7 +161,7 @@ LOSSES: Final = (
     Loss(Way.FROM_MESSAGES, "service_tier", False, _SERVICE),
     Loss(Way.FROM_MESSAGES, "metadata.*", False, _SERVICE),
     Loss(Way.FROM_MESSAGES, "*", True, "an option that the protocol does not have (mcp_servers, container, …)"),
-    Loss(Way.TO_HANDLER, "prompt_cache_key", False, _SERVICE),
+    Loss(Way.TO_HANDLER, "prompt_cache_*", False, _SERVICE),
     Loss(Way.TO_HANDLER, "safety_identifier", False, _SERVICE),
     Loss(Way.TO_LOCAL, "audio", True, "the model reads and writes text"),
     Loss(Way.TO_LOCAL, "modalities", True, "the model reads and writes text"),
@@ -149,6 +169,33 @@ LOSSES: Final = (
     Loss(Way.TO_LOCAL, "web_search_options", True, _HOSTED),
     Loss(Way.TO_LOCAL, "*", True, "an option that the engine does not have (top_a, min_tokens, functions, …)"),
 )
+
+
+def lost_in_call(item: Mapping[str, Any]) -> list[str]:
+    """What the other protocols can't say of a call or its result."""
+    return [name for key, name in _OF_CALLS.items() if item.get(key)]
+
+
+def lost_in_tool(tool: Mapping[str, Any]) -> list[str]:
+    """Which options of a function tool the other protocols don't have."""
+    return [f"options of tools: {key}" for key, none in _HOSTING.items() if tool.get(key) and tool[key] != none]
+
+
+def without_hosting(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool without these options."""
+    return {name: value for name, value in tool.items() if name not in _HOSTING}
+
+
+def lost_in_parts(parts: Iterable[Mapping[str, Any]], *, images: bool = True) -> Iterator[str]:
+    """What the other protocols can't say of the parts of a message; of ``images`` only Chat Completions can."""
+    for part in parts:
+        if part.get("detail") not in (None, "auto"):
+            if part["type"] == "input_file":
+                yield FILE_DETAIL
+            elif images:
+                yield IMAGE_DETAIL
+        if images and part.get(CACHE_BREAKPOINT):
+            yield CACHE_BREAKPOINT
 
 
 class LossError(UnsupportedContentError):

@@ -17,6 +17,7 @@ SAMPLING_EXTRAS: Final = frozenset(
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "chat_template_kwargs"),
     }
 )
+CACHE_BREAKPOINT: Final = "prompt_cache_breakpoint"
 CHOICE_WITHOUT_TOOLS: Final = "tool_choice without tools"
 # The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
@@ -45,7 +46,12 @@ def choice_without_tools(choice: Any, tools: Any) -> list[str]:
 
 def parts_to_chat(content: str | Iterable[Mapping[str, Any]]) -> str | list[dict[str, Any]]:
     """The content of an input message for Chat Completions."""
-    return content if isinstance(content, str) else [_part_to_chat(part) for part in content]
+    return content if isinstance(content, str) else [_part_to_chat(part) | _cache_mark(part) for part in content]
+
+
+def _cache_mark(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The mark after which a prompt is cached; both protocols have it."""
+    return {CACHE_BREAKPOINT: part[CACHE_BREAKPOINT]} if part.get(CACHE_BREAKPOINT) else {}
 
 
 def _part_to_chat(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def _part_to_chat(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def parts_to_responses(content: str | Iterable[Mapping[str, Any]]) -> str | list[dict[str, Any]]:
     """The content of a chat message for the Responses API."""
-    return content if isinstance(content, str) else [_part_to_responses(part) for part in content]
+    return content if isinstance(content, str) else [_part_to_responses(part) | _cache_mark(part) for part in content]
 
 
 def _part_to_responses(part: Mapping[str, Any]) -> dict[str, Any]:

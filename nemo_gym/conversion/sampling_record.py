@@ -3,16 +3,31 @@
 A trainer that mistakes log-probabilities of one distribution for those of another optimises the wrong objective, and
 nothing in the numbers shows it. So every answer with tokens states their origin beside them, in
 ``generation_sampling``. Truncated sampling (top-k, top-p) excludes tokens to which the log-probabilities still assign
-probability. When token ids are requested, it is therefore off unless the request asks for it, regardless of the model's
-defaults.
+probability; a penalty changes them. When token ids are requested, both are therefore off unless the request asks for
+them, regardless of the model's defaults.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-UNTRUNCATED: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-RECORDED: Final = (*UNTRUNCATED, "repetition_penalty", "repeat_penalty", "presence_penalty", "frequency_penalty")
+# The options for which a model's generation_config.json may have other defaults.
+UNTRUNCATED: Final[Mapping[str, Any]] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+# All options that change which tokens are sampled, by the names that engines use.
+RECORDED: Final = (
+    *UNTRUNCATED,
+    *("repeat_penalty", "logit_bias", "allowed_token_ids", "bad_words", "thinking_token_budget", "watermarking"),
+    *("typical_p", "top_a", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat", "dynatemp_range"),
+    *("min_tokens", "ignore_eos"),
+)
 SAMPLING_FIELD: Final = "generation_sampling"
 
 

@@ -10,9 +10,18 @@ else, and the prompt is the template's from there on.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from nemo_gym.conversion.parts import BEGIN, END, extract_reasoning, separate_reasoning
+
+# The text of a special token, or a tag: <|im_end|>, </s>, <think>, [THINK].
+MARK: Final = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,20}\]")
+CALL_BEGIN: Final = "<tool_call>"
+CALL_END: Final = "</tool_call>"
+REPLACEMENT: Final = "\ufffd"  # for a character that a token limit cut in two
 
 
 class PrefixMismatchError(ValueError):
@@ -124,20 +133,43 @@ def end_of_turn(through: Sequence[int], candidates: Iterable[int]) -> int | None
     return next((token for token in reversed(through[-2:]) if token in known), None)
 
 
-def says(text: str, message: Mapping[str, Any]) -> bool:
+def says(text: str, message: Mapping[str, Any], *, stops: Iterable[str] = ()) -> bool:
     """Whether generated text says what a message of the assistant says: the same words and the same calls.
 
-    Blanks don't count, and JSON may be written differently, because text changes in this way when it becomes items.
+    Blanks and marks don't count, and JSON may be written differently, because text changes in this way when it becomes
+    items. A stop string ends the text, but is not part of the message.
     """
     content = message.get("content") or ""
     if not isinstance(content, str):
         content = "".join(part.get("text") or part.get("refusal") or "" for part in content)
-    words = "".join(content.split())
-    if words and words not in "".join(text.split()):
-        return False
+    reasoning = separate_reasoning(message)
+    said = _words(reasoning) + _words(content)
     calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
-    objects = _objects(text) if calls else []
+    if not calls:
+        generated = _words(text if CALL_BEGIN in content else _without_unfinished_call(text))
+        rest = generated.removeprefix(said)
+        endings = tuple(filter(None, map(_words, stops)))
+        return generated.startswith(said) and (not rest or rest.startswith(endings))
+    if _words(content) not in _words(text) or (_thinks(text) and not reasoning and END not in content):
+        return False
+    objects = _objects(text)
     return all(_parsed(call["arguments"]) in objects for call in calls)
+
+
+def _without_unfinished_call(text: str) -> str:
+    """A text without the call that a limit cut off at its end, which is neither a call nor something said."""
+    before, begun, call = text.rpartition(CALL_BEGIN)
+    return before if begun and CALL_END not in call else text
+
+
+def _thinks(text: str) -> bool:
+    """Whether a text begins with reasoning; the template may have opened its block."""
+    thoughts, _ = extract_reasoning(text if BEGIN in text else BEGIN + text)
+    return any(map(str.strip, thoughts))
+
+
+def _words(text: str) -> str:
+    return "".join(MARK.sub("", text).replace(REPLACEMENT, "").split())
 
 
 def _objects(text: str) -> list[Any]:

@@ -13,7 +13,7 @@ from responses_api_models.local_model.engine import EngineError
 from responses_api_models.local_model.engine_pool import EnginePool, Fleet, Generation
 from responses_api_models.local_model.grammar import AnswerGrammar, Choice, SchemaError, answer_grammar
 from responses_api_models.local_model.prompts import Prompts
-from responses_api_models.local_model.request import SEEDS, ChatRequest, RequestError
+from responses_api_models.local_model.request import SEEDS, SYNONYMS, ChatRequest, RequestError
 from responses_api_models.local_model.slots import RetiredError
 from responses_api_models.local_model.tool_calls import CLOSE, Answer, Tool, read_answer
 
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 # How many candidates to ask for when looking for the score of one token: likely ones first, then all.
 CANDIDATES: Final = (64, 1_000_000)
+# With token ids, unless a request says otherwise.
+DEFAULTS: Final = {SYNONYMS.get(name, name): value for name, value in UNTRUNCATED.items()}
 
 
 class _Written(NamedTuple):
@@ -54,7 +56,7 @@ class ToolCallingModel:
             )
             return [Outcome(Answer("", []), True, len(prompt), 0, 0)]
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
-        sampling = {**UNTRUNCATED, **request.sampling} if self._token_ids else request.sampling
+        sampling = {**DEFAULTS, **request.sampling} if self._token_ids else request.sampling
         options = {**sampling, "n_predict": limit, "n_probs": self._scores_wanted(request)}
         if grammar is not None:
             end = await self.pool.end_of_turn() or await self.pool.eos_token()

@@ -62,7 +62,7 @@ class Prompts:
         message = request.messages[number]
         generation = message["generation_token_ids"]
         before, through = await self._around(request, number, examples=examples)
-        edited = not says(await self._pool.text(generation), message)
+        edited = not says(await self._pool.text(generation), message, stops=request.stops)
         return PastTurn(message["prompt_token_ids"], generation, before, through, edited=edited)
 
     async def _earlier(
@@ -72,7 +72,10 @@ class Prompts:
         answers = _answers(request.messages[:count])
         rendered = await asyncio.gather(*(self._around(request, number, examples=examples) for number in answers))
         return [
-            replace(turn, edited=not says(await self._pool.text(turn.generation), request.messages[number]))
+            replace(
+                turn,
+                edited=not says(await self._pool.text(turn.generation), request.messages[number], stops=request.stops),
+            )
             for number, turn in zip(answers, turns_within(prompt, rendered, end), strict=False)
         ]
 

@@ -61,6 +61,12 @@ class ChatRequest:
     template_options: Mapping[str, Any] = field(default_factory=dict)
     lost: tuple[str, ...] = ()  # options that cannot be followed here
 
+    @property
+    def stops(self) -> Sequence[str]:
+        """The strings that end an answer."""
+        stops: Sequence[str] = self.sampling.get("stop") or ()
+        return stops
+
 
 def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: Mapping[str, Any]) -> ChatRequest:
     """Read a request. Options that it does not set come from its ``metadata``, then from the configured defaults."""

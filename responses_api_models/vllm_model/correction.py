@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from nemo_gym.conversion.token_prefix import PastTurn, end_of_turn, says, true_prompt
+from nemo_gym.conversion.token_prefix import MARK, PastTurn, end_of_turn, says, true_prompt
 from nemo_gym.schemas.chat import NeMoGymChoice
 from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError
 from responses_api_models.vllm_model.text_completions import completion_request, writes_known_calls
@@ -26,6 +26,7 @@ UNKNOWN_CALLS: Final = "its template asks for tool calls in a form that only the
 NO_LIMIT: Final = "the request has no max_output_tokens, and the endpoint does not tell its context"
 NOT_TEXT: Final = "images and recordings can't be sent with tokens"
 NO_COMPLETIONS: Final = "the endpoint has no /v1/completions"
+STOPPED_BY: Final = ("stop_reason", "matched_stop")  # where vLLM and SGLang say what ended an answer
 NO_END: Final = "nothing tells which token ends a turn"
 
 
@@ -63,9 +64,7 @@ class Correction:
         turns = await asyncio.gather(
             *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"]))
         )
-        # A guess until an end has been seen: the last token of an answer that was cut off does not end a turn.
-        candidates = self.ends or {turn.generation[-1] for turn in turns if turn.generation}
-        end = end_of_turn(turns[-1].through, candidates)
+        end = end_of_turn(turns[-1].through, self.ends or await self._likely_ends(turns, post))
         if end is None:
             return uncorrected(chat, reason=NO_END)
         prompt = true_prompt(turns, whole, end)
@@ -79,6 +78,17 @@ class Correction:
             reason = prompt.reason or (NO_COMPLETIONS if not self.completions else UNKNOWN_CALLS if body else NO_LIMIT)
             return Corrected(CHATS, plain, reason=reason) if prompt.reason else uncorrected(chat, reason=reason)
         return Corrected(COMPLETIONS, body, prompt.ids, reason=prompt.reason)
+
+    async def _likely_ends(self, turns: Sequence[PastTurn], post: Post) -> set[int]:
+        """Which tokens may end a turn, as long as none has been seen to: an answer may have been cut off anywhere."""
+        last = {turn.generation[-1] for turn in turns if turn.generation}
+        closing = turns[-1].through[-2:]
+        texts = await asyncio.gather(*(self.rendering.text(post, [token]) for token in closing))
+        return {
+            token
+            for token, text in zip(closing, texts, strict=True)
+            if MARK.fullmatch(text) or (token in last and not text.isspace())
+        }
 
     async def _reads_calls(self, chat: Mapping[str, Any], whole: Sequence[int], post: Post) -> bool:
         if not chat.get("tools"):
@@ -98,12 +108,16 @@ class Correction:
             self.rendering.through(post, chat, dialect, number, self.ends),
             self.rendering.text(post, generation),
         )
-        return PastTurn(message["prompt_token_ids"], generation, before, through, edited=not says(text, message))
+        edited = not says(text, message, stops=_stops(chat))
+        return PastTurn(message["prompt_token_ids"], generation, before, through, edited=edited)
 
-    def learn(self, choice: NeMoGymChoice, generation: Sequence[int]) -> None:
-        """Remember which token ended an answer, unless a limit or a stop word did."""
-        stopped = (choice.model_extra or {}).get("stop_reason")
-        if generation and choice.finish_reason in ("stop", "tool_calls") and not isinstance(stopped, str):
+    def learn(self, choice: NeMoGymChoice, generation: Sequence[int], chat: Mapping[str, Any]) -> None:
+        """Remember which token ended an answer, unless a limit or a stop string did."""
+        beside = choice.model_extra or {}
+        told = [beside[name] for name in STOPPED_BY if name in beside]
+        is_unclear = not told and bool(_stops(chat))
+        is_ended = choice.finish_reason in ("stop", "tool_calls") and not any(isinstance(stop, str) for stop in told)
+        if generation and is_ended and not is_unclear:
             self.ends.add(generation[-1])
 
 
@@ -112,6 +126,11 @@ def uncorrected(chat: Mapping[str, Any], *, reason: str = "") -> Corrected:
     body = {**chat, "messages": list(chat["messages"])}
     carry_prefix(body)
     return Corrected(CHATS, body, reason=reason)
+
+
+def _stops(chat: Mapping[str, Any]) -> list[str]:
+    stops = chat.get("stop") or []
+    return [stops] if isinstance(stops, str) else list(stops)
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.parts import BEGIN, END, extract_reasoning
-from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, is_constrained
+from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, forces_call
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -51,10 +51,21 @@ def completion_request(
         body["max_tokens"] = limit
     if chat.get("tools"):
         body.setdefault("skip_special_tokens", False)  # the marks around a call may be special tokens
+    if dialect is Dialect.LLAMA_CPP:  # its completions ignore the option
+        body |= _wanted_format(body.pop("response_format", None) or {})
     schema = forced_schema(chat)
     if schema is not None:
         body |= {"json_schema": schema} if dialect is Dialect.LLAMA_CPP else {"structured_outputs": {"json": schema}}
     return body
+
+
+def _wanted_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A response format as llama.cpp's completions take it."""
+    if wanted.get("type") == "json_schema":
+        return {"json_schema": (wanted.get("json_schema") or {}).get("schema") or {"type": "object"}}
+    if wanted.get("type") == "json_object":
+        return {"json_schema": wanted.get("schema") or {"type": "object"}}
+    return {}
 
 
 def forced_schema(chat: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -89,13 +100,14 @@ def chat_answer(
     if not isinstance(choices, list) or not choices:
         raise UnreadableAnswerError("no choices")
     usage = answer.get("usage")
+    told = choices[0].get("prompt_token_ids")
     return {
         "id": f"chatcmpl-{uuid4().hex}",
         "object": "chat.completion",
         "created": answer.get("created") or 0,
         "model": answer.get("model") or "",
         "choices": [_choice(choice, chat, parses_reasoning=parses_reasoning) for choice in choices],
-        "prompt_token_ids": list(prompt),
+        "prompt_token_ids": list(prompt) if told is None else told,
         **({"usage": usage} if usage else {}),
     }
 
@@ -131,12 +143,15 @@ def read_calls(text: str, chat: Mapping[str, Any]) -> tuple[list[dict[str, Any]]
     """The calls in a text, and the remaining text. What can't be parsed as a call stays text."""
     if not chat.get("tools") or chat.get("tool_choice") == "none":
         return [], text
-    if is_constrained({"tools": chat["tools"], "tool_choice": chat.get("tool_choice")}):
+    if forces_call(chat):
         return _forced_calls(text, chat["tool_choice"])
     found = [_call(match[1]) for match in CALL.finditer(text)]
     if not found or None in found:
         return [], text
-    return [call for call in found if call is not None], text[: text.index(OPEN)].rstrip()
+    calls = [call for call in found if call is not None]
+    # The chat route of an endpoint drops the others too.
+    kept = calls[:1] if chat.get("parallel_tool_calls") is False else calls
+    return kept, text[: text.index(OPEN)].rstrip()
 
 
 def _forced_calls(text: str, choice: Any) -> tuple[list[dict[str, Any]], str]:

@@ -26,7 +26,7 @@ from responses_api_models.vllm_model.tokens import (
     CallTokens,
     Dialect,
     TokenError,
-    check_prompt,
+    check_counts,
     dialect_of,
     sampling_of,
     tokens_of,
@@ -129,18 +129,19 @@ class TokenCalls:
         answered: Answered,
         post: Post,
     ) -> None:
-        sampling = sampling_of(chat, self.dialect, mode=self._config.logprobs_mode)
+        sent = chat if request.prompt is None else request.body
+        sampling = sampling_of(sent, self.dialect, mode=self._config.logprobs_mode)
         for choice in completion.choices:
             try:
                 tokens = tokens_of(completion, choice)
                 prompt = tokens.prompt or await self._prompt(chat, request, post)
-                check_prompt(prompt, completion)
+                check_counts(prompt, tokens, completion)
             except (TokenError, RenderingError) as error:
                 reason = f"the answer has {error}"
                 raise answered.replica.address.error(
                     ModelErrorKind.INVALID_RESPONSE, reason, hint=SUPPORT_HINT
                 ) from error
-            self._correction.learn(choice, tokens.generation)
+            self._correction.learn(choice, tokens.generation, chat)
             choice.message = _with_tokens(choice, tokens, prompt, sampling)
 
     async def _prompt(self, chat: Mapping[str, Any], request: Corrected, post: Post) -> list[int]:

@@ -123,6 +123,14 @@ def is_constrained(body: Mapping[str, Any]) -> bool:
         return True
     if (body.get("response_format") or {}).get("type", "text") != "text":
         return True
+    tools = body.get("tools") or ()
+    # vLLM holds the model to the schemas of strict tools even if it need not call any.
+    is_strict = any((tool.get("function") or {}).get("strict") for tool in tools)
+    return forces_call(body) or (is_strict and body.get("tool_choice") != "none")
+
+
+def forces_call(body: Mapping[str, Any]) -> bool:
+    """Whether the model has to call a tool."""
     return bool(body.get("tools")) and body.get("tool_choice") not in (None, "auto", "none")
 
 
@@ -159,11 +167,20 @@ def _extension(completion: NeMoGymChatCompletion) -> Mapping[str, Any]:
     return added if isinstance(added, Mapping) else {}
 
 
-def check_prompt(prompt: Sequence[int], completion: NeMoGymChatCompletion) -> None:
-    """Refuse prompt tokens whose number differs from the endpoint's own count."""
-    counted = completion.usage.prompt_tokens if completion.usage else None
-    if counted is not None and counted != len(prompt):
-        raise TokenError(f"{counted} prompt tokens, but {len(prompt)} ids were found for them")
+def check_counts(prompt: Sequence[int], tokens: CallTokens, completion: NeMoGymChatCompletion) -> None:
+    """Refuse tokens whose number differs from the endpoint's own count.
+
+    llama.cpp, for example, reports one token for a character of several, and none for a stop string.
+    """
+    usage = completion.usage
+    if usage is None:
+        return
+    if usage.prompt_tokens != len(prompt):
+        raise TokenError(f"{usage.prompt_tokens} prompt tokens, but {len(prompt)} ids were found for them")
+    # With several answers, engines count those of all, or of one.
+    if len(completion.choices) == 1 and usage.completion_tokens != len(tokens.generation):
+        counted, found = usage.completion_tokens, len(tokens.generation)
+        raise TokenError(f"{counted} generated tokens, but {found} ids were found for them")
 
 
 def _first(name: str, *places: Mapping[str, Any]) -> Any:

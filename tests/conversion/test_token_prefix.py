@@ -161,8 +161,22 @@ CALL = {"function": {"name": "f", "arguments": '{"x": 1}'}}
     ("generated", "message", "same"),
     [
         ("Hello  there", {"content": "Hello there"}, True),
-        ("<think>hm</think>\n\nHello", {"content": "Hello"}, True),
+        ("<think>hm</think>\n\nHello<|im_end|>", {"content": "Hello", "reasoning_content": "hm"}, True),
+        ("<think>hm</think>\n\nHello", {"content": "<think>hm</think>Hello"}, True),
+        ("hm</think>\n\nHello", {"content": "<think>hm</think>Hello"}, True),  # the template opened the block
+        ("<think>\n\n</think>\n\nHello", {"content": "Hello"}, True),
+        ("<think>hm</think>\n\nHello", {"content": "Hello"}, False),  # the agent took the reasoning out
+        ("<think>hm</think>\n\nHello", {"content": "Hello", "reasoning_content": "well"}, False),
         ("Hello", {"content": "[redacted]"}, False),
+        ("Hello there, my password is 1234</s>", {"content": "Hello there"}, False),
+        ("Well. Hello", {"content": "Hello"}, False),
+        ("Hello", {"content": ""}, False),
+        ("</s>", {"content": ""}, True),
+        ("Hello \ufffd", {"content": "Hello"}, True),  # the limit cut a character in two
+        ('Well<tool_call>{"name', {"content": "Well"}, True),  # the limit cut a call off
+        ('Well<tool_call>{"name', {"content": 'Well<tool_call>{"name'}, True),
+        ('Well<tool_call>{"name": "f"}</tool_call>', {"content": "Well"}, False),  # the agent took the call out
+        ("1 < 2<|im_end|>", {"content": "1 < 2"}, True),
         ('<tool_call>{"name": "f", "arguments": {"x":1}}</tool_call>', {"content": None, "tool_calls": [CALL]}, True),
         ('[{"name": "f", "parameters": {"x": 1}}]', {"tool_calls": [CALL]}, True),
         ('{"x": 2}', {"tool_calls": [CALL]}, False),
@@ -171,3 +185,10 @@ CALL = {"function": {"name": "f", "arguments": '{"x": 1}'}}
 )
 def test_a_message_says_what_was_generated(generated: str, message: dict[str, Any], *, same: bool) -> None:
     assert says(generated, message) is same
+
+
+def test_a_stop_string_is_no_part_of_a_message() -> None:
+    message = {"content": "I will look"}
+    assert says("I will look\nObservation: it", message, stops=["\nObservation:"])
+    assert not says("I will look\nObservation: it", message, stops=["\n\n"])
+    assert not says("I will look\nand then Observation:", message, stops=["Observation:"])

@@ -14,7 +14,16 @@ from typing import Any, Final, NamedTuple
 from nemo_gym.conversion.anthropic.blocks import are_citations, arguments_to_input, part_to_block
 from nemo_gym.conversion.anthropic.serving import REDACTED
 from nemo_gym.conversion.chat_answers import LOGPROBS
-from nemo_gym.conversion.losses import ANNOTATIONS, LATE_INSTRUCTIONS, LOGPROBS_SAID, NAMESPACE, PHASE, UNSIGNED
+from nemo_gym.conversion.losses import (
+    ANNOTATIONS,
+    LATE_INSTRUCTIONS,
+    LOGPROBS_SAID,
+    PHASE,
+    UNSIGNED,
+    lost_in_call,
+    lost_in_parts,
+    lost_in_tool,
+)
 from nemo_gym.conversion.parts import callable_choice, choice_without_tools, reasoning_texts
 from nemo_gym.conversion.unknown_items import unknown_item
 
@@ -70,12 +79,12 @@ def history_to_messages(items: str | Sequence[Mapping[str, Any]]) -> MessageHist
             case "message":
                 _add_message(item, history)
             case "function_call":
-                if item.get("namespace"):
-                    history.lost.append(NAMESPACE)
+                history.lost += lost_in_call(item)
                 given = arguments_to_input(item["arguments"])
                 name = history.name_call(item["call_id"])
                 history.add("assistant", [{"type": "tool_use", "id": name, "name": item["name"], "input": given}])
             case "function_call_output":
+                history.lost += lost_in_call(item)
                 content = _blocks(item["output"], history)
                 name = history.name_result(item["call_id"])
                 history.add("user", [{"type": "tool_result", "tool_use_id": name, "content": content}])
@@ -103,6 +112,7 @@ def _add_message(item: Mapping[str, Any], history: MessageHistory) -> None:
 def _blocks(content: str | Sequence[Mapping[str, Any]], history: MessageHistory) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
+    history.lost += lost_in_parts(content)
     for part in content:
         if part.get("logprobs"):
             history.lost.append(LOGPROBS_SAID)
@@ -221,6 +231,7 @@ def _add_tools(body: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
     tools = given.get("tools", [])
     functions = [tool for tool in tools if tool["type"] == "function"]
     lost = [f"tools.{tool['type']}" for tool in tools if tool["type"] != "function"]
+    lost += [name for tool in functions for name in lost_in_tool(tool)]
     lost += choice_without_tools(given.get("tool_choice", "auto"), tools)
     wanted, lost_choices = callable_choice(given.get("tool_choice", "auto"), ("function",))
     lost += lost_choices

@@ -42,9 +42,13 @@ logger = logging.getLogger(__name__)
 
 
 # Keys that affect only how a request is served and not its answer. The interface's request type lacks them.
-SERVICE_KEYS: Final = frozenset({"prompt_cache_key", "safety_identifier"})
+SERVICE_KEYS: Final = frozenset(
+    {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"}
+)
+# Keys that only endpoints with the Responses API understand. The interface's request type lacks them too.
+HOSTED_KEYS: Final = frozenset({"access_programs", "context_management", "conversation", "image", "moderation"})
 REQUEST_KEYS: Final = (
-    frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | {"conversation"}
+    frozenset(NeMoGymResponseCreateParamsNonStreaming.model_fields) | SERVICE_KEYS | SAMPLING_EXTRAS | HOSTED_KEYS
 )
 HOSTED_TOOLS_HINT: Final = "remove hosted tools (web_search, …) from the request: only function tools can be run here"
 # What a conversion raises for a request that was passed on without validation.

@@ -134,6 +134,7 @@ async def test_training_samples_without_truncation_and_says_so(training_model: L
     [cut] = (await ask(training_model, temperature=0.5, max_output_tokens=2, metadata=extra)).output
 
     none = {"log_probs": "raw", "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    none |= {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     assert free.model_dump()["generation_sampling"] == none
     assert cut.model_dump()["generation_sampling"] == none | {"temperature": 0.5, "top_k": 20}
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import httpx
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.metrics.continuity import check_continuity
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
@@ -165,6 +166,25 @@ async def uncorrected_token_ids(url: str, model: str) -> str:
     return f"breaks at turn {breaks[0].turn} ({breaks[0].reason})" if breaks else "no break this time"
 
 
+async def split_characters(url: str, model: str) -> str:
+    """Characters of several tokens are recorded with all of them, or the answer is refused."""
+    return await completely(url, model, input="Repeat: \U0001f600 \u6f22 \U0001f984 \U0001f600", max_output_tokens=24)
+
+
+async def stop_strings(url: str, model: str) -> str:
+    """The tokens of a stop string were generated, so they are recorded, or the answer is refused."""
+    return await completely(url, model, input=[QUESTION], stop=["."], max_output_tokens=60)
+
+
+async def completely(url: str, model: str, **asked: Any) -> str:
+    server = vllm_model(url, model, return_token_id_information=True)
+    got = await ask(server, temperature=0.0, **asked)
+    if got.status_code != 200:
+        return "refused" if "generated tokens, but" in got.json()["error"]["message"] else UNSUPPORTED
+    assert len(got.json()["output"][-1]["generation_token_ids"]) == got.json()["usage"]["output_tokens"]
+    return "all tokens"
+
+
 async def log_probs(url: str, model: str) -> str:
     """What the log-probabilities of free and of forced answers are."""
     server = vllm_model(url, model, return_token_id_information=True)
@@ -174,7 +194,7 @@ async def log_probs(url: str, model: str) -> str:
         if got.status_code != 200:
             return UNSUPPORTED
         sampling = got.json()["output"][-1]["generation_sampling"]
-        assert {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}.items() <= sampling.items()
+        assert UNTRUNCATED.items() <= sampling.items()
         found.append(sampling["log_probs"])
     return f"{found[0]}; forced: {found[1]}"
 
@@ -218,6 +238,8 @@ CASES: Final[Mapping[str, Case]] = {
     "token ids": token_ids,
     "token ids, uncorrected": uncorrected_token_ids,
     "options that change a prompt": prompt_options,
+    "characters of several tokens": split_characters,
+    "stop strings": stop_strings,
     "log-probabilities": log_probs,
     "truncation": truncation,
     "errors": errors,

@@ -123,6 +123,7 @@ async def test_an_effort_that_changes_the_prompt_is_rendered_too() -> None:
 
 async def test_what_the_log_probabilities_are_is_recorded() -> None:
     untruncated = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    untruncated |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     for kind, asked, record in (
         ("vLLM", {}, {"log_probs": "raw", **untruncated}),
         ("vLLM", {"tool_choice": "required"}, {"log_probs": "grammar_masked", **untruncated}),
@@ -133,6 +134,11 @@ async def test_what_the_log_probabilities_are_is_recorded() -> None:
 
             assert item["generation_sampling"] == record
             assert {name: engine.sent_to(CHAT)[0][name] for name in untruncated}.items() <= record.items()
+    async with toy_engine("vLLM", "hi") as engine:  # a strict tool is enforced by a grammar
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        tool = {"type": "function", "function": {"name": "add", "parameters": ADD["parameters"], "strict": True}}
+        got = await ask(server, CHAT, messages=[QUESTION], tools=[tool])
+        assert got.json()["choices"][0]["message"]["generation_sampling"]["log_probs"] == "grammar_masked"
     async with toy_engine("vLLM", "hi") as engine:
         [item] = await conversation(engine, 1, logprobs_mode="processed", extra_body={"top_k": 20})
         assert item["generation_sampling"] == {"log_probs": "processed", **untruncated, "top_k": 20}
@@ -165,3 +171,64 @@ async def test_an_engine_that_takes_a_prefix_is_asked_for_the_prompt_with_it(mis
 
         assert check_continuity(output).ok
         assert engine.sent_to(CHAT)[-1]["required_prefix_token_ids"]
+
+
+async def test_an_answer_that_the_agent_shortened_does_not_keep_the_old_tokens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shortened = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "five"}]}
+    async with toy_engine("vLLM", FORCED, "five, I am sure", "done") as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        history: list[dict[str, Any]] = [QUESTION]
+        for _ in range(2):
+            history += (await ask(server, input=history, tools=[ADD], max_output_tokens=50)).json()["output"]
+            if history[-1]["type"] == "function_call":
+                history.append({"type": "function_call_output", "call_id": history[-1]["call_id"], "output": "5"})
+        history[-1] |= shortened
+        history.append({"role": "user", "content": "Go on."})
+        [last] = (await ask(server, input=history, tools=[ADD], max_output_tokens=50)).json()["output"]
+
+        assert "sure" not in engine.text(last["prompt_token_ids"])
+        assert "answer 2 is no longer what it was" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["vLLM", "SGLang"])
+async def test_a_stop_string_is_not_taken_for_the_end_of_a_turn(kind: Kind) -> None:
+    async with toy_engine(kind, "one", "two", "three", stop="\n") as engine:
+        output = await conversation(engine, 3, extra_body={"stop": ["\n"]})
+
+        assert check_continuity(output).ok
+        said = engine.text(output[-1]["prompt_token_ids"])
+        assert "one\n<|im_end|>\n<|im_start|>user" in said
+        assert "two\n<|im_end|>\n<|im_start|>user" in said
+
+
+async def test_a_line_break_at_the_limit_is_not_taken_for_the_end_of_a_turn() -> None:
+    async with toy_engine("vLLM", "two", "three") as engine:
+        prompt = engine.ids(engine.render({"messages": [QUESTION], "tools": [ADD]}, answer_follows=True))
+        cut = {"prompt_token_ids": prompt, "generation_token_ids": engine.ids("one\n"), "generation_log_probs": [0, 0]}
+        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}], **cut}
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        history = [QUESTION, said, {"role": "user", "content": "Go on."}]
+        [last] = (await ask(server, input=history, tools=[ADD], max_output_tokens=50)).json()["output"]
+
+        assert "one\n<|im_end|>\n<|im_start|>user" in engine.text(last["prompt_token_ids"])
+
+
+async def test_ids_that_are_fewer_than_the_tokens_that_were_generated_are_refused() -> None:
+    async with toy_engine("llama.cpp", "\u2764\ufe0f", "\u2764\ufe0f", unscored=1) as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        got = await ask(server, input=[QUESTION])
+
+        assert got.status_code == 502
+        assert got.json()["error"]["type"] == "invalid_response"
+        assert "generated tokens, but" in got.json()["error"]["message"]
+
+
+async def test_penalties_of_the_models_own_defaults_are_off() -> None:
+    async with toy_engine("vLLM", "hi", "hi") as engine:
+        await conversation(engine, 1)
+        assert engine.sent_to(CHAT)[0]["repetition_penalty"] == 1.0
+        options = {"logit_bias": {"7": -100.0}, "min_tokens": 3, "repetition_penalty": 1.2}
+        [item] = await conversation(engine, 1, request=options)
+        assert options.items() <= item["generation_sampling"].items()

@@ -58,6 +58,41 @@ def test_a_forced_call_is_held_to_the_schema_of_its_tool() -> None:
 ENGINES = (Dialect.VLLM, Dialect.LLAMA_CPP)
 
 
+def test_a_format_is_asked_for_in_the_words_of_the_engine() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    by_vllm, by_llama = [
+        completion_request({"messages": [], "response_format": wanted}, [1], dialect, context=9) or {}
+        for dialect in ENGINES
+    ]
+    assert by_vllm["response_format"] == wanted
+    assert by_llama["json_schema"] == schema  # llama.cpp ignores response_format there
+    assert "response_format" not in by_llama
+    any_object = completion_request(
+        {"messages": [], "response_format": {"type": "json_object"}}, [1], Dialect.LLAMA_CPP, context=9
+    )
+    assert any_object is not None
+    assert any_object["json_schema"] == {"type": "object"}
+    text = {"messages": [], "response_format": {"type": "text"}}
+    assert "json_schema" not in (completion_request(text, [1], Dialect.LLAMA_CPP, context=9) or {})
+
+
+def test_only_the_first_call_is_kept_if_there_may_be_one() -> None:
+    called = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    assert len(read_calls(called * 2, chat())[0]) == 2
+    strict = {"type": "function", "function": {**ADD["function"], "strict": True}}  # type: ignore[dict-item]
+    assert len(read_calls(called, chat(tools=[strict]))[0]) == 1
+    [call] = read_calls(called * 2, chat(parallel_tool_calls=False))[0]
+    assert call["function"]["arguments"] == '{"a": 1}'
+
+
+def test_the_prompt_is_what_the_engine_says_it_read() -> None:
+    choice = {"text": "yes", "finish_reason": "stop", "prompt_token_ids": [2, 3]}
+    assert chat_answer({"choices": [choice]}, {"messages": []}, [1, 2, 3], parses_reasoning=False)[
+        "prompt_token_ids"
+    ] == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "more", "arguments", "said"),
     [

@@ -29,6 +29,8 @@ class ToyEngine:
     context: int | None = 4096
     hermes: bool = True
     without: frozenset[str] = frozenset()  # routes that it does not have
+    unscored: int = 0  # how many tokens at the end of an answer have no score
+    stop: str = ""  # ends its answers instead of the end of a turn, as a stop string does
     url: str = ""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
@@ -100,14 +102,17 @@ class ToyEngine:
         if said.startswith("["):
             calls = json.loads(said)
             message = {"role": "assistant", "content": None, "tool_calls": [_call(call) for call in calls]}
-        tokens = self.ids(said + END)
+        tokens = self.ids(said + (self.stop or END))
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if said[0] == "[" else "stop"}
+        if self.stop:
+            choice |= {"matched_stop": self.stop} if self.kind == "SGLang" else {"stop_reason": self.stop}
         return self._with_tokens({"choices": [choice]}, choice, prompt, tokens, wanted=body.get("top_logprobs", 0))
 
     def answer_v1_completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         said = self.script.pop(0)
-        tokens = self.ids(said + END)
+        tokens = self.ids(said + (self.stop or END))
         choice: dict[str, Any] = {"index": 0, "text": said, "finish_reason": "stop", "token_ids": tokens}
+        choice["stop_reason"] = self.stop or None
         choice["logprobs"] = {"tokens": ["x"] * len(tokens), "token_logprobs": [-0.5] * len(tokens)}
         return {"choices": [choice], "usage": _usage(body["prompt"], tokens)}
 
@@ -127,6 +132,7 @@ class ToyEngine:
         else:
             answer["timings"] = {}
             identified = [score | {"id": token} for score, token in zip(scores, tokens, strict=True)]
+            identified = identified[: len(identified) - self.unscored]
             choice["logprobs"] = {"content": identified} if wanted else None
         return answer | {"usage": _usage(prompt, tokens)}
 

@@ -11,12 +11,16 @@ from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.losses import (
     ANNOTATIONS,
     ANNOTATIONS_ANSWERED,
+    ASYNC,
     AUDIO_ANSWERED,
     AUDIO_SAID,
     CACHE_CONTROL,
+    CALLER,
     DOCUMENT_CITATIONS,
     DOCUMENT_CONTEXT,
     ENCRYPTED,
+    FILE_DETAIL,
+    IMAGE_DETAIL,
     IS_ERROR,
     LATE_INSTRUCTIONS,
     LOGPROBS_SAID,
@@ -29,7 +33,7 @@ from nemo_gym.conversion.losses import (
     Loss,
     Way,
 )
-from nemo_gym.conversion.parts import CHOICE_WITHOUT_TOOLS
+from nemo_gym.conversion.parts import CACHE_BREAKPOINT, CHOICE_WITHOUT_TOOLS
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.anthropic_model.app import AnthropicModel, AnthropicModelConfig
@@ -53,6 +57,9 @@ CITED = {"type": "url_citation", "url": "https://a", "title": "A", "start_index"
 SCORED = {"token": "yes", "logprob": -1.0, "bytes": [], "top_logprobs": []}
 SUMMARISED = [{"type": "summary_text", "text": "hm"}]
 CALLED = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "namespace": "n"}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "1"}
+FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"}
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"}
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
 
 # What of a request of the Responses API is lost in both of the other protocols.
@@ -72,12 +79,17 @@ COMMON: dict[str, dict[str, Any]] = {
     ANNOTATIONS: {"input": [USER, said({"annotations": [CITED]}), USER]},
     LOGPROBS_SAID: {"input": [USER, said({"logprobs": [SCORED]}), USER]},
     PHASE: {"input": [USER, said(phase="commentary"), USER]},
-    NAMESPACE: {"input": [USER, CALLED, {"type": "function_call_output", "call_id": "c", "output": "1"}]},
+    NAMESPACE: {"input": [USER, CALLED, RESULT]},
+    CALLER: {"input": [USER, CALLED | {"caller": {"type": "program", "caller_id": "p"}}, RESULT]},
+    ASYNC: {"input": [USER, CALLED | {"async": True}, RESULT]},
+    "options of tools: *": {"tools": [FUNCTION | {"defer_loading": True}]},
+    FILE_DETAIL: {"input": [{"role": "user", "content": [FILE | {"detail": "high"}]}]},
 }
 EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
     Way.TO_CHAT: COMMON
     | {
         "text.*": {"text": {"shape": "round"}},
+        "*": {"context_management": [{"type": "compaction", "compact_threshold": 9}]},
         ENCRYPTED: {"input": [USER, thought(encrypted_content="x"), said(), USER]},
         SUMMARY: {
             "input": [
@@ -95,8 +107,14 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "top_logprobs": {"top_logprobs": 2},
         "include.message.output_text.logprobs": {"include": ["message.output_text.logprobs"]},
         "service_tier": {"service_tier": "flex"},
-        "prompt_cache_key": {"prompt_cache_key": "k"},
+        "prompt_cache_*": {"prompt_cache_key": "k"},
         "safety_identifier": {"safety_identifier": "s", "user": "u"},
+        IMAGE_DETAIL: {"input": [{"role": "user", "content": [IMAGE]}]},
+        CACHE_BREAKPOINT: {
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "x", CACHE_BREAKPOINT: {"type": "auto"}}]}
+            ]
+        },
         ANNOTATIONS_ANSWERED: {},
         "metadata": {"metadata": {"a": "b"}},
         "store": {"store": True},
@@ -128,7 +146,7 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "*": {"mcp_servers": [{"name": "s"}]},
     },
     Way.TO_HANDLER: {
-        "prompt_cache_key": {"prompt_cache_key": "k"},
+        "prompt_cache_*": {"prompt_cache_retention": "24h"},
         "safety_identifier": {"safety_identifier": "s"},
     },
 }

@@ -1,10 +1,10 @@
 """How certain a mean is: 95 % confidence intervals that allow for the similarity of rollouts of one task.
 
-Tasks are what varies independently, so tasks are resampled (bootstrap), not rollouts; more than a thousand of them are
-first put into a thousand random groups, which vary as independently. A field that is a share of successes gets a Wilson
-interval, which stays sensible when everything or nothing succeeded; its sample size is the number of independent
-rollouts that would be as informative. A single task says nothing about others: it has no interval, except Wilson's
-with a sample of one. The same table and seed always give the same interval.
+Tasks are what varies independently, so tasks are resampled (bootstrap), not rollouts; more than 250 of them are first
+put into 250 random groups, which vary as independently. A field that is a share of successes gets a Wilson interval,
+which stays sensible when everything or nothing succeeded; its sample size is the number of independent rollouts that
+would be as informative. A single task says nothing about others: it has no interval, except Wilson's with a sample of
+one. The same table and seed always give the same interval.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,9 @@ from nemo_gym.metrics.table import Column, Floats, Ints
 
 LEVEL: Final = 0.95
 RESAMPLES: Final = 1000
-MOST_UNITS: Final = 1000  # what is resampled: tasks, or random groups of tasks if there are more
+# What is resampled: tasks, or random groups of tasks if there are more. With 250 of them, another seed changes the
+# width of an interval by 5.5 % (standard deviation), with a thousand by 3.5 %; the resamples alone account for 3.1 %.
+MOST_UNITS: Final = 250
 _DRAWS_AT_A_TIME: Final = 50_000  # few enough to stay in the cache
 
 
@@ -75,6 +77,7 @@ def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: i
     # Fields that the same rollouts have, which is the usual case, have the same numbers of values.
     numbers = counts[:, :1] if (counts == counts[:, :1]).all() else counts
     units = _grouped(np.column_stack([sums, numbers]), random)
+    columns = np.ascontiguousarray(units.T)
     number = len(units)
     batch = max(1, _DRAWS_AT_A_TIME // number)
     for start in range(0, resamples, batch):
@@ -82,7 +85,8 @@ def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: i
         weights = np.array([np.bincount(resample, minlength=number) for resample in drawn], np.float64)
         with np.errstate(all="ignore"):
             # Not ``@``: for such a small product the threads of the BLAS mostly wait for each other, at full CPU load.
-            totals = np.einsum("rn,nf->rf", weights, units)
+            # The numbers that are added up lie side by side, which makes it several times faster.
+            totals = np.einsum("rn,fn->rf", weights, columns)
             means[start : start + len(drawn)] = totals[:, :fields] / totals[:, fields:]
     means[:, (counts > 0).sum(axis=0) < 2] = np.nan  # one task says nothing about others
     return np.column_stack([_bounds(column) for column in means.T])

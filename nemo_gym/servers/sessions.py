@@ -47,6 +47,26 @@ class Session(dict[str, Any]):
         return self._cookie if self == self._cookie_data else None
 
 
+class NewSession:
+    """A session that nobody has opened yet. It gets its id and its cookie when somebody asks for the cookie."""
+
+    __slots__ = ("_cookie", "_cookies")
+
+    def __init__(self, cookies: "SessionCookies") -> None:
+        self._cookies = cookies
+        self._cookie: str | None = None
+
+    def cookie(self) -> str:
+        """The signed cookie; always the same."""
+        if self._cookie is None:
+            self._cookie = self._cookies.renew(None)
+        return self._cookie
+
+    def is_of(self, cookies: "SessionCookies") -> bool:
+        """Whether it is a session of the server with these cookies."""
+        return self._cookies is cookies
+
+
 class SessionCookies:
     """Reads and signs the session cookies of one server."""
 

@@ -6,7 +6,6 @@ An extended plan is the new plan plus those rows of the old one that are already
 must have the same row; otherwise a rollout on disk would be the answer to another question.
 """
 
-import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -82,7 +81,6 @@ class PlanWriter:
     file: BinaryIO
     rows: int = 0
     size: int = 0
-    _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     def write(self, key: RolloutKey, row: Row) -> int:
         """Add a row; return its position."""
@@ -92,7 +90,6 @@ class PlanWriter:
         """Add a row that is already a line."""
         position = self.size
         self.file.write(line)
-        self._digest.update(line)
         self.rows += 1
         self.size += len(line)
         return position
@@ -100,7 +97,7 @@ class PlanWriter:
     @property
     def facts(self) -> PlanFacts:
         """What was written."""
-        return PlanFacts(rows=self.rows, bytes=self.size, digest=self._digest.hexdigest())
+        return PlanFacts(rows=self.rows, bytes=self.size)
 
 
 def write_plan(path: Path, writer: PlanWriter, rows: Iterable[Row], policy: AttemptPolicy) -> PlanOnDisk:

@@ -32,13 +32,14 @@ from nemo_gym.servers.direct.replies import (
     HandlerResponse,
     JsonResponse,
     cookie_headers,
+    sent_cookies,
 )
 from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_routes
 from nemo_gym.servers.faults import FaultLog, FaultMiddleware, fault_body, fault_headers
 from nemo_gym.servers.http.client import MAX_REDIRECTS
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import aiohttp
-from nemo_gym.servers.http.reply import cookie_header, cookie_values
+from nemo_gym.servers.http.reply import cookie_header
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
@@ -199,7 +200,7 @@ class LocalServer:
                 return await self._call(
                     method, path, json=json, cookies=cookies, headers=headers, query=query, redirects=redirects
                 )
-        call = Call(method, path, encode_json(json), cookie_values(cookies), self._session_cookies)
+        call = Call(method, path, encode_json(json), sent_cookies(cookies), self._session_cookies)
         route = self._routes.get((method, path))
         content = REFUSED if route is None or headers or query else _read_body(route, call.body)
         if route is None or content is REFUSED:
@@ -342,8 +343,8 @@ def request_headers(host: bytes, call: Call, extra: Mapping[str, str] | None) ->
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(call.body)).encode())]
     elif call.method in _WITH_BODY:
         headers += [(b"content-type", b"application/octet-stream"), (b"content-length", b"0")]
-    if call.cookies:
-        headers.append((b"cookie", cookie_header(call.cookies).encode("latin-1")))
+    if cookies := call.cookies:
+        headers.append((b"cookie", cookie_header(cookies).encode("latin-1")))
     if not extra:
         return headers
     given = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in extra.items()]
@@ -357,7 +358,15 @@ class DirectRequest(Request):
     def __init__(self, server: LocalServer, call: Call) -> None:  # not Starlette's, which looks at the scope
         self._http = partial(server.http_of, call)
         self._body = call.body
-        self._cookies = dict(call.cookies)
+        self._call = call
+        self._read: dict[str, str] | None = None
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The cookies of the call; the same dictionary every time."""
+        if self._read is None:
+            self._read = self._call.cookies
+        return self._read
 
     def __getattr__(self, name: str) -> Any:
         """Anything but body and cookies: let Starlette's own constructor set it, unless it has done so already."""

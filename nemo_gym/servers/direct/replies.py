@@ -3,7 +3,8 @@
 Handlers get an ordinary Starlette response, and callers an answer in the shape of ``aiohttp.ClientResponse``; neither
 can tell that no bytes went through a socket. Agents set two plain cookies per rollout. Writing them as header text and
 parsing them again would cost as much as a call between servers, so a plain cookie stays a name and a value until the
-headers are read.
+headers are read. Most servers never look at their sessions, so a new session is not signed before somebody reads the
+value of its cookie; callers that send the cookie back do not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope
 from yarl import URL
 
 from nemo_gym.servers.http.reply import PlainMorsel, Reply, read_cookies
-from nemo_gym.servers.sessions import Session, SessionCookies
+from nemo_gym.servers.sessions import NewSession, Session, SessionCookies
 
 JSON_HEADERS = ((b"content-type", b"application/json"),)
 
@@ -76,6 +77,40 @@ def cookie_headers(cookies: Mapping[str, str] | None) -> list[tuple[bytes, bytes
     return [pair for pair in response.raw_headers if pair[0] == b"set-cookie"]
 
 
+class SessionMorsel(PlainMorsel):
+    """The cookie of a new session, which is signed when its value is read."""
+
+    def __init__(self, name: str, session: NewSession) -> None:
+        self._key, self._session = name, session
+
+    def __getattr__(self, attribute: str) -> str:
+        if attribute not in ("_value", "_coded_value"):
+            raise AttributeError(attribute)
+        self._value = self._coded_value = self._session.cookie()
+        return self._value
+
+    def copy(self) -> Morsel[str]:
+        """A copy with the same value."""
+        return PlainMorsel(self.key, self.value)
+
+    def to_send(self) -> str | NewSession:
+        """What another call in this process gets."""
+        return self._value if "_value" in self.__dict__ else self._session
+
+
+SentCookies = Mapping[str, str | NewSession]
+
+
+def sent_cookies(cookies: Mapping[str, Any] | None) -> SentCookies:
+    """Names and values of the cookies of a call, whether the caller holds strings or the morsels of earlier answers."""
+    if not cookies:
+        return {}
+    return {
+        name: cookie.to_send() if type(cookie) is SessionMorsel else getattr(cookie, "value", cookie)
+        for name, cookie in cookies.items()
+    }
+
+
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
@@ -92,14 +127,14 @@ class DirectAnswer:
 class Call:
     """One call of a handler. ``http`` is what ASGI gave if it came over HTTP. Its session is opened when needed."""
 
-    __slots__ = ("_session", "body", "cookies", "http", "method", "path", "session_cookies")
+    __slots__ = ("_sent", "_session", "body", "http", "method", "path", "session_cookies")
 
     def __init__(
         self,
         method: str,
         path: str,
         body: bytes,
-        cookies: Mapping[str, str],
+        cookies: SentCookies,
         session_cookies: SessionCookies | None,
         *,
         http: tuple[Scope, Receive] | None = None,
@@ -107,16 +142,23 @@ class Call:
         self.method = method
         self.path = path
         self.body = body
-        self.cookies = cookies
         self.session_cookies = session_cookies
         self.http = http
+        self._sent = cookies
         self._session: Session | None = None
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The cookies that the caller sent, in a new dictionary each time."""
+        return {
+            name: cookie.cookie() if isinstance(cookie, NewSession) else cookie for name, cookie in self._sent.items()
+        }
 
     @property
     def session(self) -> Session | None:
         """The session of the caller, if the server keeps sessions."""
         if self._session is None and self.session_cookies is not None:
-            self._session = self.session_cookies.open(self.cookies.get(self.session_cookies.name))
+            self._session = self.session_cookies.open(self._sent_session(self.session_cookies.name))
         return self._session
 
     def session_cookie(self) -> str | None:
@@ -124,8 +166,19 @@ class Call:
         if self.session_cookies is None:
             return None
         if self._session is None:  # it was never opened, so it cannot have changed
-            return self.session_cookies.renew(self.cookies.get(self.session_cookies.name))
+            return self.session_cookies.renew(self._sent_session(self.session_cookies.name))
         return self.session_cookies.seal(self._session)
+
+    def session_morsel(self, ours: SessionCookies) -> PlainMorsel:
+        """The same for a caller in this process; a new session that nobody has opened stays unsigned."""
+        sent = self._sent.get(ours.name)
+        if self._session is None and (sent is None or (isinstance(sent, NewSession) and sent.is_of(ours))):
+            return SessionMorsel(ours.name, sent or NewSession(ours))
+        return PlainMorsel(ours.name, self.session_cookie() or "")
+
+    def _sent_session(self, name: str) -> str | None:
+        sent = self._sent.get(name)
+        return sent.cookie() if isinstance(sent, NewSession) else sent
 
 
 class DirectReply(Reply):
@@ -164,6 +217,5 @@ class DirectReply(Reply):
             for key, text in answer.cookies.items():
                 dict.__setitem__(cookies, key, PlainMorsel(key, text))
         if call.session_cookies is not None:
-            name = call.session_cookies.name
-            dict.__setitem__(cookies, name, PlainMorsel(name, call.session_cookie() or ""))
+            dict.__setitem__(cookies, call.session_cookies.name, call.session_morsel(call.session_cookies))
         return cookies

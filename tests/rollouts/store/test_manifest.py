@@ -6,7 +6,7 @@ from nemo_gym.rollouts.store.manifest import InputFacts, Manifest, PlanFacts, Re
 
 
 def manifest_of(request: Request) -> Manifest:
-    return request.manifest(PlanFacts(rows=1, bytes=2, digest="x"), Path("out.jsonl"))
+    return request.manifest(PlanFacts(rows=1, bytes=2), Path("out.jsonl"))
 
 
 def test_a_manifest_survives_the_round_trip(tmp_path: Path) -> None:
@@ -17,6 +17,15 @@ def test_a_manifest_survives_the_round_trip(tmp_path: Path) -> None:
     assert Manifest.read(tmp_path / "m.json") == manifest
     content = json.loads((tmp_path / "m.json").read_text())
     assert set(content) == {"settings", "input", "plan", "output", "created_at", "versions", "format"}
+
+
+def test_a_manifest_with_a_digest_of_the_plan_can_still_be_read(tmp_path: Path) -> None:
+    manifest = manifest_of(Request({}))
+    manifest.write(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text())
+    content["plan"]["digest"] = "0123"
+    (tmp_path / "m.json").write_text(json.dumps(content))
+    assert Manifest.read(tmp_path / "m.json") == manifest
 
 
 def test_a_manifest_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -256,6 +257,31 @@ async def test_a_session_is_kept_by_its_cookie_and_may_grow() -> None:
     second = await server.call("POST", "/remember", cookies=first.cookies)
     third = await server.call("POST", "/remember", cookies={LABEL: second.cookies[LABEL].value})
     assert [await reply.json() for reply in (first, second, third)] == [{"visits": 1}, {"visits": 2}, {"visits": 3}]
+
+
+async def test_a_session_that_nobody_opened_is_the_same_for_all_who_send_its_cookie() -> None:
+    server = LocalServer(make_app()[0], label=LABEL, base_url=URL)
+    seeded = await server.call("POST", "/order", json=ORDER)
+    passed_on = await server.call("POST", "/order", json=ORDER, cookies=seeded.cookies)
+    ids = []
+    for cookies in (passed_on.cookies, seeded.cookies, {LABEL: seeded.cookies[LABEL].value}):
+        reply = await server.call("POST", "/remember", cookies=cookies)
+        session = SessionCookies(LABEL, "secret").open(reply.cookies[LABEL].value)
+        ids.append(session[SESSION_ID_KEY])
+    assert len(set(ids)) == 1
+    other = await server.call("POST", "/order", json=ORDER)
+    assert other.cookies[LABEL].value not in (seeded.cookies[LABEL].value, passed_on.cookies[LABEL].value)
+
+
+async def test_the_cookie_of_a_new_session_can_be_copied_written_and_replaced() -> None:
+    server = LocalServer(make_app()[0], label=LABEL, base_url=URL)
+    first, second, third = [await server.call("POST", "/order", json=ORDER) for _ in range(3)]
+    assert first.cookies[LABEL].copy().value == first.cookies[LABEL].value
+    assert pickle.loads(pickle.dumps(second.cookies))[LABEL].value == second.cookies[LABEL].value
+    assert f"{LABEL}=" in third.cookies.output()
+    third.cookies[LABEL] = first.cookies[LABEL].value
+    reply = await server.call("POST", "/order", json=ORDER, cookies=third.cookies)
+    assert reply.cookies[LABEL].value == first.cookies[LABEL].value
 
 
 async def test_a_session_survives_a_crashed_handler_on_both_ways() -> None:

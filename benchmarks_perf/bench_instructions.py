@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a rollout costs in instructions, beside a bare HTTP client that makes the same upstream calls.
 
-    python benchmarks_perf/bench_instructions.py [--n 300] [--https] [--profile FILE] [--compare +steps=true]
+    python benchmarks_perf/bench_instructions.py [--n 300] [--https] [--http] [--profile FILE] [--compare +steps=true]
 
 Instructions do not depend on what else the machine does, so two of these figures can be compared where two CPU times
 can't. valgrind counts them in user mode, all threads together; the mock model endpoint runs in a process of its own and
 is not counted. A figure is the difference between 2N and N rollouts, so that start-up and everything else that happens
-once cancels out. ``--profile`` writes where they were spent, for ``callgrind_annotate``; that takes longer.
+once cancels out. ``--http`` also measures ``ng_run`` and a collector that calls its servers over HTTP, both together.
+``--profile`` writes where they were spent, for ``callgrind_annotate``; that takes longer.
 """
 
 import argparse
@@ -15,20 +16,28 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from bench import CONFIGS, TASKS, collect, many_tasks, policy
-from processes import HERE, behind_tls, mock_model, run
+from bench import CONFIGS, TASKS, collect, many_tasks, policy, wait_for_line
+from processes import HERE, background, behind_tls, free_port, mock_model, run
 
 PARALLEL = 64
 # Under valgrind everything takes fifty times as long, so what happens every so often would count fifty-fold.
 LAUNCH = """
+import asyncio
 import sys
+import uvicorn
 from nemo_gym.rollouts import run
 from nemo_gym.servers import lag
 from nemo_gym.steps import facts
 run.TICK_S = run.SYNC_INTERVAL_S = lag.HEARTBEAT_S = facts.BEAT_S = 3600
 lag.LagWatch.watch = lambda self: None
-sys.argv[0] = "ng_collect_rollouts"
+tick = uvicorn.Server.on_tick
+async def seldom(self, counter):
+    await asyncio.sleep(2 if counter else 0)
+    return await tick(self, counter)
+uvicorn.Server.on_tick = seldom
+sys.argv[:2] = sys.argv[1:2]
 from nemo_gym.cli.main import main
 main()
 """
@@ -37,16 +46,32 @@ FIXED = {"PYTHONHASHSEED": "0"}
 TOTAL = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
 
-def instructions(command: list[str], counts: Path, environment: dict[str, str], *, profile: bool = False) -> int:
-    """What a command costs from beginning to end."""
+def counting(command: list[str], counts: Path, *, profile: bool = False) -> list[str]:
+    """A command that counts its instructions, which are written to a file when it ends."""
     tool = "callgrind" if profile else "cachegrind"
     options = [] if profile else ["--cache-sim=no"]
-    valgrind = ["valgrind", "-q", f"--tool={tool}", *options, f"--{tool}-out-file={counts}"]
-    run([*valgrind, *command], environment=FIXED | environment)
+    return ["valgrind", "-q", f"--tool={tool}", *options, f"--{tool}-out-file={counts}", *command]
+
+
+def instructions(command: list[str], counts: Path, environment: dict[str, str], *, profile: bool = False) -> int:
+    """What a command costs from beginning to end."""
+    run(counting(command, counts, profile=profile), environment=FIXED | environment)
+    return total(counts)
+
+
+def total(counts: Path) -> int:
+    """All instructions of a file."""
     found = TOTAL.search(counts.read_text())
     if found is None:
         raise SystemExit(f"{counts} has no total")
     return int(found[1])
+
+
+class Parts(NamedTuple):
+    """What two processes cost."""
+
+    collector: float
+    gym: float
 
 
 def bare(folder: Path, base_url: str, n: int) -> float:
@@ -55,6 +80,11 @@ def bare(folder: Path, base_url: str, n: int) -> float:
     run([*command, "--n", "1"])  # whatever is compiled is compiled now
     few, many = (instructions([*command, "--n", str(count)], folder / "bare.out", {}) for count in (n, 2 * n))
     return (many - few) / n
+
+
+def launched(command: list[str]) -> list[str]:
+    """One of our commands with its parameters, started by LAUNCH."""
+    return [sys.executable, "-c", LAUNCH, Path(command[0]).name, *command[1:]]
 
 
 def in_process(
@@ -72,8 +102,7 @@ def in_process(
     trust = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
 
     def command(count: int) -> list[str]:
-        _, *parameters = collect(output(count), many_tasks(folder, count), parallel, *host)
-        return [sys.executable, "-c", LAUNCH, *parameters]
+        return launched(collect(output(count), many_tasks(folder, count), parallel, *host))
 
     def output(count: int) -> Path:
         return folder / f"{count}_{'tls' if certificate else 'plain'}.jsonl"
@@ -86,10 +115,38 @@ def in_process(
     return (many - few) / n
 
 
+def over_http(folder: Path, base_url: str, n: int, *, profile: Path | None = None, parallel: int = PARALLEL) -> Parts:
+    """Instructions of a collector and of the Gym that it calls over HTTP, for a rollout."""
+    output, counts = folder / "http.jsonl", profile or folder / "http"
+    outside, inside = counts.with_suffix(".collector"), counts.with_suffix(".gym")
+
+    def count(rollouts: int) -> Parts:
+        gym, collector = commands(rollouts)
+        command = counting(gym, inside, profile=profile is not None)
+        with background(command, environment=FIXED, patience_s=120) as process:
+            wait_for_line(process, "servers ready")
+            collecting = instructions(collector, outside, {}, profile=profile is not None)
+        return Parts(collecting, total(inside))
+
+    def commands(rollouts: int) -> tuple[list[str], list[str]]:
+        head = f"+head_server={{host: 127.0.0.1, port: {free_port()}}}"
+        gym = launched(["ng_run", f"+config_paths=[{CONFIGS}]", head, *policy(base_url)])
+        return gym, launched(collect(output, many_tasks(folder, rollouts), parallel, head))
+
+    gym, collector = commands(n // 4 + 2)
+    with background(gym) as process:  # whatever is compiled is compiled now
+        wait_for_line(process, "servers ready")
+        run(collector)
+    few, many = count(n), count(2 * n)
+    assert len(output.read_text().splitlines()) == 2 * n
+    return Parts((many.collector - few.collector) / n, (many.gym - few.gym) / n)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=300, help="the difference in rollouts between the two runs")
     parser.add_argument("--https", action="store_true", help="also measure a model at https://")
+    parser.add_argument("--http", action="store_true", help="also measure ng_run and HTTP")
     parser.add_argument("--no-bare", action="store_true", help="leave the bare client out")
     parser.add_argument("--parallel", type=int, default=PARALLEL, help="rollouts at once; 1 repeats most exactly")
     parser.add_argument("--compare", action="append", default=[], help="a setting to measure, too, e.g. +steps=false")
@@ -106,6 +163,12 @@ def main() -> None:
         if args.https:
             with behind_tls(base_url, folder) as (address, certificate):
                 figures["model at https://"] = in_process(folder, address, args.n, certificate=certificate)
+        if args.http:
+            parts = over_http(folder, base_url, args.n, profile=args.profile, parallel=args.parallel)
+            figures["ng_run and HTTP"] = sum(parts)
+            print(
+                f"of ng_run and HTTP: {parts.collector / 1e6:.3f} M in the collector, {parts.gym / 1e6:.3f} M in ng_run"
+            )
         for label, cost in figures.items():
             ratio = f"  {cost / floor:.2f} x the bare client" if floor is not None else ""
             print(f"{label:<25}{cost / 1e6:6.3f} M instructions a rollout{ratio}")

@@ -51,9 +51,9 @@ def run(command: list[str], *, cwd: Path = ROOT, environment: dict[str, str] | N
 
 @contextmanager
 def background(
-    command: list[str], *, environment: dict[str, str] | None = None, cwd: Path = ROOT
+    command: list[str], *, environment: dict[str, str] | None = None, cwd: Path = ROOT, patience_s: float = 10
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a command while the context lasts, its output in a pipe."""
+    """Run a command while the context lasts, its output in a pipe. Kill it if it takes too long to stop."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -67,7 +67,7 @@ def background(
     finally:
         process.send_signal(2)
         try:
-            process.wait(10)
+            process.wait(patience_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -79,6 +79,9 @@ async def listening(
         lifespan="off",
         log_config=None,
         access_log=log_all,
+        # No proxy stands before these servers, and nobody needs to know what they are made of.
+        proxy_headers=False,
+        server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,

@@ -20,10 +20,10 @@ from nemo_gym.config.keys import HEAD_SERVER
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.http.client import as_aiohttp, take_tail, total_seconds
+from nemo_gym.servers.http.client import RequestSettings, as_aiohttp, total_seconds
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.lazy import request_errors
-from nemo_gym.servers.http.reply import cookie_values
+from nemo_gym.servers.http.reply import Body, Reply, cookie_values
 from nemo_gym.servers.http.session import settings_of, use_http_settings
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
@@ -32,7 +32,7 @@ from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 from nemo_gym.steps.recording import FRESH, Span, current_span, describe_callee
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
-from nemo_gym.steps.remote import adopt_steps
+from nemo_gym.steps.remote import TAIL_AT_END, TAIL_DIGITS, adopt_steps
 from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
 from nemo_gym.steps.trace_context import traceparent
 
@@ -40,6 +40,8 @@ ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"
 STATUS_TIMEOUT_S = 5.0
 DIRECT_OPTIONS = frozenset({"json", "cookies", "headers", "params", "timeout"})
 JSON_CONTENT = {"Content-Type": "application/json"}
+# Calls over HTTP with these options and JSON can share their settings.
+PLAIN_OPTIONS = frozenset({"data", "cookies", "headers"})
 
 
 class DirectServer(Protocol):
@@ -71,6 +73,8 @@ class GymClient(BaseModel):
     addresses: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
     # Shared by all model servers of a process, so that together they respect an endpoint's limits.
     gates: Gates = Field(default_factory=Gates, exclude=True, repr=False)
+    # What calls over HTTP have in common, prepared with the first one, because that takes aiohttp.
+    http_settings: Any = Field(default=None, exclude=True, repr=False)
 
     @classmethod
     def load_from_head(cls, head: BaseServerConfig) -> Self:
@@ -146,7 +150,10 @@ class GymClient(BaseModel):
         content = options.pop("json", None)
         if content is not None:
             options["data"] = encode_json(content)
-            options["headers"] = {**JSON_CONTENT, **(options.get("headers") or {})}
+            if PLAIN_OPTIONS.issuperset(options):
+                options["settings"] = self._prepared_settings()
+            else:
+                options["headers"] = {**JSON_CONTENT, **(options.get("headers") or {})}
         if mark := current_mark():
             options["headers"] = {**(options.get("headers") or {}), ROLLOUT_HEADER: mark}
         if options.get("cookies") is not None:
@@ -154,7 +161,7 @@ class GymClient(BaseModel):
         path = url_path if url_path.startswith("/") else f"/{url_path}"
         caller = current_span.get()
         if caller is None:
-            return await http_request(method, address + path, _internal=True, **options)
+            return await _send(method, address + path, options)
         return await self._request_with_steps(server_name, path, method, options, caller)
 
     async def _request_with_steps(
@@ -172,7 +179,7 @@ class GymClient(BaseModel):
         sent = options.get("data")
         token = current_span.set(span)
         try:
-            response = await http_request(method, self._address_of(server_name) + path, _internal=True, **options)
+            response = await _send(method, self._address_of(server_name) + path, options)
         except BaseException as error:
             span.fail(error)
             raise
@@ -181,6 +188,12 @@ class GymClient(BaseModel):
         adopt_steps(span, take_tail(response, STEPS_HEADER))
         span.end(response.status, len(sent) if isinstance(sent, bytes) else 0, await response.read())
         return response
+
+    def _prepared_settings(self) -> RequestSettings:
+        if self.http_settings is None:
+            self.http_settings = RequestSettings(_internal=True, reused=True, headers=JSON_CONTENT)
+        settings: RequestSettings = self.http_settings
+        return settings
 
     def _address_of(self, server_name: str) -> str:
         address = self.addresses.get(server_name)
@@ -200,6 +213,33 @@ class GymClient(BaseModel):
         if server_name != HEAD_SERVER:
             settings = server_settings(self.global_config_dict, server_name)
         return answers(base_url(settings))
+
+
+def take_tail(response: Any, header: str) -> bytes:
+    """Remove and return the bytes that follow the body of an answer.
+
+    The header gives their number. Whoever sends a stream does not know it yet, so the header says ``end``, and the last
+    eight bytes give the number.
+    """
+    announced = response.headers.get(header) or ""
+    body: bytes = response._body or b""  # noqa: SLF001 - which the client has put there
+    last = len(body)
+    if announced == TAIL_AT_END:
+        last -= TAIL_DIGITS
+        announced = body[last:].decode("ascii", "replace") if last >= 0 else ""
+    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    if not 0 < size <= last:
+        return b""
+    response._body = body[: last - size]  # noqa: SLF001
+    if not isinstance(response, Reply):
+        response.content = Body(body[: last - size])
+    return body[last - size : last]
+
+
+async def _send(method: str, url: str, options: dict[str, Any]) -> Any:
+    if "settings" in options:
+        return await http_request(method, url, **options)
+    return await http_request(method, url, _internal=True, **options)
 
 
 def answers(address: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ServerStatus:

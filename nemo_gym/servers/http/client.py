@@ -9,6 +9,7 @@ arrive. Both take the options of aiohttp and these:
     on_retry      called before every further attempt
     gate          the gate that limits requests to an endpoint
     same_origin   do not follow redirects to another scheme, host or port: the request may hold keys in its headers
+    reused        the settings are for many requests, so prepare what these have in common (default: ``same_origin``)
 
 Retries are bounded; the error after the last one says what was tried (``request_errors``). A cancelled request closes
 its connection, so that the server can stop working on the answer.
@@ -20,13 +21,13 @@ import io
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from copy import copy
 from functools import lru_cache
 from time import perf_counter
 from types import EllipsisType
 from typing import Any, Final, NamedTuple
 
 import orjson
+from multidict import CIMultiDict
 from yarl import URL
 
 from nemo_gym.io.json import encode_json
@@ -34,11 +35,10 @@ from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.servers.http.posting import LONGEST_BODY, Postings, read_whole
 from nemo_gym.servers.http.reply import Body, cookie_header, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
-from nemo_gym.servers.http.session import loop_client
+from nemo_gym.servers.http.session import knows_aiohttp, loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
 from nemo_gym.servers.models.gate import RoleGate
 from nemo_gym.steps.recording import note_retry, note_wait
-from nemo_gym.steps.remote import TAIL_AT_END, TAIL_DIGITS
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 MAX_REDIRECTS: Final = 10
 # aiohttp warns about larger bodies that are passed as bytes.
 LARGE_BODY: Final = 2**20
+# The headers that are not sent to another origin than they were meant for.
+SECRETS: Final = ("Authorization", "Cookie", "Proxy-Authorization")
 # The options of requests that can be posted without aiohttp's request object.
 POSTED: Final = frozenset({"headers", "allow_redirects"})
 
@@ -93,6 +95,7 @@ class RequestSettings:
         on_retry: Callable[[Retry], None] = _log_retry,
         gate: RoleGate | None = None,
         same_origin: bool = False,
+        reused: bool | None = None,
         timeout: "float | Timeout | aiohttp.ClientTimeout | EllipsisType | None" = ...,
         **options: Any,
     ) -> None:
@@ -107,15 +110,8 @@ class RequestSettings:
         if same_origin:
             options["allow_redirects"] = False  # we look first where they lead
         self.options = options  # for aiohttp
-        can_post = same_origin and options.keys() <= POSTED
+        can_post = (same_origin if reused is None else reused) and options.keys() <= POSTED and knows_aiohttp()
         self.postings = Postings(options.get("headers"), self.without_total) if can_post else None
-
-    def with_headers(self, headers: Mapping[str, str]) -> "RequestSettings":
-        """The same settings with other headers."""
-        twin = copy(self)
-        twin.options = {**self.options, "headers": headers}
-        twin.postings = None  # these headers differ every time
-        return twin
 
 
 async def request(
@@ -123,10 +119,11 @@ async def request(
 ) -> "aiohttp.ClientResponse":
     """Send a request and read its answer, whatever its status. ``json`` may be a pydantic model.
 
-    Settings take the place of all options but the body.
+    Settings take the place of all options but the body, cookies and further ``headers``.
     """
     body = _take_body(options)
-    return await _Call(method, url, body, settings or RequestSettings(**options), whole=True).send()
+    headers = options.get("headers") if settings is not None else None
+    return await _Call(method, url, body, settings or RequestSettings(**options), headers, whole=True).send()
 
 
 @asynccontextmanager
@@ -138,7 +135,8 @@ async def stream(
     Only failures before the body are retried. Leaving the block before the end of the body closes the connection.
     """
     body = _take_body(options)
-    call = _Call(method, url, body, settings or RequestSettings(**options), whole=False)
+    headers = options.get("headers") if settings is not None else None
+    call = _Call(method, url, body, settings or RequestSettings(**options), headers, whole=False)
     response = await call.send()
     try:
         yield response
@@ -154,21 +152,27 @@ async def stream(
 class _Call:
     """A request and everything that its attempts share."""
 
-    __slots__ = ("body", "client", "gate", "inside", "method", "options", "settings", "url", "whole")
+    __slots__ = ("body", "client", "gate", "headers", "inside", "method", "proxy", "settings", "url", "whole")
 
-    def __init__(self, method: str, url: str | URL, body: Any, settings: RequestSettings, *, whole: bool) -> None:
+    def __init__(
+        self,
+        method: str,
+        url: str | URL,
+        body: Any,
+        settings: RequestSettings,
+        headers: Mapping[str, str] | None,
+        *,
+        whole: bool,
+    ) -> None:
         self.method, self.url, self.body = method, url, body
         self.settings = settings
+        self.headers = headers  # besides those of the settings
         self.gate = settings.gate
         self.inside = False
         # Whether the body is read before the answer is returned.
         self.whole = whole
         self.client = loop_client()
-        # A limit on the whole request is enforced here and not by aiohttp, if the whole request happens here.
-        timeout = settings.without_total if whole else settings.timeout
-        self.options = {**settings.options, "timeout": timeout}
-        if self.client.proxies and not settings.internal:
-            self.options.setdefault("proxy", proxy_for(URL(url), self.client.proxies))
+        self.proxy = proxy_for(URL(url), self.client.proxies) if self.client.proxies and not settings.internal else None
 
     async def send(self) -> "aiohttp.ClientResponse":
         """Return the first answer that the policy accepts, or the last one; raise if there is no answer."""
@@ -242,11 +246,24 @@ class _Call:
 
     async def _post(self) -> Any:
         """The whole answer, without aiohttp's request object; None if the request must be sent the ordinary way."""
-        postings, body = self.settings.postings, self.body
-        if postings is None or type(body) is not bytes or self.method != "POST" or self.options.get("proxy"):
+        postings, body, headers = self.settings.postings, self.body, self.headers
+        if postings is None or self.proxy or self.method != "POST" or type(body) is not bytes:
             return None
-        posting = postings.find(self.url, self.client.open_session()) if len(body) <= LONGEST_BODY else None
-        return await posting.send(body, max_bytes=self.client.settings.max_answer_bytes) if posting else None
+        if len(body) > LONGEST_BODY or (headers and not postings.can_add(headers)):
+            return None
+        posting = postings.find(self.url, self.client.open_session())
+        return await posting.send(body, headers, max_bytes=self.client.settings.max_answer_bytes) if posting else None
+
+    def _options(self) -> dict[str, Any]:
+        """The options for aiohttp."""
+        settings = self.settings
+        # A limit on the whole request is enforced here and not by aiohttp, if the whole request happens here.
+        options = {"proxy": self.proxy, **settings.options}
+        options["timeout"] = settings.without_total if self.whole else settings.timeout
+        if self.headers:
+            options["headers"] = CIMultiDict(settings.options.get("headers") or ())
+            options["headers"].update(self.headers)
+        return options
 
     async def _send(self, posted: Any = None) -> "aiohttp.ClientResponse":
         """Send the request and follow redirects; ``posted`` is the first answer, if there is one already."""
@@ -254,23 +271,33 @@ class _Call:
             url = checked(self.url)
         except ValueError as error:
             raise aiohttp.InvalidURL(self.url, str(error)) from error
-        session = self.client.open_session()
-        if not self.settings.same_origin:
-            return await session.request(self.method, url, data=_payload(self.body), **self.options)
+        session, options = self.client.open_session(), self._options()
         method, body = self.method, self.body
         history: list[aiohttp.ClientResponse] = []
         while len(history) <= MAX_REDIRECTS:
-            response = posted or await session.request(method, url, data=_payload(body), **self.options)
+            response = posted or await session.request(method, url, data=_payload(body), **options)
+            is_ours = posted is not None or self.settings.same_origin  # to follow; aiohttp has followed others
             posted = None
-            target = _target_of(response) if response.status in REDIRECTS else None
+            target = _target_of(response) if is_ours and response.status in REDIRECTS else None
             if target is None:
                 return response
+            if target.origin() != response.url.origin():
+                self._leave_origin(target, response, options)
             response.release()
             history.append(response)
             url = target
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
         raise aiohttp.TooManyRedirects(history[0].request_info, tuple(history))
+
+    def _leave_origin(self, target: URL, response: "aiohttp.ClientResponse", options: dict[str, Any]) -> None:
+        """Refuse to follow a redirect to another origin, or leave out what must not go there, as aiohttp does."""
+        if self.settings.same_origin:
+            response.close()
+            raise request_errors.RedirectRefusedError(target)
+        options["headers"] = CIMultiDict(options.get("headers") or ())
+        for name in SECRETS:
+            options["headers"].popall(name, None)
 
 
 def _take_body(options: dict[str, Any]) -> Any:
@@ -298,15 +325,13 @@ def _payload(body: Any) -> Any:
 
 
 def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
-    """Where a redirect leads; it must stay within the same origin."""
+    """Where a redirect leads."""
     try:
         target = redirect_target(response.url, response.headers)
-        leaves = target is not None and target.origin() != response.url.origin()
+        if target is not None:
+            target.origin()
     except ValueError as error:
         raise aiohttp.InvalidUrlRedirectClientError(response.headers["Location"]) from error
-    if target is not None and leaves:
-        response.close()
-        raise request_errors.RedirectRefusedError(target)
     return target
 
 
@@ -319,26 +344,6 @@ async def read_to_end(response: "aiohttp.ClientResponse") -> None:
         raise
     response._body = body  # noqa: SLF001 - like read(), which has no limit
     response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is used up
-
-
-def take_tail(response: Any, header: str) -> bytes:
-    """Remove and return the bytes that follow the body of an answer.
-
-    The header gives their number. Whoever sends a stream does not know it yet, so the header says ``end``, and the last
-    eight bytes give the number.
-    """
-    announced = response.headers.get(header) or ""
-    body: bytes = response._body or b""  # noqa: SLF001 - which _read has put there
-    last = len(body)
-    if announced == TAIL_AT_END:
-        last -= TAIL_DIGITS
-        announced = body[last:].decode("ascii", "replace") if last >= 0 else ""
-    size = int(announced) if announced.isascii() and announced.isdigit() else 0
-    if not 0 < size <= last:
-        return b""
-    response._body = body[: last - size]  # noqa: SLF001
-    response.content = Body(body[: last - size])
-    return body[last - size : last]
 
 
 @lru_cache(maxsize=64)

@@ -1,12 +1,14 @@
-"""Posts JSON to addresses that are used over and over, such as those of a model.
+"""Posts JSON to addresses that are used over and over, such as those of a model or of a server of the Gym.
 
 Connections, TLS, limits and the parser are aiohttp's. Only its request object is left out, which costs as much as all
-of these: address and headers are the same every time, so they are written once (:class:`Posting`). Requests that need
-more (proxies, logins in the address, very long bodies) are sent the ordinary way. This uses parts of aiohttp that are
-not public, which is why its version is bounded in pyproject.toml.
+of these: address and most headers are the same every time, so they are written once (:class:`Posting`). Requests that
+need more (proxies, logins in the address, headers that change how a body is sent, very long bodies) are sent the
+ordinary way. This uses parts of aiohttp that are not documented, so only versions that it was tested with are used like
+that (``session.knows_aiohttp``).
 """
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,7 @@ from yarl import URL
 
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.servers.http.reply import Reply
+from nemo_gym.servers.http.session import request_class
 from nemo_gym.servers.http.urls import checked
 
 if TYPE_CHECKING:
@@ -25,7 +28,12 @@ if TYPE_CHECKING:
 SHORT_BODY: Final = 2**16
 LONGEST_BODY: Final = 2**20
 MOST_ADDRESSES: Final = 64
-_LINE_ENDS: Final = frozenset("\r\n\0")
+_LINE_END: Final = re.compile(r"[\r\n\0]")
+# Headers about the connection or the form of the body, which only aiohttp knows how to honour.
+_SPECIAL: Final = frozenset(
+    {"connection", "content-encoding", "content-length", "expect", "host", "te", "trailer", "transfer-encoding"}
+    | {"upgrade"}
+)
 
 
 class PostReply(Reply):
@@ -74,23 +82,19 @@ class Posting:
         self._url = url.with_fragment(None)
         self._limits = limits
         # aiohttp makes the headers and knows to which connections the request may be sent. It is never sent itself.
-        self._request = session._request_class(  # noqa: SLF001 - there is no public way to make a request
-            "POST", url, headers=headers, loop=asyncio.get_running_loop(), session=session
-        )
-        lines = [f"POST {url.raw_path_qs} HTTP/1.1"]
-        lines += [
-            f"{name}: {value}" for name, value in self._request.headers.items() if name.lower() != "content-length"
-        ]
-        self._head = "\r\n".join([*lines, "Content-Length: "]).encode()
+        self._request = request_class()("POST", url, headers=headers, loop=asyncio.get_running_loop(), session=session)
+        fixed = {name: value for name, value in self._request.headers.items() if name.lower() != "content-length"}
+        self._head = f"POST {url.raw_path_qs} HTTP/1.1\r\n{_lines(fixed)}".encode()
 
-    async def send(self, body: bytes, *, max_bytes: int) -> PostReply:
-        """Send a body and read the whole answer; raises the errors of aiohttp."""
+    async def send(self, body: bytes, headers: Mapping[str, str] | None = None, *, max_bytes: int) -> PostReply:
+        """Send a body, with further headers, and read the whole answer; raises the errors of aiohttp."""
         try:
             connection = await self._connector.connect(self._request, traces=[], timeout=self._limits)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._url}") from error
         try:
-            reply = await self._exchange(connection, body, max_bytes)
+            more = _lines(headers).encode() if headers else b""
+            reply = await self._exchange(connection, more, body, max_bytes)
         except BaseException as error:
             connection.close()
             if isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | TimeoutError):
@@ -98,14 +102,14 @@ class Posting:
             raise
         return reply
 
-    async def _exchange(self, connection: "Connection", body: bytes, max_bytes: int) -> PostReply:
+    async def _exchange(self, connection: "Connection", more: bytes, body: bytes, max_bytes: int) -> PostReply:
         protocol = connection.protocol
         assert protocol is not None
         protocol.set_response_params(read_until_eof=True)
         transport = protocol.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ServerDisconnectedError
-        head = b"%b%d\r\n\r\n" % (self._head, len(body))
+        head = b"%b%bContent-Length: %d\r\n\r\n" % (self._head, more, len(body))
         if len(body) < SHORT_BODY:
             transport.write(head + body)
         else:
@@ -151,12 +155,26 @@ class Postings:
         posting = self._prepared[url] = Posting(session, address, self._headers, self._limits)
         return posting
 
+    def can_add(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request may have these headers besides those that it has anyway."""
+        return _are_plain(headers) and not any(name in self._headers for name in headers)
+
     def _can_send(self, url: URL) -> bool:
         if url.scheme not in ("http", "https") or url.raw_user is not None or url.raw_password is not None:
             return False
-        return self._limits.sock_read is None and not any(
-            _LINE_ENDS.intersection(name + text) for name, text in self._headers.items()
-        )
+        return self._limits.sock_read is None and _are_plain(self._headers)
+
+
+def _are_plain(headers: Mapping[str, str]) -> bool:
+    """Whether headers can be written as they are."""
+    return not any(
+        name.lower() in _SPECIAL or type(text) is not str or _LINE_END.search(name) or _LINE_END.search(text)
+        for name, text in headers.items()
+    )
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {text}\r\n" for name, text in headers.items()])
 
 
 async def read_whole(content: Any, max_bytes: int) -> bytes:

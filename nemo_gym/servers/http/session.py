@@ -5,9 +5,10 @@ settings come from the configuration and can be changed until it opens. It store
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any, Final
 from urllib.request import getproxies_environment
@@ -18,9 +19,13 @@ from nemo_gym.servers.deadlines import Deadlines
 from nemo_gym.servers.http.lazy import aiohttp, request_errors
 from nemo_gym.steps.recording import note_wait
 
+logger = logging.getLogger(__name__)
+
 LIMIT_KEY: Final = "global_aiohttp_connector_limit"
 LIMIT_PER_HOST_KEY: Final = "global_aiohttp_connector_limit_per_host"
 USER_AGENT: Final = f"rollout-gym/{__version__}"
+# The versions whose undocumented parts are used here and in ``posting``; pyproject.toml asks for one of them.
+KNOWN_AIOHTTP: Final = (3, 14)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,47 @@ async def close_http_client() -> None:
         await asyncio.sleep(0)
 
 
+@cache
+def knows_aiohttp() -> bool:
+    """Whether undocumented parts of aiohttp may be used. With another version, everything goes the documented way."""
+    if aiohttp.__version__.split(".")[:2] == [str(part) for part in KNOWN_AIOHTTP]:
+        return True
+    known = ".".join(map(str, KNOWN_AIOHTTP))
+    logger.warning(
+        "aiohttp %s is installed, but requests were only tested with %s. They are sent in a slower way, and what "
+        "arrives late on an idle connection may be taken for another answer. Try: pip install 'aiohttp~=%s.0'",
+        *(aiohttp.__version__, known, known),
+    )
+    return False
+
+
+@cache
+def request_class() -> "type[aiohttp.ClientRequest]":
+    """The class of requests with our default headers."""
+    headers = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
+
+    class Request(aiohttp.ClientRequest):
+        # Set on the class, because headers that a session adds or leaves out are computed again for every request.
+        # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
+        DEFAULT_HEADERS = headers
+
+    return Request
+
+
 def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
+    return aiohttp.ClientSession(
+        connector=(_watched_connector if knows_aiohttp() else aiohttp.TCPConnector)(
+            limit=settings.connections,
+            limit_per_host=settings.connections_per_host,
+            keepalive_timeout=settings.keepalive_s,
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        request_class=request_class(),
+    )
+
+
+def _watched_connector(**options: Any) -> "aiohttp.TCPConnector":
+    """A connector that notes waits for a connection and does not reuse connections on which something arrived."""
     from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415 - see ``lazy``
 
     class Handler(ResponseHandler):
@@ -114,13 +159,6 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
             # Data that arrived while no request was waiting (some servers send a 408 before they close an idle
             # connection) must not be taken for the answer to the next request.
             return super().is_connected() and not self.should_close
-
-    headers = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
-
-    class Request(aiohttp.ClientRequest):
-        # Set on the class, because headers that a session adds or leaves out are computed again for every request.
-        # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
-        DEFAULT_HEADERS = headers
 
     class Connector(aiohttp.TCPConnector):
         # aiohttp's public hooks cost every request something; this one is called only if all connections are in use.
@@ -131,16 +169,8 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
             finally:
                 note_wait(since, "connection")
 
-    connector = Connector(
-        limit=settings.connections,
-        limit_per_host=settings.connections_per_host,
-        keepalive_timeout=settings.keepalive_s,
-    )
+    connector = Connector(**options)
     # aiohttp has no public way to set this; a test notices if it stops working.
     handler: Callable[..., ResponseHandler] = Handler
     connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        request_class=Request,
-    )
+    return connector

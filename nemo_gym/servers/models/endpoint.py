@@ -70,20 +70,18 @@ class Endpoint:
 
     async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
         """Send JSON that is already encoded. The answer may have any status."""
-        return await request(method, url, data=body, settings=self._current())
+        return await request(method, url, data=body, settings=self._prepared(), headers=_trace_headers())
 
     def open(
         self, method: str, url: str, body: bytes | None
     ) -> contextlib.AbstractAsyncContextManager["aiohttp.ClientResponse"]:
         """Like ``send``, but without reading the body; only failures before the body are retried."""
-        return stream(method, url, data=body, settings=self._current())
+        return stream(method, url, data=body, settings=self._prepared(), headers=_trace_headers())
 
-    def _current(self) -> RequestSettings:
-        settings, parent = self._settings or self._prepare(), current_traceparent()
-        return settings.with_headers(self._traced(parent)) if parent else settings
-
-    def _prepare(self) -> RequestSettings:
+    def _prepared(self) -> RequestSettings:
         """What all requests have in common. Not prepared before the first one, because it takes aiohttp."""
+        if self._settings is not None:
+            return self._settings
         self._settings = RequestSettings(
             headers=self._headers,
             timeout=Timeout(total=self.request_timeout_s, sock_connect=self.connect_timeout_s),
@@ -96,16 +94,16 @@ class Endpoint:
         )
         return self._settings
 
-    def _traced(self, parent: str) -> CIMultiDict[str]:
-        headers = self._headers.copy()
-        headers[TRACE_HEADER] = parent
-        return headers
-
     def _count_retry(self, retry: Retry) -> None:
         self.retries += 1
         if self.retries == 10 ** (len(str(self.retries)) - 1):
             counted = "1 retry" if self.retries == 1 else f"{self.retries} retries"
             logger.warning("%s so far, the last: %s", counted, retry.reason)
+
+
+def _trace_headers() -> dict[str, str] | None:
+    parent = current_traceparent()
+    return {TRACE_HEADER: parent} if parent else None
 
 
 class Upstream:

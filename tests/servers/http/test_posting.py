@@ -3,8 +3,10 @@
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 
+from nemo_gym.servers.http import session
 from nemo_gym.servers.http.client import RequestSettings, Timeout, request
 from nemo_gym.servers.http.posting import LONGEST_BODY, PostReply
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
@@ -42,13 +44,31 @@ async def test_one_way_is_taken_or_the_other() -> None:
             (server.url, b"x" * (LONGEST_BODY + 1), {}, False),
             (login, b"{}", {"headers": {}}, False),
             (server.url, b"{}", {"same_origin": False}, False),
+            (server.url, b"{}", {"same_origin": False, "reused": True}, True),
             (server.url, b"{}", {"chunked": True}, False),
+            (server.url, b"{}", {"headers": {"Connection": "close"}}, False),
         ):
             answer = await request("POST", url, data=body, settings=settings(**options))
             assert isinstance(answer, PostReply) == is_posted
         assert sum("Authorization: Basic" in head for head in server.heads) == 1
-        traced = settings().with_headers({"traceparent": "1"})
-        assert not isinstance(await request("POST", server.url, data=b"{}", settings=traced), PostReply)
+
+
+@pytest.mark.parametrize(
+    ("further", "is_posted"),
+    [
+        ({"traceparent": "1"}, True),
+        ({"Cookie": "a=b; c=d", "X-Name": "grün"}, True),
+        ({"content-type": "text/plain"}, False),  # the settings have another one
+        ({"Connection": "close"}, False),
+    ],
+)
+async def test_a_request_may_have_further_headers(further: dict[str, str], is_posted: bool) -> None:
+    async with playing(answers(reply(b"x"))) as server:
+        answer = await request("POST", server.url, data=b"{}", settings=settings(), headers=further)
+        assert isinstance(answer, PostReply) == is_posted
+        await request("POST", server.url, data=b"{}", headers={**KEY, **further})
+        assert sorted(server.heads[0].lower().splitlines()) == sorted(server.heads[1].lower().splitlines())
+        assert (await answer.read(), server.bodies[0]) == (b"x", server.bodies[1])
 
 
 async def test_a_client_that_was_closed_and_opened_again_is_used() -> None:
@@ -112,4 +132,35 @@ async def test_nothing_can_end_a_line(bad: str) -> None:
     async with playing(answers(reply())) as server:
         with pytest.raises(ValueError, match="detected in headers"):
             await request("POST", server.url, data=b"{}", settings=settings(headers={"X": bad}))
+        with pytest.raises(ValueError, match="detected in headers"):
+            await request("POST", server.url, data=b"{}", settings=settings(), headers={"X": bad})
         assert server.heads == []
+
+
+async def test_keys_do_not_follow_a_redirect_to_another_origin() -> None:
+    """Inside a Gym such redirects are followed; what only the first server may know stays behind, as with aiohttp."""
+    async with playing(answers(reply(b"there"))) as other:
+        moved = reply(b"", "307 Temporary Redirect", headers=f"Location: {other.url}/next\r\n")
+        async with playing(answers(moved)) as server:
+            inside = settings(same_origin=False, reused=True, _internal=True)
+            answer = await request("POST", server.url, data=b"body", settings=inside, headers={"Cookie": "a=b"})
+            assert (await answer.read(), other.bodies) == (b"there", [b"body"])
+            assert "Authorization: Bearer secret" in server.heads[0]
+            assert not {"authorization:", "cookie:"} & set(other.heads[0].lower().split())
+
+
+async def test_an_aiohttp_that_is_not_known_is_used_the_documented_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session.aiohttp, "__version__", "3.99.0")
+    session.knows_aiohttp.cache_clear()
+    try:
+        async with playing(answers(reply(b"x"))) as server:
+            for _ in range(2):
+                answer = await request("POST", server.url, data=b"{}", settings=settings())
+                assert (await answer.read(), type(answer)) == (b"x", aiohttp.ClientResponse)
+            assert type(get_global_aiohttp_client().connector) is aiohttp.TCPConnector
+        [warning] = caplog.messages
+        assert warning.startswith("aiohttp 3.99.0 is installed")
+    finally:
+        session.knows_aiohttp.cache_clear()

@@ -78,10 +78,11 @@ bench: $(DEV) ## measure the cost of a rollout compared with a bare HTTP client
 	$(BIN)/python benchmarks_perf/bench_models.py
 	$(BIN)/python benchmarks_perf/bench_metrics.py
 
-bench-all: bench ## these and all other measurements: scale, concurrency, viewer, embedded model (half an hour)
+bench-all: bench ## these and all other measurements: scale, concurrency, viewer, export, embedded model (half an hour)
 	$(BIN)/python benchmarks_perf/bench_scale.py
 	$(BIN)/python benchmarks_perf/bench_concurrency.py
 	$(BIN)/python benchmarks_perf/bench_viewer.py
+	$(BIN)/python benchmarks_perf/bench_export.py
 	$(BIN)/python benchmarks_perf/bench_sandbox.py
 	$(BIN)/python benchmarks_perf/bench_mcp.py
 	$(BIN)/python benchmarks_perf/bench_local_model.py

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.errors import ConfigError
 from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.metrics.compare import Run, compare, read_contents
@@ -37,6 +38,8 @@ from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensu
 Options = argparse.Namespace
 RATES = {"grpo": 1e-3, "dpo": 5e-4, "sft": 2e-3}
 EPOCHS = {"grpo": 1, "dpo": 1, "sft": 2}
+# Options that leave the rollouts of the base model alone, which all methods of a folder share.
+OF_METHOD = {"method", "rounds", "device", "dtype", "lr", "epochs", "batch", "rank", "clip", "beta", "solved"}
 
 
 class Sampling(NamedTuple):
@@ -79,8 +82,10 @@ def improve(options: Options, policy: Path, number: int) -> Path:
     training = Sampling(choose_tasks(options, number), options.repeats, options.temperature)
     stage(f"train tasks of round {number}", lambda: collect(options, policy, rollouts, training))
     stage("samples", lambda: export(options, rollouts, samples))
+    checkpoint = better.with_suffix(".checkpoint")
     if not better.exists():
-        stage(f"training with {options.method}", lambda: train(options, samples, policy, better))
+        stage(f"training with {options.method}", lambda: train(options, samples, policy, better, checkpoint))
+    checkpoint.unlink(missing_ok=True)
     return better
 
 
@@ -93,13 +98,18 @@ def stage(name: str, work: Callable[[], None]) -> None:
 
 def keep_settings(options: Options) -> None:
     """Refuse to go on in a folder that other settings began."""
-    path = options.output / f"settings_{options.method}.json"
-    settings = json.dumps(vars(options), default=str, indent=2)
-    if path.exists() and path.read_text() != settings:
-        raise SystemExit(f"{path} shows that this folder was begun with other settings: choose another --output")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".part").write_text(settings)
-    path.with_suffix(".part").replace(path)
+    options.output.mkdir(parents=True, exist_ok=True)
+    given = json.loads(json.dumps(vars(options), default=str))
+    shared = {name: value for name, value in given.items() if name not in OF_METHOD}
+    for file, settings in (("settings.json", shared), (f"settings_{options.method}.json", given)):
+        path = options.output / file
+        before = json.loads(path.read_text()) if path.exists() else settings
+        if changed := [f"{name} was {before.get(name)}" for name in settings if before.get(name) != settings[name]]:
+            raise ConfigError(
+                f"{path}: the folder has other settings: {', '.join(changed)}", hint="choose another --output"
+            )
+        path.with_suffix(".part").write_text(json.dumps(settings, indent=2))
+        path.with_suffix(".part").replace(path)
 
 
 def choose_tasks(options: Options, number: int) -> Path:
@@ -130,7 +140,10 @@ def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> 
 
     async def run() -> None:
         async with host_gym(config) as gym:
-            print((await RolloutCollectionHelper().collect(collection, client=gym.client)).text())
+            summary = await RolloutCollectionHelper().collect(collection, client=gym.client)
+        print(summary.text())
+        if not summary.completed:
+            raise ConfigError(f"no rollout of {sampling.tasks} completed", hint=f"see {summary.files.failures}")
 
     asyncio.run(run())
 
@@ -140,17 +153,17 @@ def export(options: Options, rollouts: Path, samples: Path) -> None:
     mixed: dict[str, Any] = {"mixed_rewards": True}
     rules = {"grpo": mixed, "dpo": mixed, "sft": {"min_reward": options.solved, "complete": True, "best_per_task": 4}}
     what = {"input": str(rollouts), "output": str(samples), "format": "rl", "metadata": True, "seed": options.seed}
-    print(export_rollouts(Recipe(**what, **rules[options.method])).text())
+    # The same input gives the same bytes, so what a killed run left is replaced.
+    print(export_rollouts(Recipe(**what, **rules[options.method], overwrite=True)).text())
 
 
-def train(options: Options, samples: Path, base: Path, policy: Path) -> None:
+def train(options: Options, samples: Path, base: Path, policy: Path, checkpoint: Path) -> None:
     """Train adapters on the tokens that were sampled, merge them, and write the policy as GGUF."""
     torch.manual_seed(options.seed)
     chosen = [choose(options, group) for group in read_groups(samples)] * options.epochs
     random.Random(options.seed).shuffle(chosen)  # noqa: S311
     steps = [chosen[start : start + options.batch] for start in range(0, len(chosen), options.batch)]
     model = load_model(base, dtype=getattr(torch, options.dtype)).to(options.device)
-    checkpoint = policy.with_suffix(".checkpoint")
     learner = Learner(model, rank=options.rank, lr=options.lr, steps=len(steps), checkpoint=checkpoint)
     for step in steps[learner.done :]:
         trees = [pack(sequences, device=options.device) for sequences in step]
@@ -160,7 +173,6 @@ def train(options: Options, samples: Path, base: Path, policy: Path) -> None:
         report = learner.step(loss(options, learner.model, tree, sequences) / size for sequences, tree in work)
         print(f"step {learner.done}/{len(steps)}: loss {report.loss:.4f}, gradient {report.gradient:.2f}", flush=True)
     write_gguf(learner.merged(), policy, like=base)
-    checkpoint.unlink()
 
 
 def choose(options: Options, group: Group) -> list[TokenSequence]:
@@ -219,4 +231,7 @@ def read_options(arguments: list[str] | None) -> Options:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}\n\nhint: {error.hint}") from None

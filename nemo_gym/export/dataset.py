@@ -52,11 +52,14 @@ _PAIR_LABELS: Final = "task:int score_chosen:float score_rejected:float"
 class RowSink(Protocol):
     """Receives the rows of a split."""
 
-    def write(self, row: Row) -> None:
-        """Take one row."""
+    def write(self, row: Row) -> int:
+        """Take one row, and return its length as JSON."""
 
     def close(self) -> None:
         """Write what is still buffered."""
+
+    def discard(self) -> None:
+        """Let go of everything after an error; the caller removes the files."""
 
 
 @dataclass
@@ -67,10 +70,22 @@ class Output:
     rows: Counter[str] = field(default_factory=Counter)
     card: str = ""  # for a dataset folder
 
-    def write(self, split: str, row: Row) -> None:
-        """Add a row to a split."""
-        self.sinks[split].write(row)
+    def write(self, split: str, row: Row) -> int:
+        """Add a row to a split, and return its length as JSON."""
         self.rows[split] += 1
+        return self.sinks[split].write(row)
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Complete the files at the end, or let go of them after an error."""
+        try:
+            yield
+            for sink in self.sinks.values():
+                sink.close()
+        except BaseException:
+            for sink in self.sinks.values():
+                sink.discard()
+            raise
 
 
 def check_place(recipe: Recipe, inputs: Sequence[Path]) -> None:
@@ -129,10 +144,9 @@ def open_output(recipe: Recipe) -> Iterator[Output]:
 def _files(recipe: Recipe) -> Iterator[Output]:
     with ExitStack() as stack:
         files = {split: stack.enter_context(replacing(path)) for split, path in output_paths(recipe).items()}
-        sinks = {split: _sink(recipe, file) for split, file in files.items()}
-        yield Output(sinks)
-        for sink in sinks.values():
-            sink.close()
+        output = Output({split: _sink(recipe, file) for split, file in files.items()})
+        with output.closing():
+            yield output
 
 
 @contextmanager
@@ -142,11 +156,9 @@ def _folder(recipe: Recipe) -> Iterator[Output]:
     try:
         (draft / "data").mkdir(parents=True)
         splits = [TRAIN, VALIDATION] if recipe.validation else [TRAIN]
-        sinks = {split: ShardedTable(recipe, draft / "data", split) for split in splits}
-        output = Output(dict(sinks))
-        yield output
-        for sink in sinks.values():
-            sink.close()
+        output = Output({split: ShardedTable(recipe, draft / "data", split) for split in splits})
+        with output.closing():
+            yield output
         (draft / "README.md").write_text(output.card, "utf-8")
         # A folder can't be replaced in one step as a file can. A kill between the two leaves the old one beside it.
         if place.exists():
@@ -168,12 +180,15 @@ class Lines:
 
     file: BinaryIO
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Row) -> int:
         """Take one row."""
-        self.file.write(encode(row) + b"\n")
+        return self.file.write(encode(row) + b"\n")
 
     def close(self) -> None:
         """Nothing to do: the caller flushes the file."""
+
+    def discard(self) -> None:
+        """Nothing to do: the caller closes the file."""
 
 
 class Table:
@@ -188,19 +203,25 @@ class Table:
         self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
         self._held: list[bytes] = []
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Row) -> int:
         """Take one row."""
         try:
-            self._held.append(orjson.dumps(row))
+            line = orjson.dumps(row)
         except TypeError:  # text that is not valid Unicode, which a table can't hold
-            self._held.append(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"))
+            line = json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")
+        self._held.append(line)
         if len(self._held) >= BATCH:
             self._flush()
+        return len(line)
 
     def close(self) -> None:
         """Write the remaining rows and the footer."""
         self._flush()
         self._writer.close()
+
+    def discard(self) -> None:
+        """Let go of the writer."""
+        self._writer.is_open = False  # or its destructor writes a footer to a file that is closed by then
 
     def _flush(self) -> None:
         if not self._held:
@@ -225,22 +246,29 @@ class ShardedTable:
         self._table: Table | None = None
         self._stack = ExitStack()
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Row) -> int:
         """Take one row."""
         if self._table is None:
             path = self._folder / f"{self._split}-{len(self._shards):05}.parquet"
             self._shards.append(path)
             self._table = Table(self._stack.enter_context(path.open("wb")), self._schema)
-        self._table.write(row)
+        length = self._table.write(row)
         self._rows += 1
         if self._rows % self._most == 0:
             self._finish()
+        return length
 
     def close(self) -> None:
         """Finish the last file, then name all files with their number and total."""
         self._finish()
         for number, path in enumerate(self._shards):
             path.rename(path.with_name(f"{self._split}-{number:05}-of-{len(self._shards):05}.parquet"))
+
+    def discard(self) -> None:
+        """Close the current file as it is."""
+        if self._table is not None:
+            self._table.discard()
+        self._stack.close()
 
     def _finish(self) -> None:
         if self._table is not None:

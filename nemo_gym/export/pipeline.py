@@ -27,8 +27,18 @@ from nemo_gym.export.dataset import (
 )
 from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
 from nemo_gym.export.receipt import Receipt, find_receipt, remove_drafts
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.records import DroppedRollouts, Rollout, RolloutReader, find_rollout_files, read_at
+from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
+from nemo_gym.export.records import (
+    FAILED,
+    NO_REWARD,
+    NOT_A_ROLLOUT,
+    UNREADABLE,
+    DroppedRollouts,
+    Rollout,
+    RolloutReader,
+    find_rollout_files,
+    read_at,
+)
 from nemo_gym.export.rl import group_advantages, rl_rows
 from nemo_gym.export.select import Candidate, SampleSelection, is_validation
 from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
@@ -46,10 +56,18 @@ _CONVERT: Final[dict[str, Callable[[Rollout, Recipe], Iterator[Row]]]] = {
     "rl": rl_rows,
     "atif": atif_rows,
 }
+_UNPAIRED: Final = "in no pair"
 _HINTS: Final = {
+    **dict.fromkeys(
+        (UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD), "+input takes rollout files, as ng_collect_rollouts writes them"
+    ),
+    _UNPAIRED: "a pair needs two rollouts of a task with different rewards: collect with +num_repeats, or loosen "
+    "+min_margin and +max_length_ratio",
     "token ids": "collect with return_token_id_information: true on the model server, or choose a format of text",
     "log-probabilities": "collect with return_token_id_information: true on the model server",
 }
+# The columns that together hold the tokens of a row, under any of the names.
+_IDS: Final = ("input_ids", "sequences", "prompts", "responses", "prompt_token_ids", "response_ids")
 
 
 def no_progress(label: str, total: int) -> AbstractContextManager[Callable[[int], object]]:  # noqa: ARG001
@@ -71,6 +89,7 @@ class ExportReport:
     agents: Counter[str] = field(default_factory=Counter)
     rewards: "array[float]" = field(default_factory=lambda: array("d"))
     tokens: "array[float]" = field(default_factory=lambda: array("d"))
+    lengths: "array[float]" = field(default_factory=lambda: array("d"))  # of rows, in tokens or bytes of JSON
     earlier: str = ""  # the report of an earlier export that produced the same output
 
     def add(self, rollout: Rollout) -> None:
@@ -81,6 +100,11 @@ class ExportReport:
         self.rewards.append(rollout.reward)
         self.tokens.append(rollout.written_tokens)
 
+    def add_row(self, row: Row, size: int) -> None:
+        """Count a row of the output, which has this many bytes as JSON."""
+        has_ids = self.recipe.rows in TOKEN_FORMATS
+        self.lengths.append(sum(len(row[name]) for name in _IDS if name in row) if has_ids else size)
+
     def text(self) -> str:
         """The report as a few lines of text."""
         if self.earlier:
@@ -90,7 +114,7 @@ class ExportReport:
         ]
         return "\n".join(
             [
-                f"read: {self.lines:,} lines of {self.files} {'file' if self.files == 1 else 'files'}",
+                f"read: {_count(self.lines, 'line')} of {_count(self.files, 'file')}",
                 *(["dropped:"] if dropped else []),
                 *dropped,
                 *self.summary(),
@@ -100,22 +124,29 @@ class ExportReport:
     def summary(self) -> list[str]:
         """What is in the output."""
         splits = ", ".join(f"{count:,} {split}" for split, count in self.rows.items())
-        ranked = sorted(self.tokens)
-        middle, most = ranked[len(ranked) // 2], ranked[-1]
-        written = (
-            f"{self.rows.total():,} rows ({splits}) from {len(self.rewards):,} rollouts of {len(self.tasks):,} tasks"
-        )
-        spread = f"{ranked[0]:.0f} to {most:.0f}, median {middle:.0f}"
+        rows = _count(self.rows.total(), "row") + (f" ({splits})" if self.recipe.validation else "")
+        unit = "tokens" if self.recipe.rows in TOKEN_FORMATS else "bytes"
         return [
-            f"written: {written}",
+            f"written: {rows} from {_count(len(self.rewards), 'rollout')} of {_count(len(self.tasks), 'task')}",
             f"model: {', '.join(self.models)}; agent: {', '.join(self.agents)}",
             f"reward: mean {statistics.fmean(self.rewards):.3f}, {min(self.rewards):g} to {max(self.rewards):g}",
-            f"tokens written by the model: {sum(ranked):,.0f}; in a rollout: {spread}",
+            f"tokens written by the model: {sum(self.tokens):,.0f}; in a rollout: {_spread(self.tokens)}",
+            f"{unit} in a row: {_spread(self.lengths)}",
         ]
 
     def paths(self) -> list[Path]:
         """The files or the folder that were written."""
         return list(output_paths(self.recipe).values())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _spread(values: "array[float]") -> str:
+    ranked = sorted(values)
+    middle, most = ranked[len(ranked) // 2], ranked[int(len(ranked) * 0.99)]
+    return f"{ranked[0]:,.0f} to {ranked[-1]:,.0f}, median {middle:,.0f}, 99 % up to {most:,.0f}"
 
 
 def export_rollouts(recipe: Recipe, progress: Progress = no_progress, *, command: str = "") -> ExportReport:
@@ -173,7 +204,7 @@ def _write(rollouts: Iterable[Rollout], output: Output, report: ExportReport) ->
             continue
         split = VALIDATION if is_validation(rollout, recipe) else TRAIN
         for row in rows:
-            output.write(split, row)
+            report.add_row(row, output.write(split, row))
         report.add(rollout)
 
 
@@ -184,7 +215,7 @@ def _write_pairs(
     paired = {candidate.place for pair in pairs for candidate in pair}
     for candidate in found:
         if candidate.place not in paired:
-            report.drops.add("in no pair", candidate.place)
+            report.drops.add(_UNPAIRED, candidate.place)
     # Both rollouts of a pair come from the same iterator, one after the other.
     rollouts = read_at((candidate.path, candidate.line, candidate.start) for pair in pairs for candidate in pair)
     for chosen, rejected in zip(rollouts, rollouts, strict=True):
@@ -194,9 +225,11 @@ def _write_pairs(
         except UnfitError as error:
             report.drops.add(str(error), chosen.place)
             continue
-        output.write(VALIDATION if is_validation(chosen, report.recipe) else TRAIN, row)
-        report.add(chosen)
-        report.add(rejected)
+        report.add_row(row, output.write(VALIDATION if is_validation(chosen, report.recipe) else TRAIN, row))
+        for rollout in (chosen, rejected):
+            if rollout.place in paired:  # a rollout may be part of several pairs
+                paired.remove(rollout.place)
+                report.add(rollout)
 
 
 def _check_filter(recipe: Recipe, paths: list[Path]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.export.overlap import HeldOutFilter, NearDuplicates, Repeats
 from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
 from nemo_gym.export.records import DroppedRollouts, Rollout
@@ -20,6 +21,7 @@ from nemo_gym.filters import parse_filter
 from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import count_record
 
+GENERAL: Final = "general"  # the type of a task without one, as NeMo Gym's tutorial has it
 SAME: Final = 1e-6  # rewards that differ by less than this count as equal
 
 
@@ -119,7 +121,7 @@ class Candidate(NamedTuple):
     rollout: int
     reward: float
     tokens: int
-    value: str  # of the field by which samples are balanced
+    value: str | None  # of the field by which samples are balanced
 
     @property
     def place(self) -> str:
@@ -177,7 +179,7 @@ class SampleSelection:
         return found
 
     def _candidate(self, rollout: Rollout) -> Candidate:
-        value = "" if self.recipe.balance_by is None else field_text(rollout.record, self.recipe.balance_by)
+        value = None if self.recipe.balance_by is None else field_text(rollout.record, self.recipe.balance_by)
         return Candidate(
             rollout.path,
             rollout.line,
@@ -224,10 +226,16 @@ class SampleSelection:
         return first_of_each(found, self.recipe.max_per_task, by=lambda candidate: (self.draw(candidate),))
 
     def _balanced(self, found: Sequence[Candidate]) -> Iterator[Candidate]:
+        if found and self.recipe.preset != "nemo" and all(candidate.value is None for candidate in found):
+            raise ConfigError(
+                f"balance_by: no rollout has a field {self.recipe.balance_by}",
+                hint="a field within another is written with a point, like metadata.task_type",
+            )
         taken: Counter[str] = Counter()
         for candidate in found if self.recipe.preset == "nemo" else sorted(found, key=self.draw):
-            taken[candidate.value] += 1
-            if taken[candidate.value] <= self.recipe.max_per_value:
+            value = GENERAL if candidate.value is None else candidate.value
+            taken[value] += 1
+            if taken[value] <= self.recipe.max_per_value:
                 yield candidate
 
     def draw(self, candidate: Candidate) -> bytes:
@@ -258,9 +266,9 @@ def is_validation(rollout: Rollout, recipe: Recipe) -> bool:
     return int.from_bytes(seeded_bytes(recipe.seed, rollout.prompt_digest)) < recipe.validation * 2**64
 
 
-def field_text(record: Mapping[str, Any], name: str) -> str:
-    """A field of a record, which may be nested (``metadata.task_type``), as text; ``general`` if it is missing."""
+def field_text(record: Mapping[str, Any], name: str) -> str | None:
+    """A field of a record, which may be nested (``metadata.task_type``), as text; None if it is missing."""
     value: Any = record
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return "general" if value is None else str(value)
+    return None if value is None else str(value)

@@ -12,7 +12,7 @@ from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
-from nemo_gym.export.select import field_text
+from nemo_gym.export.select import GENERAL, field_text
 
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]
@@ -108,7 +108,8 @@ def sft_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
 def nemo_row(record: Mapping[str, Any]) -> Row:
     """A row as NeMo Gym's tutorial makes it: items of the response as they are."""
     output, reward = (record.get("response") or {}).get("output"), record.get("reward", 0)
-    return {"messages": output, "reward": reward, "task_type": field_text(record, "metadata.task_type")}
+    kind = field_text(record, "metadata.task_type")
+    return {"messages": output, "reward": reward, "task_type": GENERAL if kind is None else kind}
 
 
 def sharegpt_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:

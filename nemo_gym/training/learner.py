@@ -5,6 +5,7 @@ optimizer state and learning rate of an uninterrupted run. A checkpoint is writt
 so it is either complete or absent. A checkpoint of a different training plan is refused.
 """
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,10 @@ class Learner:
 
     def __init__(self, model: Any, *, rank: int, lr: float, steps: int, checkpoint: Path) -> None:
         lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
-        self.model = get_peft_model(model, lora).train()
+        with warnings.catch_warnings():
+            # PEFT reads this property of the model, which newer versions of transformers have renamed.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            self.model = get_peft_model(model, lora).train()
         self.done = 0
         self._steps = steps
         self._checkpoint = checkpoint

@@ -28,6 +28,13 @@ except ConfigError as error:
     sys.exit(f"{error} ({error.hint})")
 """
 
+REFUSED = """
+import sys
+from nemo_gym.cli.main import main
+sys.argv[0] = "ng_export"
+sys.exit(main())
+"""
+
 
 def table(path: Path):
     import pyarrow.parquet as pq
@@ -153,6 +160,20 @@ def test_a_full_disk_leaves_nothing_behind(export, tmp_path, output):
     assert f"can't write {output}: File too large" in done.stderr
     assert "nothing was written" in done.stderr
     assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "folder"])
+@pytest.mark.parametrize("problem", [{"min_reward": 5}, {"mixed_models": False}], ids=["nothing left", "two models"])
+def test_a_refused_export_says_only_why_and_leaves_nothing_behind(export, tmp_path, output, problem):
+    rollouts = [export.make(0), export.make(1, response={"model": "other"})]
+    export.save(rollouts, tmp_path / "rollouts.jsonl")
+    given = {"input": "rollouts.jsonl", "output": output, "format": "sft"} | problem
+    command = [sys.executable, "-c", REFUSED, *(f"+{name}={value}" for name, value in given.items())]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "Exception ignored" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
 
 

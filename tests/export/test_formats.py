@@ -131,6 +131,8 @@ def test_dpo_pairs_are_of_one_task_the_widest_margins_first(export):
     rows = export(rollouts, format="dpo", pairs="all", pairs_per_task=3, metadata=True)
     margins = [row["score_chosen"] - row["score_rejected"] for row in rows]
     assert margins == pytest.approx([1.0, 0.75, 0.5, 0.1])
+    # The best one is in three pairs and counts once.
+    assert "written: 4 rows from 6 rollouts of 2 tasks" in export.report.text()
     assert len(export(rollouts, format="dpo", pairs_per_task=2)) == 3
 
 

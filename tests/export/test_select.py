@@ -50,7 +50,57 @@ def test_every_rule_counts_what_it_dropped_and_names_the_first(export, rollouts)
     export(rollouts, min_reward=0.25, max_reward=0.9, best_per_task=1)
     assert export.dropped() == {"min_reward=0.25": 6, "max_reward=0.9": 7, "best_per_task=1": 2}
     assert export.report.drops.examples["max_reward=0.9"].endswith("rollouts.jsonl:6")
-    assert "written: 1 rows (1 train) from 1 rollouts of 1 tasks" in export.report.text()
+    assert "written: 1 row from 1 rollout of 1 task\n" in export.report.text()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "line"),
+    [
+        ({"format": "sft_tokens"}, "tokens in a row: 7 to 7, median 7, 99 % up to 7"),
+        ({"format": "rl", "names": "verl"}, "tokens in a row: 7 to 7, median 7, 99 % up to 7"),
+        ({"format": "sft_tokens", "validation": 0.5}, "rollouts of 4 tasks"),
+    ],
+)
+def test_the_report_says_how_long_rows_are(export, rollouts, parameters, line):
+    export(rollouts, **parameters)
+    assert line in export.report.text()
+
+
+def test_the_lengths_of_conversations_are_those_of_their_lines(export, tmp_path):
+    export([export.make(0, text="short"), export.make(1, text="longer " * 90)])
+    lengths = sorted(map(len, (tmp_path / "rows.jsonl").read_bytes().splitlines(keepends=True)))
+    assert f"bytes in a row: {lengths[0]} to {lengths[1]:,}, median {lengths[1]:,}" in export.report.text()
+
+
+def test_rows_without_what_newer_versions_record_are_exported(export):
+    said = {"type": "message", "role": "assistant", "content": "Four."}
+    old = {"responses_create_params": {"input": "Two and two?"}, "response": {"output": [said]}, "reward": 1}
+    rows = export([old], metadata=True)
+    assert [message["content"] for message in rows[0]["messages"]] == ["Two and two?", "Four."]
+    assert "model: unknown; agent: unknown" in export.report.text()
+    with pytest.raises(ConfigError, match=r"2 models: unknown \(1\), tiny \(1\)"):
+        export([old, export.make()])
+
+
+@pytest.mark.parametrize(
+    ("lines", "recipe", "hint"),
+    [
+        ([{"_ng_failure_class": "timeout"}], {}, "+input takes rollout files"),
+        ([{"responses_create_params": {"input": "a task"}}], {}, "+input takes rollout files"),
+        ([], {}, "the input has no rollouts"),
+    ],
+    ids=["failures", "tasks", "empty"],
+)
+def test_files_without_scored_rollouts_are_refused_with_what_to_give_instead(export, lines, recipe, hint):
+    with pytest.raises(ConfigError, match="no rollout is left") as raised:
+        export(lines, **recipe)
+    assert hint in (raised.value.hint or "")
+
+
+def test_rollouts_without_pairs_are_refused_with_what_pairs_need(export):
+    with pytest.raises(ConfigError, match="1 by “in no pair”") as raised:
+        export([export.make()], format="dpo")
+    assert "+num_repeats" in (raised.value.hint or "")
 
 
 def test_what_is_not_a_scored_rollout_is_never_a_sample(export, tmp_path):
@@ -200,6 +250,8 @@ def test_values_of_a_field_are_balanced(export):
     assert (0, 0) in keys(rows)
     first_come = export(rollouts, preset="nemo", success=None, balance_by="metadata.kind", max_per_value=2)
     assert len(first_come) == 3
+    with pytest.raises(ConfigError, match=r"no rollout has a field metadata\.knid"):
+        export(rollouts, balance_by="metadata.knid")
 
 
 def test_a_task_is_on_one_side_of_the_split_whatever_its_number(export, tmp_path):

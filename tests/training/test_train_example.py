@@ -18,6 +18,7 @@ pytest.importorskip("peft", reason="needs the extra train")
 pytest.importorskip("gguf", reason="needs the extra train")
 pytest.importorskip("xllamacpp", reason="needs the extra local")
 
+from nemo_gym.errors import ConfigError
 from tests.training.gym_config import ROOT, write_tasks
 
 SCRIPT = ROOT / "examples" / "train.py"
@@ -28,8 +29,11 @@ def arguments(tiny_model: Path, tmp_path: Path) -> list[str]:
     train, heldout = write_tasks(tmp_path / "train.jsonl", 12), write_tasks(tmp_path / "heldout.jsonl", 4)
     files = ["--output", str(tmp_path / "out"), "--model", str(tiny_model)]
     files += ["--train", str(train), "--heldout", str(heldout)]
-    small = "++policy_model.responses_api_models.local_model.n_ctx=1024"
-    return [*files, "--tasks", "6", "--batch", "1", "--max-output-tokens", "12", "--overrides", small]
+    server = "++policy_model.responses_api_models.local_model"
+    # Without a push towards the end of a turn (token 2), a random model rarely completes an answer.
+    small = [f"{server}.n_ctx=1024", f"{server}.threads=1", f"{server}.extra_body.logit_bias.2=4"]
+    sizes = ["--tasks", "6", "--batch", "1", "--max-output-tokens", "12"]
+    return [*files, *sizes, "--overrides", *small]
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +57,45 @@ def killed_when(condition: Callable[[], bool], arguments: list[str]) -> None:
         process.wait()
 
 
-def test_a_killed_loop_goes_on_where_it_was(arguments: list[str], loop: ModuleType, tmp_path: Path) -> None:
+def has_rows(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def keys(path: Path) -> list[tuple[int, int]]:
+    rows = map(json.loads, path.read_text().splitlines())
+    return sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
+
+
+def test_a_loop_that_is_killed_in_every_stage_goes_on_where_it_was(
+    arguments: list[str], loop: ModuleType, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    arguments = [*arguments, "--rounds", "2"]
-    checkpoint = out / "grpo_1.checkpoint"
+    before, rollouts, after = (out / name for name in ("before.jsonl", "train.jsonl", "after_grpo.jsonl"))
+    samples, checkpoint, policy = (out / name for name in ("grpo_1.jsonl", "grpo_1.checkpoint", "grpo_1.gguf"))
+    killed_when(lambda: has_rows(before), arguments)
+    killed_when(lambda: has_rows(rollouts), arguments)
+    killed_when(samples.exists, arguments)
     killed_when(checkpoint.exists, arguments)
-    assert not (out / "grpo_1.gguf").exists()
-    before, rollouts = ((out / name).read_bytes() for name in ("before.jsonl", "train.jsonl"))
+    assert not policy.exists()
+    collected = before.read_bytes(), rollouts.read_bytes()
+    killed_when(policy.exists, arguments)
+    trained = policy.read_bytes()
+    killed_when(lambda: has_rows(after), arguments)
     loop.main(arguments)
-    assert (out / "before.jsonl").read_bytes() == before
-    assert (out / "train.jsonl").read_bytes() == rollouts
+    assert (before.read_bytes(), rollouts.read_bytes()) == collected
+    assert policy.read_bytes() == trained
     assert not checkpoint.exists()
+    assert keys(before) == keys(after) == list(itertools.product(range(4), range(4)))
+    assert keys(rollouts) == list(itertools.product(range(6), range(8)))
+
+
+def test_a_second_round_learns_from_rollouts_of_the_first_policy(
+    arguments: list[str], loop: ModuleType, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    loop.main([*arguments, "--rounds", "2"])
+    sampled = json.loads((out / "train_grpo_2.jsonl").read_text().splitlines()[0])
+    assert sampled["response"]["model"] == "grpo_1"
     assert (out / "grpo_2.gguf").exists()
     found = json.loads((out / "comparison_grpo.json").read_text())
     assert found["paired_tasks"] == 4
@@ -93,5 +125,29 @@ def test_rounds_share_no_task_with_each_other_or_with_the_held_out_ones(loop: Mo
 
 def test_a_folder_of_other_settings_is_refused(arguments: list[str], loop: ModuleType, tmp_path: Path) -> None:
     loop.keep_settings(loop.read_options(arguments))
-    with pytest.raises(SystemExit, match="other settings"):
+    with pytest.raises(ConfigError, match="seed was 0"):
         loop.main([*arguments, "--seed", "1"])
+    # The rollouts of the base model are those of all methods.
+    with pytest.raises(ConfigError, match=r"temperature was 0\.8"):
+        loop.main([*arguments, "--method", "dpo", "--temperature", "1"])
+    loop.keep_settings(loop.read_options([*arguments, "--method", "dpo", "--lr", "0.1"]))
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        (["--method", "sft", "--solved", "2"], "error: no rollout is left of 48; dropped: 48 by “min_reward=2”"),
+        (
+            ["--overrides", "++policy_model.responses_api_models.local_model.extra_body.speed=9"],
+            "heldout.jsonl completed",
+        ),
+    ],
+    ids=["nothing solved", "all failed"],
+)
+def test_a_loop_that_can_not_go_on_ends_with_an_error(arguments: list[str], more: list[str], error: str) -> None:
+    command = [sys.executable, str(SCRIPT), *arguments, *more]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr

@@ -24,9 +24,9 @@ from nemo_gym.steps.screen import profile_of, screen_lines
 
 CALLS = (
     ("seed", "weather", "/seed_session", ""),
-    ("model", "policy_model", "/v1/responses", ""),
+    ("model", "policy_model", "/v1/responses", "", "completed"),
     ("tool", "weather", "/get_weather", "get_weather"),
-    ("model", "policy_model", "/v1/responses", ""),
+    ("model", "policy_model", "/v1/responses", "", "completed"),
     ("verify", "weather", "/verify", ""),
 )
 
@@ -37,24 +37,25 @@ def write(path: Path, rollouts: int) -> None:
     with path.open("wb") as file:
         for number in range(rollouts):
             now = zero = 38_994_620_597_207 + number * 10_000_000
-            rows = []
+            numbers = []
             for call in CALLS:
                 start = now + chance.randrange(1_000_000)
                 is_model = call[0] == "model"
                 now = start + chance.randrange(1_500_000_000 if is_model else 10_000_000)
-                told = (chance.randrange(500), chance.randrange(2000), 0, "completed") if is_model else (0, 0, 0, "")
+                tokens = (chance.randrange(2000), chance.randrange(500), 0) if is_model else (0, 0, 0)
                 sizes = (chance.randrange(2000), chance.randrange(3000))
-                rows.append((call, start, now, 200, told[0], *sizes, *told[1:]))
+                numbers.append((start, now, 200, *sizes, *tokens))
             record = {
                 "_ng_task_index": number // 4,
                 "_ng_rollout_index": number % 4,
                 "_ng_attempt": 1,
                 "agent": "weather_simple_agent",
                 "started_at": 1794870065.055833 + number * 0.01,
-                "duration": (now - zero) // 1000 / 1e6,
+                "duration": (now - zero) / 1e9,
                 "outcome": "completed",
                 "clock_ns": zero,
-                "columns": list(zip(*rows, strict=True)),
+                "calls": CALLS,
+                "numbers": numbers,
             }
             file.write(orjson.dumps(record) + b"\n")
 

@@ -11,17 +11,16 @@ from dataclasses import replace
 from time import perf_counter, perf_counter_ns, time
 from typing import Any, TypeAlias
 
-from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
 from nemo_gym.rollouts.classify import expected_errors, failed, outcome_of_answer, outcome_of_error, outcome_of_record
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout, Row
-from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, FailureClass
+from nemo_gym.schemas.rows import FailureClass
 from nemo_gym.servers.deadlines import Deadlines
-from nemo_gym.steps.record import COMPLETED, from_line, microseconds, to_line
-from nemo_gym.steps.recording import Span, attempt_span, current_span
+from nemo_gym.steps.record import COMPLETED, StepsLine, encode_line, from_line, seconds_of, to_line
+from nemo_gym.steps.recording import ROOT, Trail, attempt_span, current_span
 from nemo_gym.steps.trace_context import attempt_context
 
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
@@ -102,7 +101,7 @@ def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
     async def record(planned: PlannedRollout) -> Outcome:
         started_at, span = time(), attempt_span()
         if trace_run:
-            span.steps.trace = attempt_context(trace_run, planned.key.task, planned.key.rollout, planned.attempt)
+            span.trail.trace = attempt_context(trace_run, planned.key.task, planned.key.rollout, planned.attempt)
         token = current_span.set(span)
         try:
             outcome = await attempt(planned)
@@ -112,32 +111,37 @@ def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
             return outcome
         if not outcome.steps:
             # Changed in place: nothing else has seen the outcome yet, and a copy costs more than recording a step.
-            outcome.steps = _line_of(planned, span, started_at, outcome, trace_run)
+            outcome.steps = _line_of(planned, span.trail, started_at, outcome, trace_run)
             return outcome
         return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # recorded where it ran
 
     return record
 
 
-def _line_of(planned: PlannedRollout, span: Span, started_at: float, outcome: Outcome, run: str) -> bytes:
+def _line_of(planned: PlannedRollout, trail: Trail, started_at: float, outcome: Outcome, run: str) -> bytes:
     """The same line as ``to_line`` writes, made directly from the trail."""
-    steps, key = span.steps, planned.key
-    record: dict[str, Any] = {
-        TASK_INDEX_KEY_NAME: key.task,
-        ROLLOUT_INDEX_KEY_NAME: key.rollout,
-        ATTEMPT_KEY_NAME: planned.attempt,
-        "agent": planned.agent,
-        "started_at": started_at,
-        "duration": (perf_counter_ns() - steps.zero) // 1000 / 1e6,
-        "outcome": outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
-        "clock_ns": steps.zero,
-        **steps.columns(),
-    }
-    if steps.waited:
-        record["waited"] = microseconds(steps.waited)
-    if run:
-        record["run"] = run
-    return encode(record)
+    key = planned.key
+    line = StepsLine(
+        task=key.task,
+        rollout=key.rollout,
+        attempt=planned.attempt,
+        agent=planned.agent,
+        started_at=started_at,
+        duration=(perf_counter_ns() - trail.zero) / 1e9,
+        outcome=outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
+        run=run,
+        clock_ns=trail.zero,
+        calls=trail.calls,  # type: ignore[arg-type]  # already JSON
+        numbers=trail.rows,
+    )
+    if trail.notes:
+        line.waited = seconds_of(trail.waited)
+        line.notes = [note for index, note in sorted(trail.notes.items()) if index != ROOT]
+    try:
+        return encode_line(line)
+    except (TypeError, OverflowError):  # a call is still open, or an endpoint counts more tokens than can be written
+        line.numbers = trail.numbers()
+        return encode_line(line)
 
 
 def _relabelled(outcome: Failed) -> Failed:

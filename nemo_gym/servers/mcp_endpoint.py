@@ -33,7 +33,7 @@ from nemo_gym.servers.mcp_tools import (
     MCPServerMetadata,
     normalize_tool_name,
 )
-from nemo_gym.steps.recording import Callee, Span, Trail, current_span, joining_span
+from nemo_gym.steps.recording import Callee, Span, Trail, current_span, root_span
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 GYM_TOOL_MARK = "__gym_tool__"
@@ -116,7 +116,7 @@ class MCPEndpoint:
             caller = current_span.get()
             steps = self._rollouts.get(given or "") if caller is None else None
             if steps is not None:
-                caller = joining_span(steps)
+                caller = root_span(steps)
             if caller is None:
                 await self._serve(scope, receive, send)
             else:
@@ -128,7 +128,7 @@ class MCPEndpoint:
         """Remember whose token this is, if the rollout that is being seeded records its steps."""
         span, token = current_span.get(), metadata.headers.get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
         if span is not None and token:
-            self._rollouts[token] = span.steps
+            self._rollouts[token] = span.trail
         return metadata
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

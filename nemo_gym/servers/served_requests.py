@@ -9,11 +9,12 @@ from importlib import import_module
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.steps.recording import Span, current_span, describe_callee, first_span
+from nemo_gym.steps.recording import ROOT, Span, current_span, describe_callee, first_span
 
 if TYPE_CHECKING:
     from nemo_gym.servers.prometheus_metrics import RunMeters
@@ -82,11 +83,12 @@ class CountedServer:
         else:
             callee = describe_callee(server.server_type, server.name, path, from_resources=False)
             request = first_span().begin(callee)
-            request.steps.zero = request.start = began
-            request.troubles = span.troubles
+            request.trail.zero = request.start = began
+            if (note := span.trail.notes.get(ROOT)) is not None:
+                request.trail.notes[0] = msgspec.structs.replace(note, step=0)
             request.end(answer.status, 0, answer.body)
-            meters.count_steps(request.steps.steps())
-        meters.count_steps(span.steps.steps())
+            meters.count_steps(request.trail.steps())
+        meters.count_steps(span.trail.steps())
 
 
 class _Watched:

@@ -29,7 +29,7 @@ from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
 from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
-from nemo_gym.steps.recording import FRESH, Span, current_span, describe_callee
+from nemo_gym.steps.recording import FRESH, ROOT, Span, current_span, describe_callee
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
 from nemo_gym.steps.remote import TAIL_AT_END, TAIL_DIGITS, adopt_steps
@@ -169,12 +169,12 @@ class GymClient(BaseModel):
     ) -> Any:
         """Call a server of another process for a rollout, and record a step that contains the steps made there."""
         if caller.index == FRESH:
-            caller.index, span = None, caller
+            caller.index, span = ROOT, caller
         else:
             kind = server_type(self.global_config_dict, server_name)
             span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
         headers = options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
-        if span.steps.trace is not None:
+        if span.trail.trace is not None:
             headers[TRACE_HEADER] = traceparent(span)
         sent = options.get("data")
         token = current_span.set(span)

@@ -1,21 +1,21 @@
 """Steps and records, and their JSON: a step is one call made by a rollout, a record holds all steps of one attempt.
 
     {"_ng_task_index":0,"_ng_rollout_index":1,"_ng_attempt":1,"agent":"simple_agent","started_at":1763300000.123456,
-     "duration":2.5,"outcome":"completed","clock_ns":5000000000,"columns":[[["model","policy_model","/v1/responses",""],
-     ["verify","weather","/verify",""]],[5001000000,5802000000],[5801000000,5812000000],[200,200],[30,0],[900,4200],
-     [1200,310],[120,0],[0,0],["completed",""]]}
+     "duration":2.5,"outcome":"completed","clock_ns":5000000000,
+     "calls":[["model","policy_model","/v1/responses","","completed"],["verify","weather","/verify",""]],
+     "numbers":[[5001000000,5801000000,200,900,1200,120,30,0],[5802000000,5812000000,200,4200,310,0,0,0]]}
 
-The steps are written as columns, in the order of ``StepColumns``: the n-th value of each belongs to the n-th step. So a
-program that adds up a column reads nothing else, and recording a step costs little. ``troubles`` has more columns, and
-is there only if a step needs them. Times are readings of the monotonic clock in nanoseconds; ``clock_ns`` is the
-reading at the start of the rollout, and ``started_at`` the time of day. Earlier versions wrote a list ``steps``, which
-is still read. Records are repaired when they are read, so readers may rely on this: times and counts are finite and not
-negative, and the parent of a step comes before it.
+Each of the ``calls`` is a step: kind, server, route, tool, and the reason why it finished, if there is one. Its
+``numbers`` have the order of ``StepNumbers``. ``notes`` holds what few steps have. Times
+are readings of the monotonic clock in nanoseconds, as they were taken, because working them out would cost more than
+recording them; ``clock_ns`` is the reading at the start of the rollout, and ``started_at`` the time
+of day. Earlier versions wrote a list ``steps``, which is still read. Records are repaired when they are read, so
+readers may rely on this: times and counts are finite and not negative, and the parent of a step comes before it.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -92,121 +92,120 @@ class RolloutSteps(RecordHead, gc=False, kw_only=True):
     steps: list[Step]
 
 
-_WORDS: Final = STEP_FIELDS[:4]
+_WORDS: Final = (*STEP_FIELDS[:4], "finish")
 _MICRO: Final = 1e6
 _NANO: Final = 1e9
-_MOST_NS: Final = 2**62
+MOST_NS: Final = 2**62
 
-Clock: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST_NS)]
-Call: TypeAlias = tuple[str, str, str, str]
-
-
-class StepColumns(msgspec.Struct, array_like=True, gc=False):
-    """The columns of a record. What is added up most often comes first, so that the rest need not be read for it."""
-
-    calls: list[Call]  # kind, server, route, tool
-    start: list[Clock]
-    end: list[Clock]
-    status: list[Amount]
-    tokens_out: list[Amount]
-    bytes_out: list[Amount]
-    bytes_in: list[Amount]
-    tokens_in: list[Amount]
-    tokens_cached: list[Amount]
-    finish: list[str]
+Clock: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_NS)]
 
 
-class TroubleColumns(msgspec.Struct, array_like=True, gc=False):
-    """The columns that a record has only if one of its steps waited, was repeated or was made by another."""
+class StepNumbers(NamedTuple):
+    """The numbers of one step."""
 
-    waited: list[Clock]
-    waited_for: list[str]
-    parent: list[Amount | None]
-    retries: list[list[StepRetry]]
+    start: Clock
+    end: Clock
+    status: Clock = 0
+    bytes_out: Clock = 0
+    bytes_in: Clock = 0
+    tokens_in: Clock = 0
+    tokens_out: Clock = 0
+    tokens_cached: Clock = 0
 
 
-COLUMNS: Final = StepColumns.__struct_fields__
-TROUBLES: Final = TroubleColumns.__struct_fields__
+NUMBERS: Final = len(StepNumbers._fields)
 
 
-class _Line(RecordHead, omit_defaults=True, gc=False, kw_only=True):
+class StepNote(msgspec.Struct, array_like=True, gc=False):
+    """What is known of a step that waited, was repeated or was made by another."""
+
+    step: int  # its index
+    waited: Clock = 0
+    waited_for: str = ""
+    parent: Amount | None = None
+    retries: list[StepRetry] = []  # which msgspec copies
+
+
+class StepsLine(RecordHead, omit_defaults=True, gc=False, kw_only=True):
+    """A record as it is written."""
+
     clock_ns: Clock = 0
-    columns: StepColumns
-    troubles: TroubleColumns | None = None
+    calls: list[list[str]]
+    numbers: list[StepNumbers]
+    notes: list[StepNote] = []
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Line).decode
-_decode_rows = msgspec.json.Decoder(RolloutSteps).decode
+encode_line = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(StepsLine).decode
 
 
-def microseconds(seconds: float) -> float:
-    """Round to the microsecond, and raise negative values to zero. Several times as fast as ``round``."""
-    return int(seconds * _MICRO) / _MICRO if seconds > 0.0 else 0.0
-
-
-def _seconds(nanoseconds: int) -> float:
+def seconds_of(nanoseconds: int) -> float:
     """To the microsecond; no time is negative, or longer than possible."""
     return min(max(0, nanoseconds) // 1000 / _MICRO, LONGEST_S)
 
 
-def plain_step(entry: Sequence[Any], zero: int) -> Step:
-    """The step of one row of the columns."""
-    (kind, server, route, tool), start, end, status, tokens_out, sent, received, tokens_in, cached, finish = entry
-    times = (_seconds(start - zero), _seconds(end - start))
-    return Step(kind, server, route, tool, *times, status, sent, received, tokens_in, tokens_out, cached, finish)
-
-
-def step_columns(steps: Sequence[Step], zero: int) -> dict[str, list[Any]]:
-    """The steps as a line has them; ``zero`` is the clock at the start of the rollout."""
-    starts = [zero + round(step.start * _NANO) for step in steps]
-    columns = [
-        [(step.kind, step.server, step.route, step.tool) for step in steps],
-        starts,
-        [start + round(step.duration * _NANO) for start, step in zip(starts, steps, strict=True)],
-        *([getattr(step, name) for step in steps] for name in COLUMNS[3:]),
-    ]
-    if not any(step.waited or step.waited_for or step.parent is not None or step.retries for step in steps):
-        return {"columns": columns}
-    troubles = [
-        [round(step.waited * _NANO) for step in steps],
-        [step.waited_for for step in steps],
-        [step.parent for step in steps],
-        [msgspec.to_builtins(step.retries) for step in steps],
-    ]
-    return {"columns": columns, "troubles": troubles}
+def steps_of(
+    calls: Iterable[Sequence[str]], numbers: Iterable[StepNumbers], notes: Iterable[StepNote], *, zero: int
+) -> list[Step]:
+    """The steps; ``zero`` is the clock at the start of the rollout. Raises ValueError if a step lacks its numbers."""
+    steps = []
+    for (kind, server, route, tool, *finish), each in zip(calls, numbers, strict=True):
+        step = Step(kind, server, route, tool, seconds_of(each.start - zero), seconds_of(each.end - each.start))
+        step.status, step.bytes_out, step.bytes_in = each.status, each.bytes_out, each.bytes_in
+        step.tokens_in, step.tokens_out, step.tokens_cached = each.tokens_in, each.tokens_out, each.tokens_cached
+        step.finish = finish[0] if finish else ""
+        steps.append(step)
+    for note in notes:
+        if 0 <= note.step < len(steps):
+            step = steps[note.step]
+            step.waited, step.waited_for = seconds_of(note.waited), note.waited_for
+            step.parent, step.retries = note.parent, note.retries
+    return steps
 
 
 def to_line(record: RolloutSteps) -> bytes:
     """Encode a record as a line, without the line break."""
-    head = RecordHead(**{name: getattr(record, name) for name in RecordHead.__struct_fields__})
-    return _encode(msgspec.to_builtins(head) | {"clock_ns": 0} | step_columns(record.steps, 0))
+    steps = record.steps
+    line = StepsLine(
+        **{name: getattr(record, name) for name in RecordHead.__struct_fields__},
+        calls=[called(step.kind, step.server, step.route, step.tool, step.finish) for step in steps],
+        numbers=[numbers_of(step) for step in steps],
+        notes=[note for index, step in enumerate(steps) if (note := note_on(index, step)) is not None],
+    )
+    return encode_line(line)
+
+
+def called(kind: str, server: str, route: str, tool: str, finish: str = "") -> list[str]:
+    """A call as a line has it."""
+    return [kind, server, route, tool, *([finish] if finish else ())]
+
+
+def note_on(index: int, step: Step) -> StepNote | None:
+    """The note that a step needs, if any."""
+    if step.waited or step.waited_for or step.parent is not None or step.retries:
+        return StepNote(index, round(step.waited * _NANO), step.waited_for, step.parent, step.retries)
+    return None
+
+
+def numbers_of(step: Step) -> StepNumbers:
+    """The numbers of a step, by a clock that was zero at the start of the rollout."""
+    start = round(step.start * _NANO)
+    end = start + round(step.duration * _NANO)
+    tokens = (step.tokens_in, step.tokens_out, step.tokens_cached)
+    return StepNumbers(start, end, step.status, step.bytes_out, step.bytes_in, *tokens)
 
 
 def from_line(line: bytes) -> RolloutSteps | None:
     """Decode a record, or return None if the line does not hold one. Impossible values are dropped."""
     try:
-        record = _as_record(_decode(line))
+        found = _decode(line)
+        steps = steps_of(found.calls, found.numbers, found.notes, zero=found.clock_ns)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        try:
-            record = _decode_rows(line)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return _repaired(line)
-    for index, step in enumerate(record.steps):
+        return _repaired(line)
+    for index, step in enumerate(steps):
         if step.parent is not None and step.parent >= index:
             step.parent = None
-    return record
-
-
-def _as_record(line: _Line) -> RolloutSteps:
-    """Raises ValueError if the columns are not of one length."""
-    head = {name: getattr(line, name) for name in RecordHead.__struct_fields__}
-    zero = line.clock_ns
-    steps = [plain_step(row, zero) for row in zip(*msgspec.structs.astuple(line.columns), strict=True)]
-    for name in TROUBLES if line.troubles is not None else ():
-        for step, value in zip(steps, getattr(line.troubles, name), strict=True):
-            setattr(step, name, _seconds(value) if name == "waited" else value)
-    return RolloutSteps(**head, steps=steps)
+    return RolloutSteps(**{name: getattr(found, name) for name in RecordHead.__struct_fields__}, steps=steps)
 
 
 # ---- lines that are not as we write them ----------------------------------------------------------------------------
@@ -218,7 +217,7 @@ def _repaired(line: bytes) -> RolloutSteps | None:
     if not isinstance(value, dict):
         return None
     task, rollout = value.get(TASK_INDEX_KEY_NAME), value.get(ROLLOUT_INDEX_KEY_NAME)
-    steps = _rows_of(value) if "columns" in value else value.get("steps")
+    steps = _rows_of(value) if "numbers" in value else value.get("steps")
     if type(task) is not int or type(rollout) is not int or not isinstance(steps, list):
         return None
     return RolloutSteps(
@@ -237,29 +236,31 @@ def _repaired(line: bytes) -> RolloutSteps | None:
 
 
 def _rows_of(value: dict[Any, Any]) -> list[Any] | None:
-    """The steps of a line by their names, as far as its columns go."""
-    columns, troubles = value["columns"], value.get("troubles")
-    calls = columns[0] if isinstance(columns, list) and columns else None
-    if not isinstance(calls, list):
+    """The steps of a line by their names, as far as they make sense."""
+    calls, numbers, notes = (value.get(name) for name in ("calls", "numbers", "notes"))
+    if not isinstance(calls, list) or not isinstance(numbers, list):
         return None
-    steps = [dict(zip(_WORDS, words, strict=False)) if isinstance(words, list) else {} for words in calls]
-    named = [*zip(COLUMNS[1:], columns[1:], strict=False)]
-    named += zip(TROUBLES, troubles if isinstance(troubles, list) else (), strict=False)
-    for name, column in named:
-        for step, given in zip(steps, column if isinstance(column, list) else (), strict=False):
-            step[name] = given
-    zero = _amount(value.get("clock_ns"), _MOST_NS)
+    steps = [_zipped(_WORDS, call) for call in calls]
+    for step, given in zip(steps, numbers, strict=False):
+        step.update(_zipped(StepNumbers._fields, given))
+    for note in notes if isinstance(notes, list) else ():
+        named = _zipped(StepNote.__struct_fields__, note)
+        if (index := _amount(named.get("step"), len(steps))) < len(steps):
+            steps[index] |= named
+    zero = _amount(value.get("clock_ns"), MOST_NS)
     for step in steps:
-        start, end, waited = (_amount(step.get(name), _MOST_NS) for name in ("start", "end", "waited"))
-        step |= {"start": _seconds(start - zero), "duration": _seconds(end - start), "waited": _seconds(waited)}
+        start, end, waited = (_amount(step.get(name), MOST_NS) for name in ("start", "end", "waited"))
+        step |= {"start": seconds_of(start - zero), "duration": seconds_of(end - start), "waited": seconds_of(waited)}
     return steps
+
+
+def _zipped(names: Iterable[str], values: Any) -> dict[Any, Any]:
+    return dict(zip(names, values, strict=False)) if isinstance(values, list) else {}
 
 
 def _named(step: Any) -> dict[Any, Any]:
     """The fields of a step by name; the first version wrote them so."""
-    if isinstance(step, list):
-        return dict(zip(STEP_FIELDS, step, strict=False))
-    return step if isinstance(step, dict) else {}
+    return step if isinstance(step, dict) else _zipped(STEP_FIELDS, step)
 
 
 def _repaired_step(step: dict[Any, Any], index: int) -> Step:

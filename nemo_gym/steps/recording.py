@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from nemo_gym.steps.record import Step, StepKind, StepRetry, microseconds, plain_step, step_columns
+from nemo_gym.io.json import decode, encode
+from nemo_gym.steps.record import (
+    MOST_NS,
+    Step,
+    StepKind,
+    StepNote,
+    StepNumbers,
+    StepRetry,
+    called,
+    note_on,
+    numbers_of,
+    steps_of,
+)
 
 if TYPE_CHECKING:
     from nemo_gym.steps.trace_context import TraceContext
@@ -26,62 +38,80 @@ RESOURCES: Final = "resources_servers"
 
 
 class Callee:
-    """The target of a call: those fields of a step that are the same for every call."""
+    """The target of a call: what a record says about every call of it, apart from the numbers."""
 
-    __slots__ = ("is_model", "is_resources", "kind", "route", "tool", "words")
+    __slots__ = ("_finished", "is_model", "is_resources", "json", "kind", "route", "words")
 
     def __init__(self, kind: StepKind, server: str, route: str, tool: str = "", *, is_resources: bool = False) -> None:
-        self.kind, self.route, self.tool, self.is_resources = kind, route, tool, is_resources
+        self.kind, self.route, self.is_resources = kind, route, is_resources
         self.is_model = kind in ("model", "judge")
-        self.words = (kind, server, route, tool)  # the first fields of a step
+        self.words = (kind, server, route, tool)
+        self.json = msgspec.Raw(encode(self.words))
+        self._finished: dict[str, msgspec.Raw] = {}
+
+    def finished(self, reason: str) -> msgspec.Raw:
+        """The JSON of a call that finished for this reason."""
+        found = self._finished.get(reason)
+        if found is None:
+            found = msgspec.Raw(encode(called(*self.words, reason)))
+            if len(self._finished) < _MOST_REASONS:
+                self._finished[reason] = found
+        return found
 
 
-class Trail(list[Any]):
-    """The steps of an attempt: tuples in the order of the columns of a record, steps with more to them, or open spans.
+_MOST_REASONS: Final = 64  # that are remembered; they come from outside
 
-    Times are readings of the clock in nanoseconds; whoever reads the record converts them.
+
+class Trail:
+    """The steps of an attempt as they are recorded: times as the clock gives them, and calls as JSON.
+
+    Whatever can be left for those who read the record is left for them.
     """
 
-    __slots__ = ("__weakref__", "trace", "waited", "zero")
+    __slots__ = ("__weakref__", "calls", "notes", "rows", "trace", "zero")
 
     def __init__(self) -> None:
         self.zero = perf_counter_ns()
-        self.waited = 0.0  # of all steps together
+        self.calls: list[msgspec.Raw] = []
+        self.rows: list[Any] = []  # tuples in the order of ``StepNumbers``, or spans that are open
+        self.notes: dict[int, StepNote] = {}  # by the index of the step
         self.trace: TraceContext | None = None  # only if the run sends traces
 
-    def columns(self) -> dict[str, list[Any]]:
-        """The steps as a line has them, one column after the other."""
-        if set(map(type, self)) == _PLAIN:
-            return {"columns": list(zip(*self))}  # noqa: B905 - they are alike, and checking costs something
-        return step_columns(self.steps(), self.zero)
+    def note(self, index: int) -> StepNote:
+        """The note on a step."""
+        found = self.notes.get(index)
+        if found is None:
+            found = self.notes[index] = StepNote(index)
+        return found
+
+    def add(self, step: Step) -> None:
+        """Add a step that was recorded elsewhere."""
+        index = len(self.rows)
+        start, end, *counts = numbers_of(step)
+        self.calls.append(msgspec.Raw(encode(called(step.kind, step.server, step.route, step.tool, step.finish))))
+        self.rows.append((self.zero + start, self.zero + end, *counts))
+        note = note_on(index, step)
+        if note is not None:
+            self.notes[index] = note
+
+    @property
+    def waited(self) -> int:
+        """The nanoseconds that all steps waited."""
+        return sum(note.waited for note in self.notes.values())
+
+    def numbers(self) -> list[StepNumbers]:
+        """The numbers of all steps. A call that is still open ends where it began; impossible numbers become zero."""
+        rows = [row if type(row) is tuple else (row.start, row.start) for row in self.rows]
+        return [StepNumbers(*(number if number <= MOST_NS else 0 for number in row)) for row in rows]
 
     def steps(self) -> list[Step]:
         """The steps one by one."""
-        zero = self.zero
-        return [
-            plain_step(entry, zero)
-            if type(entry) is tuple
-            else entry
-            if type(entry) is Step
-            else entry.step(entry.start, 0, 0, 0, _NOT_TOLD)
-            for entry in self
-        ]
+        calls = (decode(bytes(call)) for call in self.calls)
+        return steps_of(calls, self.numbers(), self.notes.values(), zero=self.zero)
 
 
-_PLAIN: Final = {tuple}
-
-
-class Troubles(msgspec.Struct):
-    """What delayed a call."""
-
-    waited: float = 0.0
-    waited_for: str = ""
-    retries: list[StepRetry] = []  # which msgspec copies
-
-
-# Token counts (in, out, cached) and finish reason of a model's answer: the next fields of a step.
+# Token counts (in, out, cached) and finish reason of a model's answer.
 Told: TypeAlias = tuple[int, int, int, str]
-_NOT_TOLD: Final[Told] = (0, 0, 0, "")
 
 
 class Span:
@@ -90,98 +120,85 @@ class Span:
     It has no constructor, because that would cost more than everything else that is recorded of a call.
     """
 
-    __slots__ = ("answer", "callee", "index", "parent", "start", "steps", "troubles")
+    __slots__ = ("answer", "callee", "index", "start", "trail")
 
-    steps: Trail
+    trail: Trail
     callee: Callee
-    index: int | None
-    parent: int | None
+    index: int  # of the step; negative for a root span
     start: int
-    troubles: Troubles | None
     answer: "tuple[bytes, Told] | None"  # set by code that has parsed the answer of the model anyway
 
     def begin(self, callee: Callee) -> "Span":
         """Begin a step inside this one."""
-        steps = self.steps
-        index = len(steps)
-        span = _new_span(steps, callee, index)
-        span.parent, span.start = self.index, perf_counter_ns()
+        trail = self.trail
+        rows = trail.rows
+        span = Span()
+        span.trail, span.callee, span.answer = trail, callee, None
+        span.index = index = len(rows)
         if index < MOST_STEPS:
-            steps.append(span)
+            if self.index >= 0:
+                trail.note(index).parent = self.index
+            rows.append(span)
+            trail.calls.append(callee.json)
+        span.start = perf_counter_ns()
         return span
 
     def end(self, status: int, sent: int, received: bytes) -> None:
         """Record that the call was answered."""
-        end, callee, index, told = perf_counter_ns(), self.callee, self.index, _NOT_TOLD
-        if callee.is_model and status < 400:
-            answer = self.answer
-            told = answer[1] if answer is not None and answer[0] is received else told_by(received, callee.route)
-        if index is None or index >= MOST_STEPS:
+        end, callee, index = perf_counter_ns(), self.callee, self.index
+        if not 0 <= index < MOST_STEPS:
             return
-        if self.parent is None and self.troubles is None:
-            tokens_in, tokens_out, cached, finish = told
-            size = len(received)
-            steps = self.steps
-            steps[index] = (callee.words, self.start, end, status, tokens_out, sent, size, tokens_in, cached, finish)
-        else:
-            self.steps[index] = self.step(end, status, sent, len(received), told)
+        if not callee.is_model or status >= 400:
+            self.trail.rows[index] = (self.start, end, status, sent, len(received), 0, 0, 0)
+            return
+        answer, trail = self.answer, self.trail
+        tokens_in, tokens_out, cached, finish = (
+            answer[1] if answer is not None and answer[0] is received else told_by(received, callee.route)
+        )
+        trail.rows[index] = (self.start, end, status, sent, len(received), tokens_in, tokens_out, cached)
+        if finish:
+            trail.calls[index] = callee.finished(finish)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call failed without an answer."""
         index = self.index
-        if index is not None and 0 <= index < MOST_STEPS:
-            self.steps[index] = self.step(perf_counter_ns(), 0, 0, 0, (0, 0, 0, type(error).__name__))
+        if 0 <= index < MOST_STEPS:
+            self.trail.rows[index] = (self.start, perf_counter_ns(), 0, 0, 0, 0, 0, 0)
+            self.trail.calls[index] = self.callee.finished(type(error).__name__)
 
     def wait(self, seconds: float, cause: str) -> None:
         """Record that part of this call was spent waiting: for a slot, the gate, a connection or a retry."""
-        if self.troubles is None:
-            self.troubles = Troubles()
-        if seconds > self.troubles.waited:
-            self.troubles.waited_for = cause
-        self.troubles.waited += seconds
-        self.steps.waited += seconds
+        note, waited = self.trail.note(self.index), max(0, int(seconds * 1e9))
+        if waited > note.waited:
+            note.waited_for = cause
+        note.waited += waited
 
     def retry(self, *retries: StepRetry) -> None:
         """Record failed attempts that were repeated."""
-        if self.troubles is None:
-            self.troubles = Troubles()
-        self.troubles.retries += retries
-
-    def step(self, end: int, status: int, sent: int, received: int, told: Told) -> Step:
-        """The step of this call if it ended then."""
-        words, start, troubles = self.callee.words, self.start, self.troubles or Troubles()
-        tokens_in, tokens_out, cached, finish = told
-        step = plain_step(
-            (words, start, end, status, tokens_out, sent, received, tokens_in, cached, finish), self.steps.zero
-        )
-        step.waited, step.waited_for = microseconds(troubles.waited), troubles.waited_for
-        step.parent, step.retries = self.parent, troubles.retries
-        return step
+        self.trail.note(self.index).retries += retries
 
 
 _ATTEMPT: Final = Callee("call", "", "")
-FRESH: Final = -1  # the index of a root span whose first call is the attempt itself, which is not recorded as a step
+ROOT: Final = -1  # the index of a root span
+FRESH: Final = -2  # of one whose first call is the attempt itself, which is not recorded as a step
 
 
 def first_span() -> Span:
     """The root span for a request from another process."""
-    return _new_span(Trail(), _ATTEMPT, None)
-
-
-def joining_span(steps: Trail) -> Span:
-    """A root span for calls that belong to an attempt but come from outside: their steps join the others."""
-    return _new_span(steps, _ATTEMPT, None)
+    return root_span(Trail())
 
 
 def attempt_span() -> Span:
     """The root span of an attempt."""
-    return _new_span(Trail(), _ATTEMPT, FRESH)
-
-
-def _new_span(steps: Trail, callee: Callee, index: int | None) -> Span:
     span = Span()
-    span.steps, span.callee, span.index, span.start = steps, callee, index, 0
-    span.parent = span.troubles = span.answer = None
+    span.trail, span.callee, span.index, span.start, span.answer = Trail(), _ATTEMPT, FRESH, 0, None
+    return span
+
+
+def root_span(trail: Trail) -> Span:
+    """A root span. Given the trail of an attempt, the steps of calls that come from outside join the others."""
+    span = Span()
+    span.trail, span.callee, span.index, span.start, span.answer = trail, _ATTEMPT, ROOT, 0, None
     return span
 
 
@@ -199,7 +216,7 @@ def note_retry(failed: str, delay_s: float) -> None:
     """Record that an attempt at the current call failed and will be repeated."""
     span = current_span.get()
     if span is not None:
-        span.retry(StepRetry((perf_counter_ns() - span.steps.zero) // 1000 / 1e6, failed))
+        span.retry(StepRetry((perf_counter_ns() - span.trail.zero) // 1000 / 1e6, failed))
         span.wait(delay_s, "retry")
 
 

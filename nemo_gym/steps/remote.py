@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepRetry
-from nemo_gym.steps.recording import MOST_STEPS, Span, Troubles, current_span, first_span
+from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepNote, StepRetry
+from nemo_gym.steps.recording import MOST_STEPS, ROOT, Span, current_span, first_span
 from nemo_gym.steps.trace_context import read_traceparent
 
 HEADER: Final = "X-NG-Steps"
@@ -47,7 +47,7 @@ def asks_for_steps(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request and append its steps to the answer."""
     span = first_span()
-    span.steps.trace = read_traceparent(scope["headers"])
+    span.trail.trace = read_traceparent(scope["headers"])
     answer = _AnswerWithSteps(span, send)
     token = current_span.set(span)
     try:
@@ -96,11 +96,10 @@ class _AnswerWithSteps:
 
     def _tail(self) -> bytes:
         """The encoded steps."""
-        span = self._span
-        troubles = span.troubles or Troubles()
-        duration = (perf_counter_ns() - span.steps.zero) / 1e9
-        steps = span.steps.steps()
-        return _encode(InnerSteps(duration, troubles.waited, troubles.waited_for, troubles.retries, steps))
+        trail = self._span.trail
+        note = trail.notes.get(ROOT) or StepNote(ROOT)
+        duration = (perf_counter_ns() - trail.zero) / 1e9
+        return _encode(InnerSteps(duration, note.waited / 1e9, note.waited_for, note.retries, trail.steps()))
 
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
@@ -116,25 +115,26 @@ def adopt_steps(span: Span, tail: bytes) -> None:
         inner = _decode(tail)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return
-    zero = span.steps.zero
-    start = (span.start - zero) / 1e9 if span.start else 0.0
-    length = (perf_counter_ns() - zero) / 1e9 - start
+    trail = span.trail
+    start = (span.start - trail.zero) / 1e9 if span.start else 0.0
+    length = (perf_counter_ns() - trail.zero) / 1e9 - start
     offset = start + max(0.0, (length - inner.duration) / 2)
     if inner.waited and inner.waited <= length:
         span.wait(inner.waited, inner.waited_for)
     if inner.retries:
         span.retry(*(StepRetry(_at(retry.at, offset), retry.failed) for retry in inner.retries))
-    first = len(span.steps)
+    first = len(trail.rows)
     for index, step in enumerate(inner.steps[: MOST_STEPS - first]):
         step.start = _at(min(step.start, length), offset)
         step.duration = min(step.duration, length)
         step.waited = min(step.waited, step.duration)
         inside = step.parent is not None and step.parent < index
-        step.parent = first + step.parent if inside and step.parent is not None else span.index
+        step.parent = (
+            first + step.parent if inside and step.parent is not None else span.index if span.index >= 0 else None
+        )
         if step.kind == "model" and span.callee.is_resources:
             step.kind = "judge"
-        span.steps.append(step)
-        span.steps.waited += step.waited
+        trail.add(step)
 
 
 def _at(moment: float, offset: float) -> float:

@@ -5,7 +5,6 @@ Numbers are added up as columns, which costs a tenth of a loop over objects. A f
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
@@ -13,18 +12,20 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from nemo_gym.steps.record import COMPLETED, LONGEST_S, RolloutSteps, TroubleColumns, to_line
+from nemo_gym.steps.record import COMPLETED, LONGEST_S, NUMBERS, RolloutSteps, StepNote, StepNumbers, to_line
 from nemo_gym.steps.steps_file import StepsReading
 from nemo_gym.steps.summary import Floats, Spread, StepTimes, TimeSummary, attempts_at_once, pressure
-from nemo_gym.steps.timings import StepTimings, timings_of
+from nemo_gym.steps.timings import StepTimings, timings_of_all
 
 Ints = NDArray[np.int64]
-_BLOCK: Final = 128  # attempts, whose columns still fit into the processor's cache
+_BLOCK: Final = 128  # attempts, of those that are added one by one
 _BLOCKS: Final = 64  # that are added up at once
 _MOST_SEQUENCES: Final = 4096  # that are remembered
 _NANO: Final = 1e-9
 _LONGEST_NS: Final = LONGEST_S * 1e9
-_COLUMNS: Final = tuple(map(attrgetter, ("start", "end", "status", "tokens_out")))
+_WRITTEN: Final = b"0123456789,"
+_ADDED_UP: Final = [StepNumbers._fields.index(name) for name in ("start", "end", "status", "tokens_out")]
+_OF_ATTEMPTS: Final = tuple(map(attrgetter, ("clock_ns", "started_at", "duration")))
 
 
 class _Sequences(dict[bytes, Ints]):
@@ -37,7 +38,7 @@ class _Sequences(dict[bytes, Ints]):
     def __missing__(self, text: bytes) -> Ints:
         numbers, calls = self.numbers, orjson.loads(text)
         found = np.array(
-            [numbers.setdefault((kind, server, tool), len(numbers)) for kind, server, _, tool in calls], int
+            [numbers.setdefault((kind, server, tool), len(numbers)) for kind, server, _, tool, *_ in calls], int
         )
         if len(self) < _MOST_SEQUENCES:
             self[text] = found
@@ -48,17 +49,38 @@ class _Block:
     """Some attempts, reduced to the columns that are needed later."""
 
     def __init__(self, attempts: list[StepTimings], sequences: _Sequences) -> None:
-        columns = [attempt.columns for attempt in attempts]
-        self.counts = np.array([len(each.start) for each in columns])
-        size = int(self.counts.sum())
-        self.starts, self.ends, self.status, self.tokens = (
-            np.fromiter(chain.from_iterable(map(column, columns)), np.int64, size) for column in _COLUMNS
-        )
-        self.which = np.concatenate([sequences[bytes(each.calls)] for each in columns])
-        self.clocks = np.array([attempt.clock_ns for attempt in attempts])
-        self.began = np.array([attempt.started_at for attempt in attempts])
-        self.taken = np.array([attempt.duration for attempt in attempts])
-        self.troubles = [(place, each.troubles) for place, each in enumerate(attempts) if each.troubles is not None]
+        which = [sequences[bytes(attempt.calls)] for attempt in attempts]
+        texts = [bytes(attempt.numbers)[2:-2] for attempt in attempts]
+        rows = _numbers_in(texts)
+        if len(rows) != NUMBERS * sum(map(len, which)):
+            which, rows = _fitted(which, texts)
+        self.which = np.concatenate(which)
+        self.counts = np.array([*map(len, which)])
+        self.starts, self.ends, self.status, self.tokens = rows.reshape(-1, NUMBERS).T[_ADDED_UP]
+        self.clocks, self.began, self.taken = (np.array([*map(column, attempts)]) for column in _OF_ATTEMPTS)
+        self.notes = [(place, attempt.notes) for place, attempt in enumerate(attempts) if attempt.notes]
+
+
+def _numbers_in(texts: list[bytes]) -> Ints:
+    """All numbers in the texts. Making them one by one would take three times as long."""
+    text = b",".join(filter(None, texts)).replace(b"],[", b",")
+    if text.translate(None, _WRITTEN):
+        text = b",".join(filter(None, map(_sensible, texts)))
+    return np.fromstring(text, np.int64, sep=",")
+
+
+def _sensible(text: bytes) -> bytes:
+    """The same numbers as we would write them, with zero in place of what is not one."""
+    rows = orjson.loads(b"[[%b]]" % text)
+    return b",".join(b"%d" % (number if type(number) is int and number > 0 else 0) for row in rows for number in row)
+
+
+def _fitted(which: list[Ints], texts: list[bytes]) -> tuple[list[Ints], Ints]:
+    """Shorten what has more calls than numbers, or the other way round, which nobody could have written."""
+    rows = [_numbers_in([text]) for text in texts]
+    counts = [min(len(calls), len(numbers) // NUMBERS) for calls, numbers in zip(which, rows, strict=True)]
+    fitted = [numbers[: NUMBERS * count] for numbers, count in zip(rows, counts, strict=True)]
+    return [calls[:count] for calls, count in zip(which, counts, strict=True)], np.concatenate(fitted)
 
 
 class _StepTotals:
@@ -96,7 +118,7 @@ class _StepTotals:
         lengths = np.clip(ends - starts, 0, _LONGEST_NS) * _NANO
         begun = began[rows] + np.clip(starts - clocks[rows], 0, _LONGEST_NS) * _NANO
         own, outermost, waits = lengths, lengths, np.zeros(len(lengths))
-        if any(block.troubles for block in blocks):
+        if any(block.notes for block in blocks):
             own, outermost, waits = self._without_waits_and_inner_calls(blocks, lengths, which)
         covered = np.bincount(rows, outermost, minlength=len(counts))
         self.other_s += float(np.maximum(0.0, taken - covered).sum())
@@ -125,27 +147,25 @@ class _StepTotals:
         before = 0
         for block in blocks:
             firsts = before + np.cumsum(block.counts) - block.counts
-            for attempt, troubles in block.troubles:
-                first = int(firsts[attempt])
-                for place, parent in enumerate(troubles.parent, first):
-                    if parent is not None:
-                        own[first + parent] -= lengths[place]
-                        outermost[place] = 0.0
-                waits[first : first + len(troubles.waited)] = np.array(troubles.waited) * _NANO
-                self._add_troubles(troubles, which[first:], lengths[first:])
+            for attempt, notes in block.notes:
+                first, count = int(firsts[attempt]), int(block.counts[attempt])
+                for note in notes:
+                    if 0 <= note.step < count:
+                        place = first + note.step
+                        if note.parent is not None and note.parent < note.step:
+                            own[first + note.parent] -= lengths[place]
+                            outermost[place] = 0.0
+                        waits[place] = note.waited * _NANO
+                        self._add_note(note, int(which[place]), float(lengths[place]))
             before += int(block.counts.sum())
         return own - waits, outermost, np.minimum(waits, lengths)
 
-    def _add_troubles(self, troubles: TroubleColumns, which: Ints, lengths: Floats) -> None:
-        for place, (waited, cause) in enumerate(zip(troubles.waited, troubles.waited_for, strict=True)):
-            if waited:
-                causes = self._waited.setdefault(int(which[place]), {})
-                seconds = min(waited * _NANO, float(lengths[place]))
-                causes[cause or "call"] = causes.get(cause or "call", 0.0) + seconds
-        for place, retries in enumerate(troubles.retries):
-            if retries:
-                failed = self._retries.setdefault(int(which[place]), Counter())
-                failed.update(retry.failed for retry in retries)
+    def _add_note(self, note: StepNote, which: int, length: float) -> None:
+        if note.waited:
+            causes, cause = self._waited.setdefault(which, {}), note.waited_for or "call"
+            causes[cause] = causes.get(cause, 0.0) + min(note.waited * _NANO, length)
+        if note.retries:
+            self._retries.setdefault(which, Counter()).update(retry.failed for retry in note.retries)
 
     def times(self, *, by_server: bool = False) -> tuple[StepTimes, ...]:
         """The times of each kind of call, or of all calls to each server; the largest share first."""
@@ -201,32 +221,36 @@ def _added(before: Floats, more: NDArray[Any]) -> Floats:
 
 
 class TimeTotals:
-    """Adds up the steps of a run, one attempt after the other."""
+    """Adds up the steps of a run."""
 
     def __init__(self) -> None:
         self._steps = _StepTotals()
         self._failures: Counter[str] = Counter()
         self._failed_s = 0.0
-        self._block: list[StepTimings] = []  # waiting to be added
+        self._single: list[StepTimings] = []  # waiting to be added
 
     def add(self, attempt: StepTimings) -> None:
         """Add one attempt."""
-        self._block.append(attempt)
-        if len(self._block) >= _BLOCK:
-            self._add_block()
+        self._single.append(attempt)
+        if len(self._single) >= _BLOCK:
+            self._add_single()
 
-    def _add_block(self) -> None:
-        block, self._block = self._block, []
-        for attempt in block:
+    def add_all(self, attempts: list[StepTimings]) -> None:
+        """Add some attempts at once."""
+        for attempt in attempts:
             if attempt.outcome != COMPLETED:
                 self._failures[attempt.outcome] += 1
                 self._failed_s += attempt.duration
-        if block:
-            self._steps.add(block)
+        if attempts:
+            self._steps.add(attempts)
+
+    def _add_single(self) -> None:
+        attempts, self._single = self._single, []
+        self.add_all(attempts)
 
     def summary(self, *, skipped: int = 0) -> TimeSummary:
         """The summary of the attempts added so far."""
-        self._add_block()
+        self._add_single()
         begun, taken = self._steps.attempts()
         return TimeSummary(
             attempts=len(begun),
@@ -243,19 +267,18 @@ class TimeTotals:
 
     def servers(self) -> tuple[StepTimes, ...]:
         """The times of all calls to each server, regardless of their kind; the largest share first."""
-        self._add_block()
+        self._add_single()
         return self._steps.times(by_server=True)
 
 
 def summarise(records: StepsReading | Sequence[RolloutSteps]) -> TimeSummary:
     """Add up the steps of a run."""
     totals = TimeTotals()
-    attempts: Iterable[StepTimings | None]
+    blocks: Iterable[list[StepTimings]]
     if isinstance(records, StepsReading):
-        attempts = records.timings()
+        blocks = records.timings()
     else:
-        attempts = (timings_of(to_line(record)) for record in records)
-    for attempt in attempts:
-        if attempt is not None:
-            totals.add(attempt)
+        blocks = [timings_of_all([to_line(record) for record in records])]
+    for attempts in blocks:
+        totals.add_all(attempts)
     return totals.summary(skipped=getattr(records, "skipped", 0))

@@ -7,12 +7,12 @@ called over HTTP numbers its own calls below the span that the header names.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from nemo_gym.steps.record import RolloutSteps, Step
-from nemo_gym.steps.recording import Span, current_span
+from nemo_gym.steps.record import RolloutSteps
+from nemo_gym.steps.recording import Span, Trail, current_span
 
 HEADER: Final = "traceparent"  # of the W3C recommendation "Trace Context"
 _RAW_HEADER: Final = HEADER.encode()
@@ -50,15 +50,15 @@ def step_spans(root: bytes, parents: Iterable[int | None]) -> list[bytes]:
 def current_traceparent() -> str:
     """The value of the header for a request that the current call makes; empty if its rollout is not traced."""
     span = current_span.get()
-    return "" if span is None or span.steps.trace is None else traceparent(span)
+    return "" if span is None or span.trail.trace is None else traceparent(span)
 
 
 def traceparent(span: Span) -> str:
     """The value of the header for a request that belongs to this call; empty if its rollout is not traced."""
-    context, index = span.steps.trace, span.index
+    context = span.trail.trace
     if context is None:
         return ""
-    made_by = context.span if index is None or index < 0 else _span_of(span.steps, context.span, index)
+    made_by = _span_of(span.trail, context.span, span.index)
     return f"00-{context.trace.hex()}-{made_by.hex()}-01"
 
 
@@ -70,16 +70,17 @@ def read_traceparent(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | N
     return None
 
 
-def _span_of(steps: Sequence[Any], root: bytes, index: int) -> bytes:
-    if index >= len(steps):  # beyond the number that is recorded
+def _span_of(trail: Trail, root: bytes, index: int) -> bytes:
+    if not 0 <= index < len(trail.rows):  # a root, or beyond the number that is recorded
         return root
-    parent = _parent_of(steps[index])
-    number = sum(1 for step in steps[:index] if _parent_of(step) == parent)
-    return _child(root if parent is None else _span_of(steps, root, parent), number)
+    parent = _parent_of(trail, index)
+    number = sum(1 for other in range(index) if _parent_of(trail, other) == parent)
+    return _child(root if parent is None else _span_of(trail, root, parent), number)
 
 
-def _parent_of(step: Any) -> int | None:
-    return step.parent if isinstance(step, Span | Step) else None  # one that was made by another is not a tuple
+def _parent_of(trail: Trail, index: int) -> int | None:
+    note = trail.notes.get(index)
+    return note.parent if note is not None else None
 
 
 def _child(parent: bytes, number: int) -> bytes:

@@ -223,7 +223,7 @@ async def test_a_call_over_mcp_is_a_step_of_the_rollout_that_got_the_token(kind:
                     await call(session, name, **({"amount": 2} if name == "put" else {}))
             async with official_client(url, (await seed(url))["mcp"]["headers"]) as session:
                 await call(session, "count" if kind is Purse else "get_season")  # of nobody who records
-    steps = [(step.kind, step.route, step.tool, step.parent, step.status) for step in rollout.steps.steps()]
+    steps = [(step.kind, step.route, step.tool, step.parent, step.status) for step in rollout.trail.steps()]
     if kind is Weather:
         assert steps == [("seed", "/seed_session", "", None, 200), ("tool", "/mcp", "get_season", None, 200)]
     else:

@@ -6,9 +6,8 @@ import orjson
 import pytest
 
 from nemo_gym.io.files import RunFiles, role_of
-from nemo_gym.steps.record import COLUMNS, TROUBLES, RolloutSteps, Step, StepRetry, from_line, microseconds, to_line
+from nemo_gym.steps.record import RolloutSteps, Step, StepNote, StepNumbers, StepRetry, from_line, to_line
 from nemo_gym.steps.steps_file import read_steps
-from nemo_gym.steps.timings import timings_of
 from nemo_gym.steps.totals import summarise
 
 RECORD = RolloutSteps(
@@ -48,22 +47,23 @@ def test_a_record_survives_its_line() -> None:
     assert from_line(to_line(RECORD)) == RECORD
 
 
-def test_steps_are_columns_in_the_agreed_order() -> None:
+def test_a_line_has_calls_numbers_and_notes_in_the_agreed_order() -> None:
     line = orjson.loads(to_line(RECORD))
     assert list(line)[:3] == ["_ng_task_index", "_ng_rollout_index", "_ng_attempt"]
-    assert {name: column[1] for name, column in zip(COLUMNS, line["columns"], strict=True)} == {
-        "calls": ["model", "policy_model", "/v1/responses", ""],
+    assert line["calls"][0] == ["call", "simple_agent", "/v1/responses", ""]
+    assert line["calls"][1] == ["model", "policy_model", "/v1/responses", "", "completed"]
+    assert dict(zip(StepNumbers._fields, line["numbers"][1], strict=True)) == {
         "start": 2_000_000,
         "end": 802_000_000,
         "status": 200,
-        "tokens_out": 30,
         "bytes_out": 900,
         "bytes_in": 1200,
         "tokens_in": 120,
+        "tokens_out": 30,
         "tokens_cached": 64,
-        "finish": "completed",
     }
-    assert {name: column[1] for name, column in zip(TROUBLES, line["troubles"], strict=True)} == {
+    assert dict(zip(StepNote.__struct_fields__, line["notes"][0], strict=True)) == {
+        "step": 1,
         "waited": 100_000_000,
         "waited_for": "",
         "parent": 0,
@@ -72,28 +72,41 @@ def test_steps_are_columns_in_the_agreed_order() -> None:
     assert len(to_line(RECORD)) <= 400 * len(RECORD.steps)
 
 
+CALL = b'[["tool","s","/t","t"]]'
+
+
 @pytest.mark.parametrize(
-    ("columns", "expected"),
+    ("calls", "numbers", "start", "duration"),
     [
-        (b'[[["tool","s","/t","t"]],[3000],[1000],[200],[1],[2],[3],[4],[5],[""]]', Step("tool", "s", "/t", "t")),
-        (b'[[["tool","s","/t","t"],7],[3000],[5000]]', Step("tool", "s", "/t", "t", 1e-06, 2e-06)),
-        (b'[[["tool","s","/t","t"]],[-5],["now"],[1e400],[-1],{},null]', Step("tool", "s", "/t", "t")),
+        (CALL, b"[[3000,1000,200,1,2,3,4,5]]", 1e-06, 0.0),
+        (b'[["tool","s","/t","t"],7]', b"[[3000,5000]]", 1e-06, 2e-06),
+        (CALL, b'[[-5,"now",1e400,-1,{},null]]', 0.0, 0.0),
+        (CALL, b"[]", 0.0, 0.0),
+        (CALL, b'[[3000,5000,200,0,0,0,0,0],[1],"x"]', 1e-06, 2e-06),
     ],
 )
-def test_columns_that_make_no_sense_are_read_as_far_as_they_do(columns: bytes, expected: Step) -> None:
-    line = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"clock_ns":2000,"columns":%b}' % columns
+def test_numbers_that_make_no_sense_are_read_as_far_as_they_do(
+    tmp_path: Path, calls: bytes, numbers: bytes, start: float, duration: float
+) -> None:
+    head = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"clock_ns":2000'
+    line = b'%b,"calls":%b,"numbers":%b,"notes":[[9,5,"slot",0],[0,1,"",7],3]}' % (head, calls, numbers)
     record = from_line(line)
     assert record is not None
     step = record.steps[0]
-    assert (step.kind, step.tool, step.start, step.duration) == (
-        "tool",
-        "t",
-        expected.start or step.start,
-        expected.duration,
-    )
-    times = timings_of(line)
-    assert times is not None
-    assert times.task == 0
+    assert (step.kind, step.tool, step.start, step.duration, step.parent) == ("tool", "t", start, duration, None)
+    path = tmp_path / "rollouts_steps.jsonl"
+    path.write_bytes(line + b"\n")
+    assert summarise(read_steps(path)).attempts == 1
+
+
+def test_attempts_are_added_up_beside_one_with_more_calls_than_numbers(tmp_path: Path) -> None:
+    whole = b'{"_ng_task_index":0,"_ng_rollout_index":0,"_ng_attempt":1,"calls":%b,"numbers":%b}\n'
+    seconds = b"[[0,1000000000,200,0,0,0,0,0]]"
+    path = tmp_path / "rollouts_steps.jsonl"
+    two = b'[["tool","s","/t","t"],["tool","s","/t","t"]]'
+    path.write_bytes(whole % (CALL, seconds) + whole % (two, seconds) + whole % (CALL, b"[[1, 2,3,4,5,6,7,-8]]"))
+    [tool] = summarise(read_steps(path)).steps
+    assert (tool.count, round(tool.own_s, 6)) == (3, 2.0)
 
 
 def test_values_at_the_end_of_a_step_may_be_missing() -> None:
@@ -178,11 +191,6 @@ def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
     reading = read_steps(tmp_path / "rollouts_steps.jsonl")
     assert list(reading) == []
     assert (reading.exists, reading.skipped) == (False, 0)
-
-
-@pytest.mark.parametrize(("given", "written"), [(0.1234567, 0.123456), (-1.0, 0.0), (12.0, 12.0), (1e-7, 0.0)])
-def test_times_have_microseconds(given: float, written: float) -> None:
-    assert microseconds(given) == written
 
 
 def test_nobody_takes_a_steps_file_for_rollouts(tmp_path: Path) -> None:

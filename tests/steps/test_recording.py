@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.config.addresses import server_type
 from nemo_gym.config.parse import parse_config
 from nemo_gym.executors.processes import worker_pool
-from nemo_gym.io.json import encode
 from nemo_gym.rollouts.attempt import AgentAttempt, recorded
-from nemo_gym.rollouts.outcome import Failed, Outcome
+from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient
@@ -60,7 +59,7 @@ def record_of(outcome: Outcome) -> RolloutSteps:
 
 
 def steps_of(span: Span) -> list[Step]:
-    return span.steps.steps()
+    return span.trail.steps()
 
 
 def calls(record: RolloutSteps) -> list[tuple[str, str, str, str]]:
@@ -170,7 +169,7 @@ async def test_attempts_beside_each_other_do_not_mix(mock_model: Any) -> None:
 )
 def test_the_kind_of_a_step(server_type: str, path: str, from_resources: bool, kind: str, tool: str) -> None:
     callee = describe_callee(server_type, "s", path, from_resources=from_resources)
-    assert (callee.kind, callee.tool) == (kind, tool)
+    assert (callee.kind, callee.words[3]) == (kind, tool)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +186,7 @@ def test_the_kind_of_a_step(server_type: str, path: str, from_resources: bool, k
 def test_nonsense_of_another_process_is_ignored(tail: bytes) -> None:
     span = first_span().begin(describe_callee("", "s", "/x", from_resources=False))
     adopt_steps(span, tail)
-    assert len(span.steps) == 1
+    assert len(span.trail.rows) == 1
 
 
 def test_times_of_another_process_are_believed_as_far_as_they_fit() -> None:
@@ -255,7 +254,7 @@ def test_an_attempt_that_never_stops_calling_is_recorded_up_to_a_limit() -> None
     callee = describe_callee("", "s", "/x", from_resources=False)
     for _ in range(10_050):
         span.begin(callee).end(200, 0, b"")
-    assert len(span.steps) == 10_000
+    assert len(span.trail.rows) == 10_000
 
 
 def test_names_can_hold_any_sign() -> None:
@@ -268,9 +267,23 @@ def test_names_can_hold_any_sign() -> None:
 def test_an_answer_with_impossible_figures_is_recorded_without_them() -> None:
     span = first_span().begin(describe_callee("responses_api_models", "m", "/v1/\ud800", from_resources=False))
     span.end(200, 0, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
-    record = from_line(encode({"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_attempt": 1, **span.steps.columns()}))
-    assert record is not None
-    assert [(step.tokens_in, step.tokens_out) for step in record.steps] == [(0, 3)]
+    assert [(step.tokens_in, step.tokens_out) for step in steps_of(span)] == [(0, 3)]
+
+
+async def test_a_call_that_outlives_its_attempt_ends_where_it_began() -> None:
+    left_open = describe_callee("resources_servers", "s", "/look_up", from_resources=False)
+    counted = describe_callee("responses_api_models", "m", "/v1/responses", from_resources=False)
+
+    async def attempt(planned: PlannedRollout) -> Outcome:
+        span = current_span.get()
+        assert span is not None
+        span.begin(left_open)
+        span.begin(counted).end(200, 7, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
+        return Completed(planned, b"{}", 1.0, 1.0)
+
+    tool, model = record_of(await recorded(attempt)(planned())).steps
+    assert (tool.tool, tool.duration, tool.status) == ("look_up", 0.0, 0)
+    assert (model.tokens_in, model.tokens_out, model.bytes_out) == (0, 3, 7)
 
 
 def test_a_configuration_without_servers_has_no_types() -> None:

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from time import perf_counter_ns
 from typing import Any
 from urllib.parse import unquote
 
@@ -43,7 +42,7 @@ from nemo_gym.servers.http.reply import cookie_header
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
-from nemo_gym.steps.recording import FRESH, MOST_STEPS, Callee, Span, current_span, describe_callee
+from nemo_gym.steps.recording import FRESH, ROOT, Callee, Span, current_span, describe_callee
 
 
 @dataclass(slots=True)
@@ -111,6 +110,7 @@ def is_json(scope: Scope) -> bool:
 # None is a valid body, so an invalid one needs its own marker.
 REFUSED = object()
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_PREFIXES = (PATH_PREFIX, PATH_PREFIX.lstrip("/"))
 MOST_ROUTES = 1024  # that are remembered; paths may come from outside
 
 
@@ -141,43 +141,27 @@ class LocalServer:
         """Call a route from inside the process; recorded as a step if a rollout is calling. Await it for the answer."""
         # Not a coroutine itself, which would add one to every call.
         caller = current_span.get()
-        called = self._call(method, path, json=json, cookies=cookies, headers=headers, query=query)
-        return called if caller is None else self._record(called, path, caller)
+        call = self._call_in_rollout if path.startswith(_PREFIXES) else self._call
+        return call(method, path, json=json, cookies=cookies, headers=headers, query=query, caller=caller)
 
-    async def _record(self, called: Coroutine[Any, Any, Any], path: str, caller: Span) -> Any:
-        """As ``begin`` and ``end`` do, but without calling them: this happens a few times in every rollout."""
-        steps, parent, span = caller.steps, caller.index, Span()
-        if parent == FRESH or len(steps) >= MOST_STEPS:
-            caller.index = None if parent == FRESH else parent
-            return await called
-        span.callee = callee = self._callees[caller.callee.is_resources].get(path) or self._callee(path, caller)
-        span.index = index = len(steps)
-        span.steps, span.parent, span.troubles, span.answer = steps, parent, None, None
-        steps.append(span)
-        span.start = start = perf_counter_ns()
-        token = current_span.set(span)
-        try:
-            reply = await called
-        except BaseException as error:
-            span.fail(error)
-            raise
-        finally:
-            current_span.reset(token)
-        if type(reply) is not DirectReply:  # a redirect led to another process
-            span.end(reply.status, 0, await reply.read())
-        elif callee.is_model or parent is not None or span.troubles is not None:
-            span.end(reply.status, len(reply.call.body), reply.answer.body)
-        else:
-            end, sent, answer = perf_counter_ns(), len(reply.call.body), reply.answer
-            steps[index] = (callee.words, start, end, answer.status, 0, sent, len(answer.body), 0, 0, "")
-        return reply
+    async def _call_in_rollout(self, method: str, path: str, **options: Any) -> Any:
+        """Call a route whose path begins with the id of a rollout."""
+        rollout_id, path = split_path_prefix(path if path.startswith("/") else f"/{path}")
+        with rollout_context(rollout_id):
+            return await self._call(method, path, **options)
+
+    def _begin(self, path: str, caller: Span) -> Span | None:
+        """Begin a step, unless this call is the attempt itself."""
+        if caller.index == FRESH:
+            caller.index = ROOT
+            return None
+        return caller.begin(self._callees[caller.callee.is_resources].get(path) or self._callee(path, caller))
 
     def _callee(self, path: str, caller: Span) -> Callee:
         from_resources = caller.callee.is_resources
-        _, route = split_path_prefix(path if path.startswith("/") else f"/{path}")
-        callee = describe_callee(self.server_type, self.name, route, from_resources=from_resources)
+        callee = describe_callee(self.server_type, self.name, path, from_resources=from_resources)
         known = self._callees[from_resources]
-        if len(known) < MOST_ROUTES and not path.startswith(PATH_PREFIX):
+        if len(known) < MOST_ROUTES:
             known[path] = callee
         return callee
 
@@ -191,28 +175,39 @@ class LocalServer:
         headers: Mapping[str, str] | None,
         query: bytes,
         redirects: int = 0,
+        caller: Span | None = None,
     ) -> Any:
-        """Call a route; ``redirects`` is the number of redirects followed so far."""
+        """Call a route; ``redirects`` is the number of redirects followed so far, ``caller`` gets a step."""
         path = path if path.startswith("/") else f"/{path}"
-        if path.startswith(PATH_PREFIX):
-            rollout_id, path = split_path_prefix(path)
-            with rollout_context(rollout_id):
-                return await self._call(
-                    method, path, json=json, cookies=cookies, headers=headers, query=query, redirects=redirects
-                )
-        call = Call(method, path, encode_json(json), sent_cookies(cookies), self._session_cookies)
-        route = self._routes.get((method, path))
-        content = REFUSED if route is None or headers or query else _read_body(route, call.body)
-        if route is None or content is REFUSED:
-            sent = await call_asgi(self.app, self._scope(call, headers=headers, query=query), call.body)
-            call.session_cookies = None  # the app's own middleware has set the cookie
-            answer = DirectAnswer(sent.status, sent.body, sent.headers)
-        else:
-            answer = await self._answer(route, content, call)
-        reply = DirectReply(answer, call, self.base_url)
-        if answer.status in REDIRECTS:
-            return await self._follow(reply, call, headers, redirects + 1)
+        span = self._begin(path, caller) if caller is not None else None
+        token = current_span.set(span) if span is not None else None
+        try:
+            call = Call(method, path, encode_json(json), sent_cookies(cookies), self._session_cookies)
+            route = self._routes.get((method, path))
+            content = REFUSED if route is None or headers or query else _read_body(route, call.body)
+            if route is None or content is REFUSED:
+                answer = await self._answer_of_app(call, headers, query)
+            else:
+                answer = await self._answer(route, content, call)
+            reply, received = DirectReply(answer, call, self.base_url), answer.body
+            if answer.status in REDIRECTS:
+                reply = await self._follow(reply, call, headers, redirects + 1)
+                received = await reply.read()
+        except BaseException as error:
+            if span is not None:
+                span.fail(error)
+            raise
+        finally:
+            if token is not None:
+                current_span.reset(token)
+        if span is not None:
+            span.end(reply.status, len(call.body), received)
         return reply
+
+    async def _answer_of_app(self, call: Call, headers: Mapping[str, str] | None, query: bytes) -> DirectAnswer:
+        sent = await call_asgi(self.app, self._scope(call, headers=headers, query=query), call.body)
+        call.session_cookies = None  # the app's own middleware has set the cookie
+        return DirectAnswer(sent.status, sent.body, sent.headers)
 
     async def _follow(self, reply: DirectReply, call: Call, headers: Mapping[str, str] | None, redirects: int) -> Any:
         """Go where a redirect leads, as a client over HTTP does; most lead from ``/verify/`` to ``/verify``."""

@@ -11,19 +11,19 @@ from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.steps.record import RolloutSteps, from_line
-from nemo_gym.steps.steps_file import Record
 from nemo_gym.steps.summary import StepTimes, TimeSummary
-from nemo_gym.steps.timings import timings_of
+from nemo_gym.steps.timings import StepTimings, timings_of
 from nemo_gym.steps.totals import TimeTotals
 from nemo_gym.view.index.parsing import Fingerprint, fingerprint, whole_lines
 
+Record = TypeVar("Record", RolloutSteps, StepTimings)
 STEP_BYTES: Final = 4 << 20  # of the file that are read at a time, so that readers do not wait long
 _LARGEST: Final = 2**62  # task or rollout index; larger ones would not fit into a column
 

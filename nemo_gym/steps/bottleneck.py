@@ -18,6 +18,7 @@ LARGE: Final = 0.3  # share of the time that is worth reporting
 FULL: Final = 0.85  # share of one processor from which it counts as saturated
 REACHED: Final = 0.7  # share of the limit on rollouts from which the limit counts as reached
 SLOWER: Final = 2.0  # a server whose calls take this many times as long under load is at its capacity
+FEWEST_CALM: Final = 2  # calls with few others at the same time that show how fast an endpoint can be
 FEWEST: Final = 4  # with fewer attempts or calls than this, nothing is concluded
 
 
@@ -284,15 +285,23 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
         return None
     limit, at_limit = _limit(summary, facts)
     if at_limit:
-        return Bottleneck(
-            Cause.LIMIT,
-            f"{summary.at_once:.1f} of {limit} rollouts ran at once, which did not slow the endpoint down",
-            f"+num_samples_in_parallel={2 * limit}, or auto",
-        )
+        return _at_limit(f"{summary.at_once:.1f} of {limit} rollouts ran at once", times, limit)
     return Bottleneck(
         Cause.LATENCY,
         f"{figure} (p95 {spread.p95:.3g} s), and {limit or summary.peak} rollouts at once were allowed",
         "a faster model or endpoint, or a lower responses_create_params.max_output_tokens",
+    )
+
+
+def _at_limit(figure: str, times: StepTimes, limit: int) -> Bottleneck:
+    # Calls that begin together share the load, so only calls with few others until their end show how fast it can be.
+    if times.idle_s and times.calm >= FEWEST_CALM:
+        more = f"+num_samples_in_parallel={2 * limit}, or auto"
+        return Bottleneck(Cause.LIMIT, f"{figure}, which did not slow the endpoint down", more)
+    return Bottleneck(
+        Cause.LIMIT,
+        f"{figure}; whether the endpoint can take more is unknown, because no call ran with few others",
+        "+num_samples_in_parallel=auto, which finds out how many rollouts at once are best",
     )
 
 

@@ -168,8 +168,11 @@ def with_model(**changes: Any) -> TimeSummary:
 @pytest.mark.parametrize(
     ("cause", "summary", "facts", "words"),
     [
-        (Cause.LIMIT, SUMMARY, FACTS, "num_samples_in_parallel=32"),
-        (Cause.LIMIT, SUMMARY, None, "num_samples_in_parallel=32"),  # the plateau tells
+        (Cause.LIMIT, with_model(idle_s=0.9, busy_s=0.95, calm=2), FACTS, "num_samples_in_parallel=32"),
+        (Cause.LIMIT, with_model(idle_s=0.9, busy_s=0.95, calm=2), None, "num_samples_in_parallel=32"),  # the plateau
+        # No call had the endpoint nearly to itself: it may be at its capacity, so no number is recommended.
+        (Cause.LIMIT, with_model(idle_s=0.9, busy_s=0.95, calm=1), FACTS, "num_samples_in_parallel=auto,"),
+        (Cause.LIMIT, SUMMARY, None, "num_samples_in_parallel=auto,"),
         (Cause.LATENCY, SUMMARY, RunFacts(wall_s=25.0, limit=16, adaptive=True), "max_output_tokens"),
         (Cause.LATENCY, replace(SUMMARY, at_once=9.0), FACTS, "max_output_tokens"),
         (Cause.ENDPOINT, with_model(idle_s=0.2, busy_s=0.95), FACTS, "num_samples_in_parallel=4 "),

@@ -278,6 +278,7 @@ def _control(
         patience_s=config.patience_s,
         token_continuity=config.token_continuity,
         steps=config.steps,
+        server_usage=agents.processor_usage,
         trace_run=config.trace_run,
         stop=stop or StopSwitch(drain_s=config.drain_timeout_s),
         listener=monitor.listener,

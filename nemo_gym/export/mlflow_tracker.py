@@ -6,17 +6,20 @@ needs the extra ``mlflow`` and is imported only if MLflow is asked for.
 
 import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from time import time
 from typing import Any, Final
 
-from mlflow import MlflowClient
+from mlflow import MlflowClient, get_tracking_uri
 from mlflow.entities import Metric, Param
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.export.trackers import Metrics
 
 LONGEST_VALUE: Final = 500  # characters of a parameter
 MOST_PARAMETERS: Final = 100  # in one request
+DATABASES: Final = ("sqlite", "postgresql", "mysql", "mssql")  # what the small package can't open
 
 
 class MlflowTracker:
@@ -25,6 +28,7 @@ class MlflowTracker:
     def __init__(self, uri: str | None, *, experiment: str, name: str, parameters: Mapping[str, Any]) -> None:
         # It warns of every attempt to reach a server that is down; that it was not reached is said once, by us.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+        _refuse_database(uri or get_tracking_uri())
         self._client = MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(experiment)
         number = found.experiment_id if found is not None else self._client.create_experiment(experiment)
@@ -63,6 +67,15 @@ class MlflowTracker:
         ]
         for start in range(0, len(numbers), 1000):
             self._client.log_batch(self._run, metrics=numbers[start : start + 1000])
+
+
+def _refuse_database(uri: str) -> None:
+    """Explain what is missing if the destination is a database, which it is by default."""
+    if uri.startswith(DATABASES) and find_spec("sqlalchemy") is None:
+        raise ConfigError(
+            f"{uri} is a database, which needs the whole package (pip install mlflow); "
+            "for a server add +mlflow_uri=http://localhost:5000"
+        )
 
 
 def mlflow_name(name: str) -> str:

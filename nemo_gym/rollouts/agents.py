@@ -21,7 +21,8 @@ from nemo_gym.io.json import decode
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import Prices
 from nemo_gym.servers.rollout_scope import mark_rollout, wants_marks
-from nemo_gym.servers.server_client import GymClient
+from nemo_gym.servers.server_client import GymClient, fetch_usage
+from nemo_gym.steps.facts import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,10 @@ class Agents:
     async def find_again(self) -> None:
         """Look for servers that may have been restarted."""
 
+    def processor_usage(self) -> Usage:
+        """What the other processes that host the servers have used so far; empty if unknown, or if there are none."""
+        return {}
+
 
 class GymAgents(Agents):
     """The agents of a Gym."""
@@ -133,6 +138,10 @@ class GymAgents(Agents):
                 self._looked_at = monotonic()
             self.gym.global_config_dict = found.global_config_dict
             self.gym.addresses.clear()
+
+    def processor_usage(self) -> Usage:
+        """Ask the head server; one that did not name these servers belongs to another Gym."""
+        return fetch_usage(self.gym.head_server_config) if self.gym.found_by_head else {}
 
 
 class _Streamed:

@@ -31,7 +31,7 @@ from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import ResumeMode, RolloutStore, open_plan, open_store
 from nemo_gym.rollouts.tally import Budget, Ending, Spending, StopRules, Summary, Tally, failure_budget
 from nemo_gym.schemas.rows import Prices
-from nemo_gym.steps.facts import UsageMeter, add_facts
+from nemo_gym.steps.facts import Usage, UsageMeter, add_facts
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.run_metrics import RunMetrics
@@ -61,6 +61,7 @@ class RunControl:
     pause: Pause = pause_before_retry
     token_continuity: TokenContinuity = TokenContinuity.WARN
     steps: bool = False  # whether the calls of each attempt are recorded
+    server_usage: Callable[[], Usage] = dict  # asks other processes that host the servers what they have used
     trace_run: str = ""  # the id of the run in its traces, if it sends any
     listener: Listener | None = None  # called with outcomes once they are saved
     on_start: Callable[[Load], None] | None = None  # called with the object that reports how busy the run is
@@ -211,7 +212,7 @@ async def run_collection(
     with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
         plan = _open(store, run)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
-        meter = UsageMeter() if control.steps else None
+        meter = await asyncio.to_thread(UsageMeter, control.server_usage) if control.steps else None
         with continuity_gate(attempt, control.token_continuity) as gated:
             tally = await collect(
                 plan,

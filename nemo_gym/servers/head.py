@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.servers.run_token import TOKEN_HEADER
+from nemo_gym.servers.server_client import USAGE_PATH
+from nemo_gym.steps.facts import usage_of_processes
 
 if TYPE_CHECKING:
     from nemo_gym.servers.prometheus_metrics import RunMeters
@@ -79,6 +81,7 @@ class HeadServer:
         app.get("/")(self.alive)
         app.get("/global_config_dict_yaml")(self.global_config_dict_yaml)
         app.get("/server_instances")(self.server_instances)
+        app.get(USAGE_PATH)(self.processor_usage)
         if self._meters is not None:
             app.get("/metrics")(self.metrics)
         return app
@@ -105,3 +108,7 @@ class HeadServer:
     async def server_instances(self) -> list[dict[str, Any]]:
         """All servers of the run."""
         return [server.model_dump() for server in self._servers()]
+
+    async def processor_usage(self) -> dict[int, dict[str, float]]:
+        """The processor time of this process and of servers with a process of their own, in seconds, by process id."""
+        return {pid: {"cpu_s": used.cpu_s, "ready_s": used.ready_s} for pid, used in usage_of_processes().items()}

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
+import msgspec
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 from yarl import URL
@@ -29,6 +30,7 @@ from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
 from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
+from nemo_gym.steps.facts import ProcessFacts, Usage
 from nemo_gym.steps.recording import FRESH, ROOT, Span, current_span, describe_callee
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
@@ -38,6 +40,7 @@ from nemo_gym.steps.trace_context import traceparent
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
+USAGE_PATH = "/processor_usage"  # of the head server
 DIRECT_OPTIONS = frozenset({"json", "cookies", "headers", "params", "timeout"})
 JSON_CONTENT = {"Content-Type": "application/json"}
 # Calls over HTTP with these options and JSON can share their settings.
@@ -67,6 +70,7 @@ class GymClient(BaseModel):
 
     head_server_config: BaseServerConfig
     global_config_dict: DictConfig
+    found_by_head: bool = Field(default=False, exclude=True, repr=False)  # so the servers are in other processes
 
     # Fields rather than private attributes, which pydantic reads a hundred times more slowly: every call reads these.
     local_servers: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
@@ -81,7 +85,7 @@ class GymClient(BaseModel):
         """A client for the Gym of a head server."""
         config = OmegaConf.create(fetch_global_config(head))
         assert isinstance(config, DictConfig)
-        return cls(head_server_config=head, global_config_dict=config)
+        return cls(head_server_config=head, global_config_dict=config, found_by_head=True)
 
     @classmethod
     def detached(cls) -> Self:
@@ -284,6 +288,17 @@ def fetch_global_config(head: BaseServerConfig) -> str:
         return str(json_module.loads(content))
     except ValueError:
         raise _not_a_head_server(f"{address} answers, but is not a head server") from None
+
+
+def fetch_usage(head: BaseServerConfig) -> Usage:
+    """What the processes of a head server's Gym have used so far; empty if it does not tell."""
+    try:
+        with build_opener(ProxyHandler({})).open(
+            f"http://{head.host}:{head.port}{USAGE_PATH}", timeout=STATUS_TIMEOUT_S
+        ) as reply:
+            return msgspec.json.decode(reply.read(), type=dict[int, ProcessFacts])
+    except (OSError, HTTPException, ValueError, msgspec.MsgspecError):  # older, foreign, or no longer there
+        return {}
 
 
 def _not_a_head_server(message: str) -> HeadServerUnreachableError:

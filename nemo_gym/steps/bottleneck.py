@@ -18,6 +18,7 @@ LARGE: Final = 0.3  # share of the time that is worth reporting
 FULL: Final = 0.85  # share of one processor from which it counts as saturated
 REACHED: Final = 0.7  # share of the limit on rollouts from which the limit counts as reached
 SLOWER: Final = 2.0  # a server whose calls take this many times as long under load is at its capacity
+FEWEST_CALM: Final = 2  # calls with few others at the same time that show how fast an endpoint can be
 FEWEST: Final = 4  # with fewer attempts or calls than this, nothing is concluded
 
 
@@ -146,10 +147,11 @@ def _least_own_s(times: StepTimes) -> float:
 def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     if facts.fullest < FULL:
         return None
-    figure = f"the busiest of our processes had something to compute {min(facts.fullest, 1):.0%} of the time"
-    if facts.processes and facts.cores:
+    whose = "process of ng_run" if facts.servers_are_busiest else "of our processes"
+    figure = f"the busiest {whose} had something to compute {min(facts.fullest, 1):.0%} of the time"
+    if facts.processes and facts.cores and not facts.servers_are_busiest:
         figure += f"; {facts.cpu:.1f} of {facts.cores} processors in use by us"
-    ran, ready = max(((process.cpu_s, process.ready_s) for process in facts.processes), key=lambda pair: pair[1])
+    ran, ready = facts.busiest.cpu_s, facts.busiest.ready_s
     # Ready for much longer than it ran: other programs compete for the processors.
     if ready > 2 * ran:
         return Bottleneck(Cause.CPU, f"{figure}; it got a processor for only {ran / ready:.0%} of that", _CROWDED)
@@ -161,10 +163,12 @@ def _processor(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     return Bottleneck(Cause.CPU, figure, _more_processes(facts))
 
 
-_CROWDED: Final = "other programs also use this machine: stop them, or collect elsewhere"
+_CROWDED: Final = "other programs also use that machine: stop them, or collect elsewhere"
 
 
 def _more_processes(facts: RunFacts) -> str:
+    if facts.servers_are_busiest:
+        return "isolation: process with num_workers for its busiest server; or collect without ng_run, +workers=auto"
     if facts.cores and len(facts.processes) >= facts.cores:
         return "all processors are in use: split the tasks over several machines and aggregate their outputs"
     return "+workers=auto, which runs the Gym in one process for each processor"
@@ -239,8 +243,7 @@ def _work(summary: TimeSummary, facts: RunFacts) -> Bottleneck | None:
         return Bottleneck(
             Cause.AGENT,
             f"{share:.0%} of the time lies between the calls of the rollouts",
-            "+profiling_enabled=true +profiling_results_dirpath=profile shows which code that is; if ng_run hosts the "
-            "servers, first see whether its processor is full, which is not measured from here",
+            "+profiling_enabled=true +profiling_results_dirpath=profile shows which code that is",
         )
     times = next(times for times in summary.steps if times.kind == kind)
     if kind == "model":
@@ -284,15 +287,23 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
         return None
     limit, at_limit = _limit(summary, facts)
     if at_limit:
-        return Bottleneck(
-            Cause.LIMIT,
-            f"{summary.at_once:.1f} of {limit} rollouts ran at once, which did not slow the endpoint down",
-            f"+num_samples_in_parallel={2 * limit}, or auto",
-        )
+        return _at_limit(f"{summary.at_once:.1f} of {limit} rollouts ran at once", times, limit)
     return Bottleneck(
         Cause.LATENCY,
         f"{figure} (p95 {spread.p95:.3g} s), and {limit or summary.peak} rollouts at once were allowed",
         "a faster model or endpoint, or a lower responses_create_params.max_output_tokens",
+    )
+
+
+def _at_limit(figure: str, times: StepTimes, limit: int) -> Bottleneck:
+    # Calls that begin together share the load, so only calls with few others until their end show how fast it can be.
+    if times.idle_s and times.calm >= FEWEST_CALM:
+        more = f"+num_samples_in_parallel={2 * limit}, or auto"
+        return Bottleneck(Cause.LIMIT, f"{figure}, which did not slow the endpoint down", more)
+    return Bottleneck(
+        Cause.LIMIT,
+        f"{figure}; whether the endpoint can take more is unknown, because no call ran with few others",
+        "+num_samples_in_parallel=auto, which finds out how many rollouts at once are best",
     )
 
 

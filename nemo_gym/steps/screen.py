@@ -4,7 +4,7 @@ Figures that can't be determined are left out, with the reason. For a run withou
 files reveal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Final
 
 from nemo_gym.io.files import RunFiles
 from nemo_gym.steps.bottleneck import Bottleneck, find_bottleneck
-from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
+from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
 from nemo_gym.steps.steps_file import read_steps
 from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
 from nemo_gym.steps.totals import summarise
@@ -111,11 +111,16 @@ def _rates(profile: RunProfile) -> Iterator[str]:
             f"{rate:.3g} were reached"
         )
     if facts is not None and facts.processes:
-        yield (
-            f"{facts.cpu:.2f} of {facts.cores} processors in use by {len(facts.processes)} process"
-            f"{'es' if len(facts.processes) > 1 else ''}; the busiest had something to compute "
-            f"{min(facts.fullest, 1):.0%} of the time"
-        )
+        yield _usage(facts, facts.processes, f" of {facts.cores} processors")
+    if facts is not None and facts.servers:
+        yield f"ng_run: {_usage(facts, facts.servers, ' processors')}"
+
+
+def _usage(facts: RunFacts, processes: Sequence[ProcessFacts], of: str) -> str:
+    number = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
+    cpu = facts.share(sum(process.cpu_s for process in processes))
+    busiest = facts.share(max(process.ready_s for process in processes))
+    return f"{cpu:.2f}{of} in use by {number}; the busiest had something to compute {min(busiest, 1):.0%} of the time"
 
 
 def _running(profile: RunProfile) -> str:

@@ -54,6 +54,7 @@ class StepTimes:
     peak: int = 0  # the most calls at once
     idle_s: float = 0.0  # median duration without waiting while few calls were running; 0: unknown
     busy_s: float = 0.0  # the same while many calls were running
+    calm: int = 0  # calls during which few others were running, when they began and when they ended
     alone: float = 0.0  # share of the calls' time in which no other call of this kind was running
 
     @property
@@ -113,6 +114,9 @@ def pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
     facts: dict[str, Any] = {"peak": peak, "alone": _alone(begun, ends, over)}
     # Calls in between are left out, so that the two medians differ clearly if load matters at all.
     few, many = before < peak / 4, before >= peak / 2
+    stops = begun[few] + taken[few]
+    after = np.searchsorted(begun, stops, side="right") - np.searchsorted(ends, stops, side="right")
+    facts["calm"] = int((after < peak / 4).sum())
     if peak >= 4 and few.sum() >= 2 and many.sum() >= _ENOUGH:
         facts["idle_s"], facts["busy_s"] = float(np.median(taken[few])), float(np.median(taken[many]))
     return facts

@@ -160,7 +160,7 @@ def _chosen(selection: Selection, run: ViewedRun, attempts: AttemptColumns) -> I
 # ---- what is said about the file -------------------------------------------------------------------------------------
 def _share_read(run: ViewedRun) -> float:
     state = run.steps.state
-    return min(1.0, state.position / state.bytes) if state.bytes else 1.0
+    return min(1.0, state.position / state.bytes) if state.bytes and not state.torn else 1.0
 
 
 def _no_file(run: ViewedRun) -> str:
@@ -181,6 +181,8 @@ def _notes(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, matched
     name, notes = run.steps.path.name, []
     if run.steps.state.unreadable:
         notes.append(f"{name}: {_lines(run)}")
+    if run.steps.state.torn and not run.live:
+        notes.append(f"the last line of {name} is incomplete")
     foreign = len(attempts) - matched
     if foreign and not run.live:
         seems = "; it seems to be of another run" if matched < _FEW_MATCH * len(attempts) else ""

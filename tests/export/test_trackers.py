@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,22 @@ def test_mlflow_records_parameters_series_and_files(tmp_path: Path, monkeypatch:
         "out.jsonl",
         "out_aggregate_metrics.json",
     }
+
+
+@pytest.mark.skipif(find_spec("sqlalchemy") is not None, reason="the whole mlflow is installed")
+def test_without_an_mlflow_server_it_is_said_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from nemo_gym.export.mlflow_tracker import MlflowTracker
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    start = partial(MlflowTracker, None, experiment="e", name="n", parameters={})
+    with tracking(pytest.fail, ["mlflow"], others={"MLflow": start}):
+        pass
+    (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "pip install mlflow" in warned
+    assert "+mlflow_uri=http://localhost:5000" in warned
 
 
 def test_an_mlflow_server_that_is_down_is_one_warning(

@@ -1,10 +1,15 @@
 """What limited a run: named rightly for runs that were made to be limited by one thing, and for figures of others."""
 
+import asyncio
 import importlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,13 +18,17 @@ from omegaconf import OmegaConf
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollout_parameters import RolloutCollectionConfig
+from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.server_client import GymClient, fetch_usage
 from nemo_gym.steps.bottleneck import Cause, find_bottleneck
 from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
 from nemo_gym.steps.record import RolloutSteps, Step
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines, short_lines
 from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
 from nemo_gym.steps.totals import summarise
+from tests.forked_commands import ForkedCommands
 from tests.ports import free_port
 
 LAB = """
@@ -66,6 +75,36 @@ if __name__ == "__main__":
 """
 
 
+Host = Callable[[dict[str, Any]], AbstractAsyncContextManager[GymClient]]
+
+
+@asynccontextmanager
+async def host_here(config: dict[str, Any]) -> AsyncIterator[GymClient]:
+    """The servers of a configuration in this process."""
+    async with host_gym(OmegaConf.create(config)) as gym:
+        yield gym.client
+
+
+@pytest.fixture
+def host_elsewhere(commands: ForkedCommands, tmp_path: Path) -> Host:
+    """The servers of a configuration in an ``ng_run``."""
+
+    @asynccontextmanager
+    async def host(config: dict[str, Any]) -> AsyncIterator[GymClient]:
+        file = tmp_path / "gym.yaml"
+        head = config["head_server"]
+        file.write_text(json.dumps(config))
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        with commands.start("ng_run", f"+config_paths=[{file}]", environment=environment) as gym:
+            await asyncio.to_thread(gym.read_until, "servers ready!")
+            try:
+                yield GymClient.load_from_head(BaseServerConfig(**head))
+            finally:
+                await close_http_client()
+
+    return host
+
+
 @pytest.fixture
 def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) -> Callable[..., Any]:
     """Collects in an environment with the given settings, on the mock endpoint, and returns the profile of the run."""
@@ -84,7 +123,9 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) ->
         endpoint = {"openai_base_url": mock_model.base_url, "openai_api_key": "none", "openai_model": "mock"}
         return {"responses_api_models": {"openai_model": server(**endpoint, **settings)}}
 
-    async def run(n: int, at_once: int, lab: dict[str, Any], policy: dict[str, Any] | None = None) -> RunProfile:
+    async def run(
+        n: int, at_once: int, lab: dict[str, Any], policy: dict[str, Any] | None = None, *, host: Host = host_here
+    ) -> RunProfile:
         row = {"responses_create_params": {"input": [{"role": "user", "content": "How is the weather?"}]}}
         tasks.write_text("".join(json.dumps({**row, "n": number}) + "\n" for number in range(n)))
         references = {
@@ -98,7 +139,7 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) ->
             "judge": model(),
             "agent": {"responses_api_agents": {"simple_agent": server(**references)}},
         }
-        async with host_gym(OmegaConf.create(config)) as gym:
+        async with host(config) as client:
             parameters = RolloutCollectionConfig(
                 agent_name="agent",
                 input_jsonl_fpath=str(tasks),
@@ -107,7 +148,7 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) ->
                 disable_aggregation=True,
                 steps=True,
             )
-            summary = await RolloutCollectionHelper().collect(parameters, client=gym.client)
+            summary = await RolloutCollectionHelper().collect(parameters, client=client)
         assert summary.completed == n
         return profile_of(RunFiles.of(output))
 
@@ -151,6 +192,57 @@ async def test_the_cause_of_a_real_run_is_named(
     assert profile.finding.figure in lines[1]
 
 
+async def test_the_servers_of_another_process_are_named_if_its_processor_is_full(
+    collect: Callable[..., Any], host_elsewhere: Host
+) -> None:
+    profile = await collect(10, 5, {"burn_s": 0.12}, host=host_elsewhere)
+    assert len(profile.facts.servers) == 1
+    assert profile.facts.servers[0].cpu_s > 1  # other threads of that process may have taken a little of it
+    assert profile.facts.servers_are_busiest
+    assert profile.finding.cause == Cause.CPU
+    assert "ng_run: " in "\n".join(screen_lines(profile, RunFiles.of(Path("rollouts.jsonl"))))
+
+
+async def test_a_server_with_a_process_of_its_own_is_counted_by_its_ng_run(
+    collect: Callable[..., Any], host_elsewhere: Host
+) -> None:
+    profile = await collect(10, 5, {"burn_s": 0.12, "isolation": "process"}, host=host_elsewhere)
+    _, isolated = profile.facts.servers
+    assert isolated.cpu_s > 1
+
+
+async def test_a_gym_that_happens_to_have_the_head_server_of_our_configuration_is_not_asked(
+    collect: Callable[..., Any],
+) -> None:
+    @asynccontextmanager
+    async def host(config: dict[str, Any]) -> AsyncIterator[GymClient]:
+        async with host_gym(OmegaConf.create(config), head=True) as gym:
+            head = gym.client.head_server_config
+            assert await asyncio.to_thread(fetch_usage, head)
+            yield GymClient(head_server_config=head, global_config_dict=gym.client.global_config_dict)
+
+    profile = await collect(4, 4, {}, host=host)
+    assert not profile.facts.servers
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"here": {}}', b'{"1": {"cpu_s": "much"}}', None])
+def test_a_head_server_that_does_not_tell_is_unknown(answer: bytes | None) -> None:
+    class Foreign(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404 if answer is None else 200)
+            self.end_headers()
+            self.wfile.write(answer or b"")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Foreign) as server:
+        Thread(target=server.handle_request).start()
+        head = BaseServerConfig(host="127.0.0.1", port=server.server_port)
+        assert fetch_usage(head) == {}
+    assert fetch_usage(head) == {}  # nobody listens any more
+
+
 # ---- figures -------------------------------------------------------------------------------------------------------
 MODEL = StepTimes(
     kind="model", server="policy", count=400, own_s=380.0, spread=Spread(0.95, 1.2, 1.4, 2.0), peak=16, alone=0.01
@@ -168,8 +260,11 @@ def with_model(**changes: Any) -> TimeSummary:
 @pytest.mark.parametrize(
     ("cause", "summary", "facts", "words"),
     [
-        (Cause.LIMIT, SUMMARY, FACTS, "num_samples_in_parallel=32"),
-        (Cause.LIMIT, SUMMARY, None, "num_samples_in_parallel=32"),  # the plateau tells
+        (Cause.LIMIT, with_model(idle_s=0.9, busy_s=0.95, calm=2), FACTS, "num_samples_in_parallel=32"),
+        (Cause.LIMIT, with_model(idle_s=0.9, busy_s=0.95, calm=2), None, "num_samples_in_parallel=32"),  # the plateau
+        # No call had the endpoint nearly to itself: it may be at its capacity, so no number is recommended.
+        (Cause.LIMIT, with_model(idle_s=0.9, busy_s=0.95, calm=1), FACTS, "num_samples_in_parallel=auto,"),
+        (Cause.LIMIT, SUMMARY, None, "num_samples_in_parallel=auto,"),
         (Cause.LATENCY, SUMMARY, RunFacts(wall_s=25.0, limit=16, adaptive=True), "max_output_tokens"),
         (Cause.LATENCY, replace(SUMMARY, at_once=9.0), FACTS, "max_output_tokens"),
         (Cause.ENDPOINT, with_model(idle_s=0.2, busy_s=0.95), FACTS, "num_samples_in_parallel=4 "),
@@ -201,6 +296,12 @@ def with_model(**changes: Any) -> TimeSummary:
         (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=8, processes=[ProcessFacts(24.0, 24.5)]), "+workers=auto"),
         (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=2, processes=[ProcessFacts(24.0, 24.5)] * 3), "machines"),
         (Cause.CPU, SUMMARY, RunFacts(wall_s=25.0, cores=2, processes=[ProcessFacts(6.0, 24.5)]), "other programs"),
+        (
+            Cause.CPU,
+            SUMMARY,
+            RunFacts(wall_s=25.0, cores=8, processes=[ProcessFacts(2.0, 2.5)], servers=[ProcessFacts(24.0, 24.5)]),
+            "num_workers",
+        ),
         (Cause.DISK, SUMMARY, RunFacts(wall_s=25.0, append_s=12.0), "fsync"),
         (Cause.FAILURES, replace(SUMMARY, failed_s=300.0, failures={"timeout": 9}), FACTS, "failures file"),
         (Cause.AGENT, replace(SUMMARY, other_s=390.0, steps=()), FACTS, "profiling_enabled"),

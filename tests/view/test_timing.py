@@ -143,7 +143,13 @@ def test_a_growing_file_is_followed_and_a_torn_line_waits(write, record, steps, 
         file.write(line[:100])
     library = library(path)
     assert times(library.snapshot())["attempts"] == 1
-    assert "no steps of this rollout" in waterfall(library.snapshot(), "0.1")["missing"]
+    assert waterfall(library.snapshot(), "0.1")["missing"] == "run_steps.jsonl has no steps of this rollout"
+    os.utime(path, (1_700_000_000, 1_700_000_000))  # nobody writes it any more
+    assert times(library.snapshot())["read"] == 1
+    assert times(library.snapshot())["notes"] == [
+        "the last line of run_steps.jsonl is incomplete",
+        "1 of 2 rollouts have no steps in run_steps.jsonl",
+    ]
     with found.open("ab") as file:
         file.write(line[100:] + b"\nnot steps\n")
     library.index_all()

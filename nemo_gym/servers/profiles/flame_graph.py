@@ -43,7 +43,7 @@ def write_profiles(
         if index:
             _write(folder / "profile.speedscope.json", encode(speedscope("all servers", together, each_s)))
             _write(folder / "index.html", page("all servers", together, each_s))
-    logger.warning("profile of %.1f s of processor time, %d samples: %s", seconds, total, folder)
+    logger.info("profile of %.1f s of processor time, %d samples: %s", seconds, total, folder)
 
 
 def _write(path: Path, content: bytes) -> None:

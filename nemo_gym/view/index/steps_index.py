@@ -37,6 +37,7 @@ class StepsState(NamedTuple):
     unreadable: int
     position: int
     bytes: int
+    torn: bool = False  # whether an incomplete last line is all that is left to read
 
 
 class AttemptColumns(NamedTuple):
@@ -149,7 +150,8 @@ class StepsIndex:
             offset += len(line) + 1
         lines.position += length
         lines.seen = fingerprint(file, lines.position)
-        self.state = StepsState(True, generation, len(lines.offsets), lines.unreadable, lines.position, size)
+        torn = not length and lines.position < size
+        self.state = StepsState(True, generation, len(lines.offsets), lines.unreadable, lines.position, size, torn)
 
     def _forget(self) -> bool:
         with self._lock:

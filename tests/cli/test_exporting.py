@@ -29,7 +29,7 @@ def test_the_output_is_named_on_stdout_and_the_report_is_on_stderr(run):
     assert ran.out == "o/sft.jsonl\n"
     assert "read: 3 lines of 2 files" in ran.err
     assert "1  min_reward=0.5 (first: a.jsonl:1)" in ran.err
-    assert "written: 2 rows (2 train) from 2 rollouts of 1 tasks" in ran.err
+    assert "written: 2 rows from 2 rollouts of 1 task\n" in ran.err
     assert json.loads(Path("o/sft.jsonl").read_text().splitlines()[0])["messages"][1]["content"] == "Four."
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
@@ -26,7 +27,7 @@ from nemo_gym.steps.bottleneck import Cause, find_bottleneck
 from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
 from nemo_gym.steps.record import RolloutSteps, Step
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines, short_lines
-from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
+from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary, pressure
 from nemo_gym.steps.totals import summarise
 from tests.forked_commands import ForkedCommands
 from tests.ports import free_port
@@ -158,12 +159,12 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_model: Any) ->
 @pytest.mark.parametrize(
     ("cause", "endpoint", "n", "at_once", "lab", "policy"),
     [
-        (Cause.ENDPOINT, {"latency": "150", "slots": 2}, 24, 12, {}, {}),
+        (Cause.ENDPOINT, {"latency": "100", "slots": 1}, 20, 12, {}, {}),
         (Cause.LATENCY, {"latency": "250"}, 6, 64, {}, {}),
         (Cause.LIMIT, {"latency": "200"}, 20, 4, {}, {}),
         (Cause.RATE_LIMIT, {"rps": 12}, 16, 16, {}, {}),
         (Cause.SLOTS, {"latency": "80"}, 20, 10, {}, {"max_concurrent_requests": 2}),
-        (Cause.ENDPOINT, {"latency": "150", "slots": 2}, 24, 24, {}, {"max_concurrent_requests": 12}),
+        (Cause.ENDPOINT, {"latency": "100", "slots": 1}, 20, 20, {}, {"max_concurrent_requests": 12}),
         (Cause.TOOL, {}, 6, 6, {"tool_s": 0.6}, {}),
         (Cause.VERIFICATION, {}, 6, 6, {"verify_s": 0.6}, {}),
         (Cause.JUDGE, {"latency": "60"}, 6, 6, {"judgements": 5}, {}),
@@ -335,6 +336,18 @@ def test_a_night_between_two_sessions_is_not_time_of_the_run() -> None:
     assert find_bottleneck(both, None).cause == Cause.LIMIT
     profile = RunProfile(both, None, find_bottleneck(both, None))
     assert "without 39990 s in which nothing ran" in "\n".join(screen_lines(profile, RunFiles.of(Path("r.jsonl"))))
+
+
+def test_calls_that_begin_together_show_a_queue_in_whatever_order_they_are_served() -> None:
+    waves = np.repeat(np.arange(4) * 1.2, 12)
+    in_turn = np.concatenate([np.linspace(0.1, 1.2, 12), np.full(36, 1.2)])
+    backwards = np.concatenate([in_turn[11::-1], in_turn[12:]])
+    for durations in (in_turn, backwards):
+        found = pressure(waves + np.tile(np.arange(12) * 1e-3, 4), durations)
+        assert found["busy_s"] > 2 * found["idle_s"]
+    random = np.random.default_rng(0)  # answers of very different lengths, but no queue
+    steady = pressure(np.repeat(np.arange(8) * 9.0, 64), random.lognormal(0.0, 0.7, 512))
+    assert steady["busy_s"] < 1.5 * steady["idle_s"]
 
 
 def test_a_verifier_that_waits_for_its_judge_is_not_blamed_for_a_machine_that_is_slow() -> None:

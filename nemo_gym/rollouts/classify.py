@@ -104,7 +104,7 @@ class PlainResult(NamedTuple):
 def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
     """The line for an answer, and its reward; None if the answer has to be parsed."""
     fields = body[1:-1]
-    if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.row:
+    if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.outline:
         return None
     try:
         str(body, "utf-8")  # the decoder does not look into strings that it skips
@@ -117,7 +117,7 @@ def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
         and fields.strip()
     ):
         return None
-    key, agent = planned.key, encode(planned.row.get(AGENT_REF_KEY_NAME))
+    key, agent = planned.key, encode(planned.outline.get(AGENT_REF_KEY_NAME))
     return PlainResult(_LINE % (key.task, fields, agent, key.rollout), seen.reward, _usage(seen.response))
 
 
@@ -258,9 +258,9 @@ def _unreadable(reason: str, status: int, body: bytes) -> Failure:
 
 def _stamped(planned: PlannedRollout, record: dict[str, Any]) -> bytes:
     """The line of a record, with the planned key, agent and skills, whatever the answer claims."""
-    record[AGENT_REF_KEY_NAME] = planned.row.get(AGENT_REF_KEY_NAME)
-    if SKILLS_REF_KEY_NAME in planned.row:
-        record[SKILLS_REF_KEY_NAME] = planned.row[SKILLS_REF_KEY_NAME]
+    record[AGENT_REF_KEY_NAME] = planned.outline.get(AGENT_REF_KEY_NAME)
+    if SKILLS_REF_KEY_NAME in planned.outline:
+        record[SKILLS_REF_KEY_NAME] = planned.outline[SKILLS_REF_KEY_NAME]
     return encode_keyed(planned.key, record)
 
 

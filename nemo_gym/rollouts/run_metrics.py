@@ -9,6 +9,8 @@ How complete the rollouts are follows from the plans and the failures beside the
 
 import asyncio
 import logging
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +23,15 @@ from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing,
 from nemo_gym.io.json import decode
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import mean_metrics
-from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.coverage import Coverage, coverage
+from nemo_gym.metrics.fields import agent_of, rollout_index_of, task_index_of
 from nemo_gym.metrics.report import Report, write_details
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Ints, RolloutTable, RowKeys
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
 from nemo_gym.rollouts.keyed import key_of, sort_key
 from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
-from nemo_gym.rollouts.plan import agent_name
+from nemo_gym.rollouts.plan import agent_name, outline_of
 from nemo_gym.rollouts.store.history import read_spending
 from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup
 from nemo_gym.rollouts.store.repair import read_lines
@@ -47,7 +49,7 @@ Shift: TypeAlias = Callable[[int, Ints], Ints]
 class PlannedKeys:
     """The rollouts that some plans ask for, and the failures of attempts in the order in which they happened."""
 
-    plan: MetricsBuilder
+    by_agent: Mapping[str | None, RowKeys]  # None stands for rows that name no agent
     failures: list[tuple[RolloutKey, str]]
 
     @classmethod
@@ -59,26 +61,46 @@ class PlannedKeys:
         files = [RunFiles.of(path) for path in rollouts]
         if not all(each.plan.is_file() for each in files):
             return None
-        plan, failures, shifts = MetricsBuilder(), list[tuple[RolloutKey, str]](), [np.zeros(0, np.int64)]
+        planned, failures = defaultdict[str | None, list[RowKeys]](list), list[tuple[RolloutKey, str]]()
         for number, each in enumerate(files):
-            before = len(plan)
-            plan.add_file(each.plan)
-            shifts.append(shift(number, plan.keys().task[before:]))
+            for agent, (task, rollout) in _planned(each.plan).items():
+                planned[agent].append(RowKeys(task, rollout + shift(number, task)))
             for key, kind in _failures(each.failures):
                 added = int(shift(number, np.array([key.task]))[0])
                 failures.append((RolloutKey(key.task, key.rollout + added), kind))
-        plan.renumber(plan.keys().rollout + np.concatenate(shifts))
-        return cls(plan, failures)
+        return cls({agent: _joined(parts) for agent, parts in planned.items()}, failures)
 
     @property
     def agents(self) -> list[str]:
         """The agents that the plans name."""
-        return self.plan.agents
+        return sorted(agent for agent in self.by_agent if agent is not None)
+
+    def keys(self) -> RowKeys:
+        """The keys of all rollouts that were planned."""
+        return _joined(self.by_agent.values())
 
     def keys_of(self, agent: str) -> RowKeys:
         """The keys of the rollouts that were planned for an agent."""
-        rows, keys = self.plan.rows_of(agent), self.plan.keys()
-        return RowKeys(keys.task[rows], keys.rollout[rows])
+        return self.by_agent.get(agent) or RowKeys.of(())
+
+
+def _joined(parts: Iterable[RowKeys]) -> RowKeys:
+    task, rollout = zip(RowKeys.of(()), *parts, strict=True)
+    return RowKeys(np.concatenate(task), np.concatenate(rollout))
+
+
+def _planned(path: Path) -> dict[str | None, RowKeys]:
+    """The keys in a plan by agent. Lines that are not rows of a plan are left out."""
+    found: defaultdict[str | None, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("q")))
+    for line in read_lines(path):
+        try:
+            outline = outline_of(line.text)
+            key = task_index_of(outline), rollout_index_of(outline)
+        except ValueError:
+            continue
+        for column, index in zip(found[agent_of(outline)], key, strict=True):
+            column.append(index)
+    return {agent: RowKeys(*(np.array(column, np.int64) for column in keys)) for agent, keys in found.items()}
 
 
 def _failures(path: Path) -> list[tuple[RolloutKey, str]]:

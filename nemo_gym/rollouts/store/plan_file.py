@@ -18,7 +18,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import BUFFER_BYTES
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.keyed import encode_keyed, key_of
-from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name, summary_of
+from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name, outline_of, summary_of
 from nemo_gym.rollouts.store.history import AttemptPolicy, History, PastFailures, packed
 from nemo_gym.rollouts.store.manifest import PlanFacts
 from nemo_gym.rollouts.store.repair import read_lines
@@ -53,7 +53,7 @@ class PlanOnDisk:
                     file.seek(position)
                 line = file.readline()
                 here = position + len(line)
-                planned = self._planned(decode(line), line.rstrip())
+                planned = self._planned(outline_of(line), line.rstrip())
                 if planned is not None:
                     yield planned
 
@@ -61,12 +61,12 @@ class PlanOnDisk:
         """These rows of the plan, whatever the files say about them."""
         return (planned for row in rows if (planned := self._planned(row)))
 
-    def _planned(self, row: Row, text: bytes | None = None) -> PlannedRollout | None:
-        key, agent = RolloutKey.of(row), agent_name(row)
+    def _planned(self, outline: Row, text: bytes | None = None) -> PlannedRollout | None:
+        key, agent = RolloutKey.of(outline), agent_name(outline)
         attempts = self.policy.attempts(self.failures.get(packed(key))) if key else None
         if not (key and agent and attempts):
             return None
-        return PlannedRollout(key, agent, row, attempts.next, attempts.last, text)
+        return PlannedRollout(key, agent, outline, attempts.next, attempts.last, text)
 
     def owe(self, position: int, agent: str) -> None:
         """Add a rollout."""

@@ -106,6 +106,21 @@ def test_attempts_are_counted_over_all_runs(output: Path) -> None:
     assert attempts == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_an_owed_rollout_has_its_whole_row_and_its_record_names_agent_and_skills(output: Path) -> None:
+    refs = {"agent_ref": {"name": "alpha", "type": "agent"}, "skills_ref": {"hash": "abc"}}
+    plan = [{**row, **refs, "answer": [1, {"unit": "é"}]} for row in rows(2)]
+    owed: Rows = []
+
+    def note(planned: PlannedRollout) -> Outcome:
+        owed.append(planned.row)
+        return done(planned)
+
+    run(output, plan, outcome=note)
+    assert owed == plan
+    saved = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [{name: record[name] for name in refs} for record in saved] == [refs, refs]
+
+
 def test_a_fresh_run_moves_aside_what_there_was(output: Path) -> None:
     run(output, rows(2), outcome=lambda p: done(p) if p.key.task else timed_out(p))
     files = RunFiles.of(output)

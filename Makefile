@@ -13,11 +13,11 @@ LOWEST_TESTS := tests responses_api_agents resources_servers responses_api_model
   responses_api_models/replay_model $(addprefix --ignore=tests/,view conversion/test_anthropic.py \
   servers/models/test_clients.py test_demo.py test_dependencies.py test_documentation.py io/test_files.py rollouts/test_crash.py)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Sets up the environment; pip is quiet, so say what takes so long.
+# Installs $(PACKAGES) into the environment; pip is quiet, so say what takes so long.
 define set_up
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV), which takes a few minutes the first time"
-	@$(PIP) $(1)
+	@$(PIP) $(PACKAGES)
 	@touch $@
 endef
 
@@ -27,17 +27,20 @@ endef
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
+$(DEV): PACKAGES := -e '.[dev,local]'
 $(DEV): pyproject.toml
-	$(call set_up,-e '.[dev,local]')
+	$(set_up)
 
+$(DEMO): PACKAGES := -e '.[local]'
 $(DEMO): pyproject.toml
-	$(call set_up,-e '.[local]')
+	$(set_up)
 
 demo: $(DEMO) ## collect rollouts of a real small model in a minute, no key needed
 	@$(BIN)/python scripts/demo.py
 
+$(TRAIN): PACKAGES := $(TORCH) -e '.[train]'
 $(TRAIN): pyproject.toml
-	$(call set_up,$(TORCH) -e '.[train]')
+	$(set_up)
 
 train: $(TRAIN) ## train a real small model on its own rollouts and see the reward rise (ARGS="--seed 1"; 15 minutes)
 	@$(BIN)/python examples/train.py $(ARGS)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.io.cores import usable_cores
+from nemo_gym.io.process import usable_cores
 from nemo_gym.servers.gym import Gym, host_gym
 from responses_api_models.local_model import engine as engines
 from responses_api_models.local_model.grammar import answer_grammar

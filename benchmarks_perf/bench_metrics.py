@@ -41,7 +41,7 @@ print(time.perf_counter() - wall, time.process_time() - cpu)
 """
 PASS_AT_K = """
 import random, sys, time
-from nemo_gym.metrics.pass_majority import compute_pass_majority_metrics
+from nemo_gym.metrics.pass_at_k import compute_pass_majority_metrics
 draw = random.Random(0)
 tasks = [[{"reward": float(draw.random() < 0.4)} for _ in range(64)] for _ in range(int(sys.argv[1]))]
 started = time.process_time()

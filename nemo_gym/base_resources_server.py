@@ -42,7 +42,7 @@ from nemo_gym.servers.mcp_tools import (
     normalize_tool_name,
 )
 from nemo_gym.servers.mcp_tools import SESSION_TOKEN as _MCP_SESSION_TOKEN
-from nemo_gym.servers.session_states import SessionStates
+from nemo_gym.servers.sessions import SessionStates
 from nemo_gym.servers.verdicts import completing
 
 __all__ = [

@@ -23,7 +23,7 @@ from nemo_gym.schemas.refs import ModelServerRef
 from nemo_gym.schemas.responses import NeMoGymResponse
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY, FailureClass
 from nemo_gym.servers.faults import first_cause
-from nemo_gym.servers.http.lazy import request_errors
+from nemo_gym.servers.http.connections import request_errors
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.verdicts import count_judge, judge_usage
 

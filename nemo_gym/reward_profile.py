@@ -15,7 +15,7 @@ from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.metrics.aggregate import AggregateMetricsMixin, Entry, compute_aggregate_metrics, rollout_infos
 from nemo_gym.metrics.aggregate import group_by_task as _group_by_task
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.pass_majority import (
+from nemo_gym.metrics.pass_at_k import (
     add_avg_sample_std_dev,
     compute_pass_majority_metrics,
     compute_subset_metrics,

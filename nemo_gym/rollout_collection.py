@@ -61,7 +61,7 @@ from nemo_gym.schemas.rows import (
     RolloutKey,
 )
 from nemo_gym.servers.http.client import get_response_json, raise_for_status
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.skills import load_skill_directory
 
 if TYPE_CHECKING:

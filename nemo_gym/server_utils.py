@@ -20,7 +20,7 @@ from nemo_gym.schemas.refs import BaseRunServerInstanceConfig, BaseServerConfig
 from nemo_gym.servers.faults import FaultMiddleware
 from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.servers.http.client import get_response_json, raise_for_status, request
-from nemo_gym.servers.http.session import get_global_aiohttp_client
+from nemo_gym.servers.http.connections import get_global_aiohttp_client
 from nemo_gym.servers.isolation import serve_standalone
 from nemo_gym.servers.rollout_scope import PATH_PREFIX
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError, ServerStatus

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 from responses_api_models.vllm_model.tests.engine_cases import CASES, MODEL
 from responses_api_models.vllm_model.tests.engine_recordings import FOLDER, recording_of, recording_proxy

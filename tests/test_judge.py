@@ -30,7 +30,7 @@ from nemo_gym.rollouts.tally import Spending
 from nemo_gym.schemas.rows import Prices, RolloutKey
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.loader import build_app
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig

@@ -48,7 +48,7 @@ from nemo_gym.rollouts.run_metrics import RunMetrics
 from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.output import check_output
 from nemo_gym.rollouts.tally import Summary
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
 

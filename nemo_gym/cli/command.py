@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from nemo_gym.cli.flags import Flag
 from nemo_gym.errors import ConfigError, ExitCode, UsageError
-from nemo_gym.servers.startup import garbage_collection_paused
+from nemo_gym.io.process import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

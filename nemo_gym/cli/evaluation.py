@@ -33,18 +33,16 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import PairBy, Run, read_contents
 from nemo_gym.metrics.compare import compare as compare_tables
-from nemo_gym.metrics.coverage import coverage
 from nemo_gym.metrics.difficulty import solve_rates, write_difficulty
 from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
-from nemo_gym.metrics.profile import ProfileReport, profile_files
-from nemo_gym.metrics.report import comparison_text, details_path, solve_rate_table
+from nemo_gym.metrics.profile import ProfileReport, profile_files, profile_tasks
+from nemo_gym.metrics.report import comparison_text, coverage, details_path, solve_rate_table
 from nemo_gym.metrics.table import RolloutTable
-from nemo_gym.metrics.task_profile import profile_tasks
 from nemo_gym.rollout_aggregation import Aggregation, RolloutAggregationConfig, RolloutAggregationHelper
 from nemo_gym.rollouts.run_metrics import PlannedKeys
 from nemo_gym.rollouts.store.output import check_derived
 from nemo_gym.rollouts.store.shards import Shards
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines
 
 

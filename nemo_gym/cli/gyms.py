@@ -20,7 +20,7 @@ from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import Gym, host_gym
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.isolation import ServerCrashedError
 from nemo_gym.servers.server_client import GymClient
 

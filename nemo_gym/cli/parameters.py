@@ -27,7 +27,7 @@ from nemo_gym.config.paths import find_readable
 from nemo_gym.config.sources import load_source, merge_sources
 from nemo_gym.errors import ConfigError, UsageError, nearest
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, set_global_config_dict
-from nemo_gym.servers.startup import garbage_collection_paused
+from nemo_gym.io.process import garbage_collection_paused
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

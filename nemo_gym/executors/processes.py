@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Frame, connect
 from nemo_gym.executors.leases import Roster, Worker
-from nemo_gym.io.cores import usable_cores
+from nemo_gym.io.process import usable_cores
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.config.addresses import reserve_open_port
 from nemo_gym.config.instances import read_instances
 from nemo_gym.executors.frames import Connection, Frame, connect, decode_planned, encode_outcome, receive
+from nemo_gym.io.process import end_with_parent
 from nemo_gym.rollouts.attempt import AgentAttempt, recorded
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
+from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.profiles.sampling import profile_folder
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from nemo_gym.io.lines import parse_line, read_blocks
 from nemo_gym.metrics.fields import PASS_THRESHOLD, QUESTION_FIELDS, REWARD, task_content
-from nemo_gym.metrics.intervals import bootstrap_means
-from nemo_gym.metrics.statistics import describe, passing
+from nemo_gym.metrics.statistics import bootstrap_means, describe, passing
 from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME, TASK_INDEX_KEY_NAME
 

@@ -1,11 +1,13 @@
 """What we add to the interface's metrics for one agent: intervals, coverage, pass@k, tool use and difficulty.
 
 The metrics file keeps exactly the keys that its readers expect, so all of this goes into a details file beside it, and
-as plain text to the terminal: legible without colour and at any width.
+as plain text to the terminal: legible without colour and at any width. Coverage says how much of the plan the numbers
+are about: planned, completed, failed and why. It is printed beside every mean.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,15 +16,66 @@ import numpy as np
 from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import RunComparison
-from nemo_gym.metrics.coverage import Coverage
 from nemo_gym.metrics.difficulty import SolveRates, solve_rates
 from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD, TOOL_CALLS, TURNS
-from nemo_gym.metrics.intervals import LEVEL, RESAMPLES, Interval, mean_intervals, share_fields
 from nemo_gym.metrics.pass_at_k import attempts
-from nemo_gym.metrics.table import Floats, RolloutTable
-from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, Prices
+from nemo_gym.metrics.statistics import LEVEL, RESAMPLES, Interval, mean_intervals, share_fields
+from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys, distinct
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, Prices, RolloutKey
 
 AVERAGE_NAMES: Final = {TOOL_CALLS: "avg_tool_calls", TURNS: "avg_turns"}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Counts of rollouts. A rollout that failed and later succeeded is completed."""
+
+    planned: int
+    completed: int
+    failed: Mapping[str, int] = field(default_factory=dict)  # by class of the last failure
+
+    @property
+    def pending(self) -> int:
+        return max(0, self.planned - self.completed - sum(self.failed.values()))
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * self.completed / self.planned if self.planned else 100.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "planned": self.planned,
+            "completed": self.completed,
+            "failed": dict(self.failed),
+            "pending": self.pending,
+            "completed_pct": self.percent,
+        }
+
+    def __str__(self) -> str:
+        text = f"{self.completed} of {self.planned} rollouts completed ({self.percent:.1f} %)"
+        if self.failed:
+            classes = ", ".join(f"{name} {count}" for name, count in sorted(self.failed.items()))
+            text += f", {sum(self.failed.values())} failed ({classes})"
+        return f"{text}, {self.pending} not run" if self.pending else text
+
+
+def coverage(planned: RowKeys, completed: RowKeys, failures: Iterable[tuple[RolloutKey, str]]) -> Coverage:
+    """Coverage of a plan; of several failures of a rollout the last one counts. Keys outside the plan do not."""
+    planned, completed = distinct(planned), distinct(completed)
+    both = len(planned.task) + len(completed.task) - len(distinct(_joined(planned, completed)).task)
+    last = {key: cause for key, cause in failures if _has(planned, key) and not _has(completed, key)}
+    return Coverage(len(planned.task), both, dict(sorted(Counter(last.values()).items())))
+
+
+def _joined(a: RowKeys, b: RowKeys) -> RowKeys:
+    return RowKeys(np.concatenate([a.task, b.task]), np.concatenate([a.rollout, b.rollout]))
+
+
+def _has(keys: RowKeys, key: RolloutKey) -> bool:
+    """Whether a key is among these, which are in order."""
+    low, high = (int(np.searchsorted(keys.task, key.task, side)) for side in ("left", "right"))
+    place = low + int(np.searchsorted(keys.rollout[low:high], key.rollout))
+    return place < high and int(keys.rollout[place]) == key.rollout
 
 
 def details(

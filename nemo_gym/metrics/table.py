@@ -208,3 +208,11 @@ def _floats(values: Sequence[Value]) -> Floats:
         return np.array(values, dtype=np.float64)  # None becomes NaN
     except OverflowError:
         return np.array([None if value is None else as_float(value) for value in values], dtype=np.float64)
+
+
+def distinct(keys: RowKeys) -> RowKeys:
+    """The keys in order, each once."""
+    order = np.lexsort((keys.rollout, keys.task))
+    task, rollout = keys.task[order], keys.rollout[order]
+    first = np.r_[True, (task[1:] != task[:-1]) | (rollout[1:] != rollout[:-1])][: len(task)]
+    return RowKeys(task[first], rollout[first])

@@ -18,7 +18,7 @@ from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout, Row
 from nemo_gym.schemas.rows import FailureClass
-from nemo_gym.servers.deadlines import Deadlines
+from nemo_gym.servers.event_loop import Deadlines
 from nemo_gym.steps.record import COMPLETED, StepsLine, encode_line, from_line, seconds_of, to_line
 from nemo_gym.steps.recording import ROOT, Trail, attempt_span, current_span
 from nemo_gym.steps.trace_context import attempt_context

@@ -39,7 +39,7 @@ from nemo_gym.schemas.rows import (
     FailureClass,
 )
 from nemo_gym.servers.faults import first_cause
-from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.retry import retry_after_seconds
 
 _NAMES = {

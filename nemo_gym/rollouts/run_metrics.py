@@ -23,9 +23,8 @@ from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing,
 from nemo_gym.io.json import decode
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import mean_metrics
-from nemo_gym.metrics.coverage import Coverage, coverage
 from nemo_gym.metrics.fields import agent_of, rollout_index_of, task_index_of
-from nemo_gym.metrics.report import Report, write_details
+from nemo_gym.metrics.report import Coverage, Report, coverage, write_details
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Ints, RolloutTable, RowKeys
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of

@@ -21,14 +21,14 @@ from starlette.types import ASGIApp
 
 from nemo_gym import CACHE_DIR
 from nemo_gym.config.instances import ServerInstance, require_instances
+from nemo_gym.io.process import garbage_collection_paused, raise_open_files_limit
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance
-from nemo_gym.servers.http.session import close_http_client, settings_of, use_http_settings
+from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance, run_token
+from nemo_gym.servers.http.connections import close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.isolation import (
     Child,
     first_crash,
-    raise_open_files_limit,
     start_child,
     stopping_at_exit,
     wait_until_ready,
@@ -37,10 +37,8 @@ from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
 from nemo_gym.servers.profiles.sampling import Marker, profiling
-from nemo_gym.servers.run_token import run_token
 from nemo_gym.servers.served_requests import ServedMetrics
 from nemo_gym.servers.server_client import GymClient
-from nemo_gym.servers.startup import garbage_collection_paused
 from nemo_gym.servers.venvs import VenvOptions, ensure_venv, read_requirements, unmet
 
 

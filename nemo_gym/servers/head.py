@@ -1,11 +1,14 @@
 """The head server: tells other processes which servers exist and how they are configured.
 
 Only callers with the run's token get secrets. Everyone else gets the same configuration with the secrets masked, which
-is enough to find a server.
+is enough to find a server. The token is random and is in a private file of the user, so it proves that a caller is the
+user who started the servers.
 """
 
+import contextlib
+import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Request
@@ -15,8 +18,7 @@ from pydantic import BaseModel
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.servers.run_token import TOKEN_HEADER
-from nemo_gym.servers.server_client import USAGE_PATH
+from nemo_gym.servers.server_client import TOKEN_HEADER, USAGE_PATH, read_run_token, token_path
 from nemo_gym.steps.facts import usage_of_processes
 
 if TYPE_CHECKING:
@@ -112,3 +114,21 @@ class HeadServer:
     async def processor_usage(self) -> dict[int, dict[str, float]]:
         """The processor time of this process and of servers with a process of their own, in seconds, by process id."""
         return {pid: {"cpu_s": used.cpu_s, "ready_s": used.ready_s} for pid, used in usage_of_processes().items()}
+
+
+@contextlib.contextmanager
+def run_token(port: int) -> Iterator[str]:
+    """A new token in a file that only this user can read; the file is removed when the run ends."""
+    path = token_path(port)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token = secrets.token_urlsafe(32)
+    # Private from the moment it exists, and complete when it gets its name.
+    aside = path.with_suffix(f".{os.getpid()}")
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(token)
+    aside.replace(path)
+    try:
+        yield token
+    finally:
+        if read_run_token(port) == token:  # a later run on the same port may have written its own
+            path.unlink(missing_ok=True)

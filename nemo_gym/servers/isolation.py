@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -28,10 +27,10 @@ from nemo_gym.config.instances import ServerInstance, read_instances
 from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
 from nemo_gym.config.paths import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.process import end_with_parent, raise_open_files_limit
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.event_loop import end_with_parent, new_event_loop
-from nemo_gym.servers.http.lazy import aiohttp
-from nemo_gym.servers.http.session import HttpSettings, close_http_client, settings_of, use_http_settings
+from nemo_gym.servers.event_loop import new_event_loop
+from nemo_gym.servers.http.connections import HttpSettings, aiohttp, close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, PortRouter, bind, listening
 from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.profiles.sampling import Marker, profiling
@@ -43,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 LISTEN_FD_VARIABLE = "NEMO_GYM_LISTEN_FD"
 PARENT_FD_VARIABLE = "NEMO_GYM_PARENT_FD"
-OPEN_FILES = 65_535
 MARKERS = (Marker(PortRouter.__call__.__code__, server="self", path="scope"),)
 
 
@@ -75,14 +73,6 @@ def _own_instance(config: DictConfig, name: str) -> ServerInstance:
             hint=f"{CONFIG_PATH_ENV_VAR} must name a server of the configuration; ng_run sets it for its processes",
         )
     return instance
-
-
-def raise_open_files_limit() -> None:
-    """Raise the limit of open files, because thousands of concurrent rollouts need as many sockets."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings, *, log_all: bool) -> None:

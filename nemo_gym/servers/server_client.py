@@ -5,8 +5,10 @@ The caller gets the same answer either way.
 
 import asyncio
 import json as json_module
+import os
 from collections.abc import Coroutine, Mapping
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -23,13 +25,11 @@ from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.http.client import RequestSettings, as_aiohttp, total_seconds
 from nemo_gym.servers.http.client import request as http_request
-from nemo_gym.servers.http.lazy import request_errors
+from nemo_gym.servers.http.connections import request_errors, settings_of, use_http_settings
 from nemo_gym.servers.http.reply import Body, Reply, cookie_values
-from nemo_gym.servers.http.session import settings_of, use_http_settings
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
-from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 from nemo_gym.steps.facts import ProcessFacts, Usage
 from nemo_gym.steps.recording import FRESH, ROOT, Span, current_span, describe_callee
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
@@ -40,6 +40,7 @@ from nemo_gym.steps.trace_context import traceparent
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
+TOKEN_HEADER = "X-NeMo-Gym-Run-Token"  # noqa: S105 - the name of a header
 USAGE_PATH = "/processor_usage"  # of the head server
 DIRECT_OPTIONS = frozenset({"json", "cookies", "headers", "params", "timeout"})
 JSON_CONTENT = {"Content-Type": "application/json"}
@@ -262,6 +263,20 @@ def answers(address: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ServerStatu
         return "connection_error"
     except (OSError, HTTPException):
         return "unknown_error"
+
+
+def token_path(port: int) -> Path:
+    """The token file of the run whose head server has this port."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rollout-gym" / f"head-{port}.token"
+
+
+def read_run_token(port: int) -> str | None:
+    """The token of a running head server on this machine, or None."""
+    try:
+        return token_path(port).read_text("utf-8").strip() or None
+    except OSError:
+        return None
 
 
 class HeadServerUnreachableError(ConfigError, ValueError):

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from nemo_gym.io.cores import usable_cores
 from nemo_gym.io.files import replacing
+from nemo_gym.io.process import usable_cores
 
 FORMAT: Final = 1
 BEAT_S: Final = 0.02

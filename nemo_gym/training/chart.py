@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from nemo_gym.metrics.compare import RunComparison
-from nemo_gym.metrics.intervals import bootstrap_means
+from nemo_gym.metrics.statistics import bootstrap_means
 from nemo_gym.metrics.table import Floats
 
 WIDTH: Final = 860

@@ -24,8 +24,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED, NUMBERS, PREVIEWS
 from nemo_gym.io.files import RunFiles, find_files
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.coverage import distinct
-from nemo_gym.metrics.table import RowKeys
+from nemo_gym.metrics.table import RowKeys, distinct
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.steps_index import StepsIndex
 from nemo_gym.view.index.tables import ColumnFacts

@@ -10,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from nemo_gym.metrics.coverage import Coverage, coverage, distinct
 from nemo_gym.metrics.difficulty import solve_rates
 from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
-from nemo_gym.metrics.intervals import mean_intervals, share_fields
 from nemo_gym.metrics.pass_at_k import attempts
-from nemo_gym.metrics.statistics import overall
-from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys
+from nemo_gym.metrics.report import Coverage, coverage
+from nemo_gym.metrics.statistics import mean_intervals, overall, share_fields
+from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys, distinct
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.view.library import ViewedRun
 from nemo_gym.view.scored import Scored, is_failure, scored

@@ -24,7 +24,7 @@ from nemo_gym.metrics.aggregate import forwards_metrics_to
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, add_spent
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
-from nemo_gym.servers.direct.unread import UnreadBody
+from nemo_gym.servers.direct.routes import UnreadBody
 from nemo_gym.servers.faults import AttachUsage
 
 Json = dict[str, Any]

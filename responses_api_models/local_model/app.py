@@ -20,7 +20,7 @@ from nemo_gym.config.paths import find_readable
 from nemo_gym.conversion.losses import Way
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.cores import usable_cores
+from nemo_gym.io.process import usable_cores
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.request_texts import LONG, RequestFrame, RequestTexts, SplitRequest
 from nemo_gym.metrics.continuity import common_prefix
-from nemo_gym.servers.direct.unread import UnreadBody
+from nemo_gym.servers.direct.routes import UnreadBody
 
 SHOWN: Final = 80
 MISSING: Final = object()

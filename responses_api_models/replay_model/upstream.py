@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.http.lazy import request_errors
+from nemo_gym.servers.http.connections import request_errors
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint, Upstream
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError

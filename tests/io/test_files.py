@@ -14,8 +14,7 @@ from nemo_gym.io.json import to_json
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.metrics_file import AgentMetrics, write_metrics_file
-from nemo_gym.metrics.profile import ProfileError, profile_files
-from nemo_gym.metrics.task_profile import profile_tasks
+from nemo_gym.metrics.profile import ProfileError, profile_files, profile_tasks
 
 RESPONSES: list[dict[str, Any]] = [
     {"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": float(repeat), "100%": task, "ok": True}

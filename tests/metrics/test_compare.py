@@ -14,8 +14,8 @@ import pytest
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.compare import RewardChange, Run, compare, read_contents, reward_changes
 from nemo_gym.metrics.difficulty import difficulty_of, solve_rate_counts, solve_rate_svg, solve_rates
-from nemo_gym.metrics.intervals import Interval
 from nemo_gym.metrics.report import bars, comparison_text, histogram, interval_table, solve_rate_table
+from nemo_gym.metrics.statistics import Interval
 from nemo_gym.metrics.table import RolloutTable
 from nemo_gym.rollouts.store.shards import Shards
 

@@ -18,7 +18,7 @@ from nemo_gym.rollouts.run_metrics import aggregate_run
 from nemo_gym.rollouts.store.history import read_spending
 from nemo_gym.rollouts.tally import Summary, Tally
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.server_client import GymClient
 
 Agents = Callable[[Callable[..., Any]], AbstractAsyncContextManager[Any]]

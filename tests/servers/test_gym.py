@@ -16,10 +16,9 @@ from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.replies import DirectReply
 from nemo_gym.servers.gym import Gym, host_gym
-from nemo_gym.servers.http.session import get_global_aiohttp_client
+from nemo_gym.servers.http.connections import get_global_aiohttp_client
 from nemo_gym.servers.isolation import ServerCrashedError
-from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
-from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError
+from nemo_gym.servers.server_client import TOKEN_HEADER, GymClient, HeadServerUnreachableError, read_run_token
 from tests.forked_commands import ForkedCommands
 
 Build = Callable[..., DictConfig]

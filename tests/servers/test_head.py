@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.servers.run_token import read_run_token, run_token, token_path
+from nemo_gym.servers.head import run_token
+from nemo_gym.servers.server_client import read_run_token, token_path
 
 
 @pytest.fixture(autouse=True)

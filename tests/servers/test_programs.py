@@ -49,7 +49,7 @@ from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.faults import FaultMiddleware
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware
 from tests.ports import free_port

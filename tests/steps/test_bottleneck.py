@@ -21,7 +21,7 @@ from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollout_parameters import RolloutCollectionConfig
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.server_client import GymClient, fetch_usage
 from nemo_gym.steps.bottleneck import Cause, find_bottleneck
 from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts

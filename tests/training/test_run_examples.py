@@ -10,7 +10,7 @@ pytest.importorskip("gguf", reason="needs the extra train")
 
 from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.training.sequences import sequence_of
 from tests.ports import free_port
 from tests.training.gym_config import AGENT, gym_config, short_tasks

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.io.files import RunFiles
-from nemo_gym.metrics.pass_majority import compute_pass_majority_metrics
+from nemo_gym.metrics.pass_at_k import compute_pass_majority_metrics
 from nemo_gym.rollouts.run_metrics import aggregate_run
 from nemo_gym.view.library import Library
 from nemo_gym.view.overview import current_numbers, overview

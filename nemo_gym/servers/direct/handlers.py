@@ -37,7 +37,7 @@ from nemo_gym.servers.direct.routes import DirectRoute, RouteTable, direct_route
 from nemo_gym.servers.faults import FaultLog, FaultMiddleware, fault_body, fault_headers
 from nemo_gym.servers.http.client import MAX_REDIRECTS
 from nemo_gym.servers.http.client import request as http_request
-from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.reply import cookie_header
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix

@@ -31,11 +31,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nemo_gym.io.json import encode_json
-from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.connections import aiohttp, knows_aiohttp, loop_client, request_errors
 from nemo_gym.servers.http.posting import LONGEST_BODY, Postings, read_whole
 from nemo_gym.servers.http.reply import Body, cookie_header, cookie_values
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
-from nemo_gym.servers.http.session import knows_aiohttp, loop_client
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
 from nemo_gym.servers.models.gate import RoleGate
 from nemo_gym.steps.recording import note_retry, note_wait

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from multidict import CIMultiDict
 from yarl import URL
 
-from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.connections import aiohttp, request_class, request_errors
 from nemo_gym.servers.http.reply import Reply
-from nemo_gym.servers.http.session import request_class
 from nemo_gym.servers.http.urls import checked
 
 if TYPE_CHECKING:

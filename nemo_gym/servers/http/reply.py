@@ -20,7 +20,7 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from nemo_gym.servers.http.lazy import aiohttp
+from nemo_gym.servers.http.connections import aiohttp
 
 Headers = CIMultiDictProxy[str]
 

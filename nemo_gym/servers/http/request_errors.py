@@ -9,7 +9,7 @@ All of them are subclasses of aiohttp's errors, because those are what authors o
 a RequestFailedError is the error of the last attempt. Messages name the method, the address and the number of attempts.
 They never contain a query, a login or a header, because these may hold secrets.
 
-Importing this module imports aiohttp; use ``lazy.request_errors`` in modules that are imported at start-up.
+Importing this module imports aiohttp; use ``connections.request_errors`` in modules that are imported at start-up.
 """
 
 import os

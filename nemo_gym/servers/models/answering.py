@@ -35,7 +35,7 @@ from nemo_gym.conversion.unknown_items import UNKNOWN_ITEM, release_items
 from nemo_gym.io.json import EncodedJson, decode_exactly, encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.schemas.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.servers.direct.unread import UnreadBody
+from nemo_gym.servers.direct.routes import UnreadBody
 from nemo_gym.servers.models.failures import STREAM_HINT, ModelAddress, ModelErrorKind
 
 logger = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from nemo_gym.config.paths import started_in
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.responses import SPENT
-from nemo_gym.servers.direct.unread import UnreadBody
+from nemo_gym.servers.direct.routes import UnreadBody
 from nemo_gym.servers.rollout_scope import Occurrences, current_scope
 
 logger = logging.getLogger(__name__)

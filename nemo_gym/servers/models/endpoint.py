@@ -26,7 +26,7 @@ from nemo_gym.servers.http.client import (
     request,
     stream,
 )
-from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.http.connections import aiohttp, request_errors
 from nemo_gym.servers.http.retry import RetryPolicy
 from nemo_gym.servers.models.failures import ModelAddress
 from nemo_gym.servers.models.gate import RoleGate

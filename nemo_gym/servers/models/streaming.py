@@ -26,8 +26,7 @@ from nemo_gym.conversion.answer_events import (
 )
 from nemo_gym.conversion.losses import LossPolicy, Way
 from nemo_gym.conversion.streams import BrokenStreamError, EventSplitter, SentEvent
-from nemo_gym.servers.http.lazy import aiohttp
-from nemo_gym.servers.http.session import loop_client
+from nemo_gym.servers.http.connections import aiohttp, loop_client
 from nemo_gym.servers.models.answering import SERVICE_KEYS, forwarded_kind
 from nemo_gym.servers.models.endpoint import EVENT_STREAM, Upstream
 from nemo_gym.servers.models.failures import STREAM_HINT, ModelCallError, ModelErrorKind

@@ -13,7 +13,7 @@ from openai.types.responses import Response
 
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from responses_api_models.anthropic_model.app import AnthropicModel, AnthropicModelConfig
 from responses_api_models.openai_model.tests.scripted_endpoint import CUT, ENDLESS, reply, serving, stream
 

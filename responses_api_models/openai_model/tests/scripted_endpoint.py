@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 
 # At the end of an answer: hang up, or repeat what comes before it until the client does.
 CUT = b"<cut>"

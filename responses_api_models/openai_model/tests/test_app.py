@@ -16,7 +16,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.models.failures import ModelCallError
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig
 from responses_api_models.openai_model.tests.scripted_endpoint import CUT, ENDLESS, error, reply, serving, stream

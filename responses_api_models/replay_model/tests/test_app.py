@@ -16,7 +16,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.loader import build_app
 from nemo_gym.servers.models.failures import ModelCallError
 from nemo_gym.servers.rollout_scope import mark_rollout

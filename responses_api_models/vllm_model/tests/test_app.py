@@ -14,7 +14,7 @@ from starlette.requests import Request
 from nemo_gym.conversion.answer_events import completion_stream
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.rollout_scope import mark_rollout
 from responses_api_models.openai_model.tests.scripted_endpoint import (
     CUT,

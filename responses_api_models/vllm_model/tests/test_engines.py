@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 from responses_api_models.vllm_model.tests.engine_cases import CASES, MODEL
 from responses_api_models.vllm_model.tests.engine_recordings import FOLDER, Recording, replaying
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from nemo_gym.servers.http.session import close_http_client
+from nemo_gym.servers.http.connections import close_http_client
 
 Kind = Literal["vLLM", "SGLang", "llama.cpp", "patched vLLM"]
 WORDS = re.compile(r"<\|?/?\w+\|?>|\w+|[^\w\s]|\s")

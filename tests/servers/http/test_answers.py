@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.servers.http.client import request
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.http.request_errors import RedirectRefusedError, RequestFailedError
 from nemo_gym.servers.http.retry import RetryPolicy
-from nemo_gym.servers.http.session import close_http_client
 from tests.servers.http.raw_server import answers, in_pieces, playing, reply
 
 ONCE = RetryPolicy(attempts=1)

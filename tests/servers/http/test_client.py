@@ -13,9 +13,9 @@ import pytest
 from pydantic import BaseModel
 
 from nemo_gym.servers.http.client import Retry, Timeout, get_response_json, raise_for_status, request, stream
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError, UpstreamResponseError
 from nemo_gym.servers.http.retry import RetryPolicy
-from nemo_gym.servers.http.session import close_http_client
 from tests.servers.http.raw_server import RawServer, playing
 
 QUICK = RetryPolicy(attempts=3, base_s=0.001, statuses=frozenset({429, 500}))

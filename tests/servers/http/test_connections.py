@@ -16,15 +16,15 @@ import uvloop
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.http.client import Retry, request
-from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
-from nemo_gym.servers.http.retry import RetryPolicy
-from nemo_gym.servers.http.session import (
+from nemo_gym.servers.http.connections import (
     HttpSettings,
     close_http_client,
     get_global_aiohttp_client,
     settings_of,
     use_http_settings,
 )
+from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
+from nemo_gym.servers.http.retry import RetryPolicy
 from tests.conftest import MockModel
 from tests.servers.http.raw_server import RawServer, answers, playing, reply
 

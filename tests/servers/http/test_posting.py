@@ -6,12 +6,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from nemo_gym.servers.http import session
+from nemo_gym.servers.http import connections
 from nemo_gym.servers.http.client import RequestSettings, Timeout, request
+from nemo_gym.servers.http.connections import HttpSettings, close_http_client, get_global_aiohttp_client
 from nemo_gym.servers.http.posting import LONGEST_BODY, PostReply
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
 from nemo_gym.servers.http.retry import RetryPolicy
-from nemo_gym.servers.http.session import HttpSettings, close_http_client, get_global_aiohttp_client
 from tests.servers.http.raw_server import RawServer, answers, playing, reply
 
 ONCE = RetryPolicy(attempts=1)
@@ -152,8 +152,8 @@ async def test_keys_do_not_follow_a_redirect_to_another_origin() -> None:
 async def test_an_aiohttp_that_is_not_known_is_used_the_documented_way(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(session.aiohttp, "__version__", "3.99.0")
-    session.knows_aiohttp.cache_clear()
+    monkeypatch.setattr(connections.aiohttp, "__version__", "3.99.0")
+    connections.knows_aiohttp.cache_clear()
     try:
         async with playing(answers(reply(b"x"))) as server:
             for _ in range(2):
@@ -163,4 +163,4 @@ async def test_an_aiohttp_that_is_not_known_is_used_the_documented_way(
         [warning] = caplog.messages
         assert warning.startswith("aiohttp 3.99.0 is installed")
     finally:
-        session.knows_aiohttp.cache_clear()
+        connections.knows_aiohttp.cache_clear()

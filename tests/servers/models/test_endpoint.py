@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.openai_utils import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
+from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.http.request_errors import RequestFailedError, UpstreamResponseError
-from nemo_gym.servers.http.session import close_http_client
 
 
 class Endpoint:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.servers.deadlines import Deadlines
+from nemo_gym.servers.event_loop import Deadlines
 
 Within = Callable[[float | None], AbstractAsyncContextManager[object]]
 Case = Callable[[Within], Coroutine[Any, Any, object]]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.io.cores import read_quota, usable_cores
+from nemo_gym.io.process import read_quota, usable_cores
 
 
 @pytest.mark.parametrize(("line", "cores"), [("200000 100000", 2.0), ("max 100000", None), ("", None)])

@@ -2,6 +2,12 @@
 
 A session opens with the first request, which also imports aiohttp, and is closed by the code that runs the loop. Its
 settings come from the configuration and can be changed until it opens. It stores no cookies; callers pass them on.
+
+Importing aiohttp takes longer than importing all our own modules of a collection, and many commands never send a
+request, so nothing here imports it before it is used. Other modules write
+``from nemo_gym.servers.http.connections import aiohttp`` and use it as usual inside functions.
+``except aiohttp.ClientError`` works too, because Python looks the class up only when something was raised. Annotations
+must be quoted. ``request_errors`` is our own module of exceptions, which are subclasses of aiohttp's.
 """
 
 import asyncio
@@ -9,15 +15,36 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib import import_module
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies_environment
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.deadlines import Deadlines
-from nemo_gym.servers.http.lazy import aiohttp, request_errors
+from nemo_gym.servers.event_loop import Deadlines
 from nemo_gym.steps.recording import note_wait
+
+if TYPE_CHECKING:
+    # An alias tells type checkers that other modules may import the name from here.
+    import aiohttp as aiohttp  # noqa: PLC0414
+
+    from nemo_gym.servers.http import request_errors as request_errors  # noqa: PLC0414
+else:
+
+    class _LazyModule:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            found = getattr(import_module(self._name), attribute)
+            # Stored, so that the next access is an ordinary attribute look-up.
+            setattr(self, attribute, found)
+            return found
+
+    aiohttp = _LazyModule("aiohttp")
+    request_errors = _LazyModule("nemo_gym.servers.http.request_errors")
+
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +179,7 @@ def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
 
 def _watched_connector(**options: Any) -> "aiohttp.TCPConnector":
     """A connector that notes waits for a connection and does not reuse connections on which something arrived."""
-    from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415 - see ``lazy``
+    from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415 - like aiohttp itself
 
     class Handler(ResponseHandler):
         def is_connected(self) -> bool:

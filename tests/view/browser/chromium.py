@@ -46,6 +46,9 @@ KEYS: Final = {
     "Tab": ("Tab", 9, ""),
 }
 LARGEST_READ: Final = 1 << 20
+# Rows that are drawn only near the viewport (`content-visibility: auto`) have no text to be seen until a frame has
+# decided that they are near: what was added before the first callback is drawn at the second.
+DRAWN: Final = "await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));"
 # The middle of an element that can be clicked there; null while it is away, covered, or on the move.
 STANDING_STILL: Final = """async (find) => {
     const middle = (one) => {
@@ -186,7 +189,12 @@ class Page:
 
     def show(self, place: str) -> None:
         """Go to another place of the page without loading it anew, and wait until it is there."""
-        self.evaluate(f"location.hash = {json.dumps(f'#{place}')}")
+        self.evaluate(f"""(async () => {{
+            const [before, told] = [location.href, new Promise((tell) => {{ window.onhashchange = tell; }})];
+            location.hash = {json.dumps(f"#{place}")};
+            if (location.href !== before) await told;
+            {DRAWN}
+        }})()""")
         self.wait(
             "document.querySelector('main') !== null && document.querySelector('[aria-busy=true]') === null", place
         )
@@ -228,15 +236,23 @@ class Page:
         """What the address says after the hash, readable."""
         return str(self.evaluate("decodeURIComponent(location.hash).replaceAll('+', ' ')"))
 
-    def text(self, selector: str = "body") -> str:
-        """The text of the first such element, as it is seen."""
-        return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+    def look(self, *selectors: str) -> list[list[str]]:
+        """The texts of all elements of each selector, as they are seen, all at one moment."""
+        return list(
+            self.evaluate(f"""(async () => {{
+                {DRAWN}
+                const texts = (selector) => [...document.querySelectorAll(selector)].map((one) => one.innerText);
+                return {json.dumps(selectors)}.map(texts);
+            }})()""")
+        )
 
     def texts(self, selector: str) -> list[str]:
-        """The texts of all such elements."""
-        return list(
-            self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText)")
-        )
+        """The texts of all such elements, as they are seen."""
+        return self.look(selector)[0]
+
+    def text(self, selector: str = "body") -> str:
+        """The text of the first such element, as it is seen."""
+        return next(iter(self.texts(selector)), "")
 
     def count(self, selector: str) -> int:
         """How many such elements there are."""

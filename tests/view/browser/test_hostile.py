@@ -102,7 +102,7 @@ def test_nothing_runs_in_the_other_parts_of_a_rollout(page: Any, address: str, c
     page.go(f"{address}#view=table")
     for number in range(0, len(corpus.PAYLOADS), 3):
         for tab in ("tokens", "timing", "raw"):
-            page.evaluate(f"location.hash = '#view=table&rollout=0.{number}&tab={tab}'")
+            page.show(f"view=table&rollout=0.{number}&tab={tab}")
             page.wait("document.querySelector('.tokens, .waterfall, .raw') !== null")
     for number in range(len(corpus.MARKUP)):
         open_everything(page, f"0.f{number}")

@@ -13,8 +13,9 @@ Ask = Callable[[str, str], Any]
 
 def rows(page: Any) -> int:
     """How many rollouts the table says there are, once it has settled."""
-    page.wait("document.querySelector('.grid, .notice') !== null && document.querySelector('.grid.stale') === null")
-    return int(page.wait("document.querySelector('.table-bar .count').innerText").split()[0].replace(",", ""))
+    settled = "document.querySelector('.grid, .notice') !== null && document.querySelector('.grid.stale') === null"
+    count = page.wait(f"{settled} && document.querySelector('.table-bar .count').innerText")
+    return int(count.split()[0].replace(",", ""))
 
 
 def test_the_overview_shows_the_numbers_of_the_server(page: Any, one_run: str, ask: Ask) -> None:

@@ -31,9 +31,10 @@ def test_a_rollout_is_read_from_top_to_bottom(page: Any, one_run: str, ask: Ask)
     page.see("from here on by the model")
     page.wait("document.querySelector('.prose math mfrac, .prose math mrow') !== null", "mathematics")
     calls = sum(item["type"] == "function_call" for item in record["response"]["output"])
-    assert page.count(".call-box") == page.count(".call-result") == calls
-    assert page.count(".step.result") == 0  # every result is with its call
-    assert "turn 1" in page.text(".transcript")
+    boxes, results, apart, [transcript] = page.look(".call-box", ".call-result", ".step.result", ".transcript")
+    assert len(boxes) == len(results) == calls
+    assert apart == []  # every result is with its call
+    assert "turn 1" in transcript
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +98,18 @@ def test_recorded_times_are_a_waterfall(page: Any, special: Special) -> None:
 def test_chat_messages_of_old_files_are_read_as_well(page: Any, special: Special) -> None:
     page.go(special.places["old"])
     page.see("A zebra is striped.", ".prose")
-    assert page.texts(".call-box") == ['lookup(key="zebra")\n→\nstriped']
-    assert page.texts(".role") == ["call", "reasoning", "assistant"]
+    calls, roles = page.look(".call-box", ".role")
+    assert calls == ['lookup(key="zebra")\n→\nstriped']
+    assert roles == ["call", "reasoning", "assistant"]
 
 
 def test_a_failed_rollout_says_why(page: Any, one_run: str, ask: Ask) -> None:
     page.go(f"{one_run}#view=table&rollout=0.f0")
     page.wait("document.querySelector('.failure') !== null")
     record = ask(one_run, "rollout/0.f0")["record"]
-    assert record["error_message"] in page.text(".failure")
-    assert page.text(".reward.large") == "failed"
+    [failure], [reward] = page.look(".failure", ".reward.large")
+    assert record["error_message"] in failure
+    assert reward == "failed"
 
 
 def test_two_rollouts_side_by_side_with_their_first_difference(page: Any, one_run: str, ask: Ask) -> None:
@@ -115,8 +118,8 @@ def test_two_rollouts_side_by_side_with_their_first_difference(page: Any, one_ru
     page.wait("document.querySelector('.repeats') !== null")
     page.press("c")
     page.see("first difference")
-    assert page.count(".pair.heads h1") == 2
-    left, right = page.texts(".pairs .pair:last-child .side")
+    titles, (left, right) = page.look(".pair.heads h1", ".pairs .pair:last-child .side")
+    assert len(titles) == 2
     assert left != right
 
 
@@ -124,9 +127,10 @@ def test_two_runs_are_paired_by_task_worst_first(page: Any, two_runs: str, ask: 
     page.go(f"{two_runs}#view=compare")
     page.wait("document.querySelectorAll('.run-task').length > 0")
     told = ask(two_runs, "compare_runs?a=0&b=1&sort=change")
-    assert page.count(".run-task") == told["total"]
-    assert f"{abs(told['difference']):.3f}" in page.text(".figures")
-    assert page.text(".run-name") == f"task {told['tasks'][0]['key']}"
+    tasks, [figures], names = page.look(".run-task", ".figures", ".run-name")
+    assert len(tasks) == told["total"]
+    assert f"{abs(told['difference']):.3f}" in figures
+    assert names[0] == f"task {told['tasks'][0]['key']}"
     page.click(".choice button", "best first")
     best = ask(two_runs, "compare_runs?a=0&b=1&sort=-change")["tasks"][0]["key"]
     page.wait(f"document.querySelector('.run-name').innerText === 'task {best}'")

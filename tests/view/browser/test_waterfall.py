@@ -38,9 +38,9 @@ def test_the_times_of_a_run_are_the_servers(page: Any, one_run: str, ask: Ask) -
     told = ask(one_run, "timing")
     page.go(f"{one_run}#view=timing")
     page.wait("document.querySelectorAll('.area-fill').length === 2")
-    names = page.texts(".share-name")
+    names, rows = page.look(".share-name", ".times tbody tr")
     assert names[: len(told["shares"])] == [each["name"] for each in told["shares"] if each["share"] >= 0.001]
-    assert page.count(".times tbody tr") == len(told["steps"])
+    assert len(rows) == len(told["steps"])
     page.click(".choice button", "By server")
     page.wait(f"document.querySelectorAll('.times tbody tr').length === {len(told['servers'])}")
     assert page.texts(".times tbody th") == [each["server"] for each in told["servers"]]

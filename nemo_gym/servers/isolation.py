@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from nemo_gym import PARENT_DIR
 from nemo_gym.config.instances import ServerInstance, read_instances
 from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
-from nemo_gym.config.paths import STARTED_IN_ENV_VAR, started_in
+from nemo_gym.config.locate import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.event_loop import end_with_parent, new_event_loop

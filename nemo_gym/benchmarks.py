@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from nemo_gym import PARENT_DIR
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.keys import RESOURCES_SERVERS
-from nemo_gym.config.paths import find_readable
+from nemo_gym.config.locate import find_readable
 from nemo_gym.config.servers import ServerInstanceConfig, blocks, is_server_ref, maybe_get_server_instance_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict
 from nemo_gym import RESULTS_DIR
 from nemo_gym.config import addresses, keys
 from nemo_gym.config.interpolation import plain_data
+from nemo_gym.config.locate import find_readable
 from nemo_gym.config.parse import ParsedConfig, parse_config
-from nemo_gym.config.paths import find_readable
 from nemo_gym.config.secrets import MASK, mask_secrets
 from nemo_gym.config.servers import blocks, is_almost_server
 from nemo_gym.config_types import WANDBConfig

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from nemo_gym.config.paths import find_readable, readable_candidates
+from nemo_gym.config.locate import find_readable, readable_candidates
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import replacing
 from nemo_gym.rollouts.store.output import check_derived

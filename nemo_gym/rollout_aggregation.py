@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.agents import AgentClient
-from nemo_gym.rollouts.store.shard_files import OnConflict
+from nemo_gym.rollouts.store.saved_lines import OnConflict
 from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.server_client import HeadServerUnreachableError
 

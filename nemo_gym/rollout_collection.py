@@ -42,14 +42,12 @@ from nemo_gym.rollouts.agents import RUN_PATH, AgentClient, Agents, agents_of
 from nemo_gym.rollouts.attempt import AgentAttempt, as_completed, attempt_through
 from nemo_gym.rollouts.concurrency import limit_for
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.keyed import sort_key
 from nemo_gym.rollouts.outcome import Completed, Outcome
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec, Row, agent_name, resolve_overrides, summary_of
-from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, run_collection
-from nemo_gym.rollouts.stopping import StopSwitch
+from nemo_gym.rollouts.run import CollectionRun, Listener, RunControl, StopSwitch, run_collection
 from nemo_gym.rollouts.store.history import AttemptPolicy, read_records, read_saved
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
-from nemo_gym.rollouts.store.shard_files import expand_globs, parse_line
+from nemo_gym.rollouts.store.saved_lines import expand_globs, parse_line, sort_key
 from nemo_gym.rollouts.tally import Budget, Summary
 from nemo_gym.rollouts.tasks import Shard
 from nemo_gym.schemas.rows import (

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict, reset_global_config
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.keyed import sort_key
+from nemo_gym.rollouts.store.saved_lines import sort_key
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.gym import host_gym
 

@@ -22,10 +22,9 @@ from omegaconf import DictConfig
 from pydantic import Field, create_model
 
 from nemo_gym.cli import console
-from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
+from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async, stopped_by_signals
 from nemo_gym.cli.hosting import RunHelper
-from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
-from nemo_gym.cli.preparation import check_prompt
+from nemo_gym.cli.parameters import build, check_prompt, check_request_parameters, read_configuration
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances, require_instances
 from nemo_gym.config.interpolation import plain_data
@@ -44,8 +43,8 @@ from nemo_gym.rollout_collection import (
     trackers_of,
 )
 from nemo_gym.rollouts.dispatch import Attempt
+from nemo_gym.rollouts.run import StopSwitch
 from nemo_gym.rollouts.run_metrics import RunMetrics
-from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.output import check_output
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.http.connections import close_http_client
@@ -131,7 +130,7 @@ async def collect(config: DictConfig, parameters: CollectRolloutsConfig) -> Summ
         reach_gym(config, serve=parameters.serve, on_crash=stop.press) as client,
         _workers(config, parameters) as attempt,
     ):
-        with on_signals(stop, console.note, end_process=True):
+        with stopped_by_signals(stop):
             async with off_the_loop(trackers_of(parameters)) as trackers:
                 summary = await RolloutCollectionHelper().collect(
                     parameters, client=client, attempt=attempt, stop=stop, listener=trackers.listener

@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.flags import quote
+from nemo_gym.cli.command import quote
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import CheckEnvironmentConfig, read_parameters
 from nemo_gym.cli.testing import ServerFolder, find_server, find_servers

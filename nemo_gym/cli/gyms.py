@@ -1,16 +1,24 @@
-"""Runs the asynchronous part of a command, and gives it the Gym it needs: hosted here or running elsewhere.
+"""Runs the asynchronous part of a command, stops it on signals, and gives it the Gym it needs.
 
-The first SIGINT or SIGTERM cancels the work, which then cleans up after itself. The second one ends the process at
-once; server processes notice that their parent is gone and end too.
+The first SIGINT or SIGTERM asks the work to end: a collection finishes the rollouts that run, anything else is
+cancelled and cleans up after itself. The second one ends the process; server processes notice that their parent is gone
+and end too.
+
+Signal handlers are Python's own and not those of the event loop, which the code of an environment may block. In a
+collection the second signal starts a clock: even if that code swallows cancellation, blocks the loop or hangs in a
+thread, the process ends some seconds later. What was saved by then is intact.
 """
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from omegaconf import DictConfig
 
@@ -24,8 +32,16 @@ from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.isolation import ServerCrashedError
 from nemo_gym.servers.server_client import GymClient
 
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.run import StopSwitch
+
 Result = TypeVar("Result")
 GC_THRESHOLD = 20_000  # new objects between two collections; the default (700 in Python 3.11) suits small programs
+
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+END_WITHIN_S: Final = 4.0
+_NO_THREADS_S: Final = 3.0  # a later, harder end for code that does not let other threads run
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
@@ -38,13 +54,23 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 @contextlib.contextmanager
+def _signals_handled(handle: Callable[[int], None], *, stay: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Call a function on SIGINT and SIGTERM while the block runs, and afterwards too if they are to ``stay``."""
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        if not stay():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Iterator[None]:
     """Announce the first signal and cancel the task; end the process on the second."""
-    received = 0
-    loop = asyncio.get_running_loop()
+    loop, received = asyncio.get_running_loop(), 0
 
-    def on_signal(*_: Any) -> None:
-        # A Python handler rather than one of the event loop, because code of an environment may block the loop.
+    def handle(_: int) -> None:
         nonlocal received
         received += 1
         if received > 1:
@@ -55,12 +81,51 @@ def cancelled_by_signals(task: asyncio.Task[Any], *, announcement: str) -> Itera
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _signals_handled(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stopped_by_signals(switch: "StopSwitch", *, end_process: bool = True) -> Iterator[None]:
+    """Press the switch on each signal while the block runs. Must be entered inside a running event loop.
+
+    With ``end_process`` the second signal also ends the process soon. After a first signal the handlers stay, so that a
+    second one can still end a process that hangs while closing its servers.
+    """
+    loop, received = asyncio.get_running_loop(), 0
+
+    def handle(number: int) -> None:
+        nonlocal received
+        received += 1
+        if received > 1 and end_process:
+            _end_process_soon(at_once=received > 2)
+        again = " (again to stop at once)"
+        waiting = "starting no more rollouts; waiting for those that run"
+        with contextlib.suppress(RuntimeError):  # the signal interrupted another message, or the loop is closed
+            console.note(f"{signal.Signals(number).name}: " + ("stopping now" if received > 1 else waiting + again))
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(switch.press)
+
+    with _signals_handled(handle, stay=lambda: end_process and received > 0):
+        yield
+
+
+def _end_process_soon(*, at_once: bool) -> None:
+    """End this process within seconds, whatever its threads and its event loop do."""
+
+    def end() -> None:
+        with contextlib.suppress(Exception):
+            console.note("some code does not stop, so the process ends now; what was saved is intact")
+        os._exit(ExitCode.INTERRUPTED)
+
+    if at_once:
+        os._exit(ExitCode.INTERRUPTED)
+    timer = threading.Timer(END_WITHIN_S, end)
+    timer.daemon = True
+    timer.start()
+    # Code that holds the interpreter's lock keeps our thread from running; this timer works without the lock.
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the process is
+    faulthandler.dump_traceback_later(END_WITHIN_S + _NO_THREADS_S, exit=True, file=nowhere)
 
 
 @contextlib.asynccontextmanager

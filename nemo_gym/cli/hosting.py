@@ -22,7 +22,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from nemo_gym.cli import console
-from nemo_gym.cli.flags import named_configuration, path_overrides
+from nemo_gym.cli.command import named_configuration, path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, crashes_explained, run_async
 from nemo_gym.cli.parameters import (
     CheckFolderConfig,
@@ -34,7 +34,7 @@ from nemo_gym.cli.parameters import (
 )
 from nemo_gym.config.instances import read_instances
 from nemo_gym.config.keys import DUMMY_MODEL
-from nemo_gym.config.paths import find_readable
+from nemo_gym.config.locate import find_readable
 from nemo_gym.config.secrets import masked_yaml
 from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.global_config import GlobalConfigDictParserConfig, get_global_config_dict

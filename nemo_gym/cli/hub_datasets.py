@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, model_validator
 from nemo_gym.cli import console
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.config.keys import RESOURCES_SERVERS
-from nemo_gym.config.paths import find_readable
+from nemo_gym.config.locate import find_readable
 from nemo_gym.data.hub import HUB, HubFile, fetch, list_files
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode
 from nemo_gym.io.files import replacing

@@ -12,9 +12,8 @@ from pathlib import PurePath
 from typing import Final
 
 from nemo_gym.cli import console, manual
-from nemo_gym.cli.command import PREFIXES, ROOTS, Command, HelpRequest, exit_code
+from nemo_gym.cli.command import PREFIXES, ROOTS, Command, HelpRequest, exit_code, to_overrides
 from nemo_gym.cli.commands import COMMANDS, GROUPS, by_name
-from nemo_gym.cli.flags import to_overrides
 from nemo_gym.errors import ConfigError, ExitCode, UsageError, did_you_mean
 
 HELP_WORDS: Final = frozenset(

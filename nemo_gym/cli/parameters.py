@@ -20,10 +20,9 @@ from nemo_gym.cli import console
 from nemo_gym.cli.manual import type_text
 from nemo_gym.config.interpolation import interpolated_roots, plain_data
 from nemo_gym.config.keys import ENV_FILE_NAME
-from nemo_gym.config.locate import COMMAND_LINE, ConfigSource
+from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, find_readable
 from nemo_gym.config.overrides import parse_overrides
 from nemo_gym.config.parse import ParsedConfig, check_parameters
-from nemo_gym.config.paths import find_readable
 from nemo_gym.config.sources import load_source, merge_sources
 from nemo_gym.errors import ConfigError, UsageError, nearest
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, set_global_config_dict
@@ -97,6 +96,23 @@ def invalid(described: type[BaseModel], error: ValidationError) -> UsageError:
     typed = " ".join(f"+{name}=<value>" for name in missing)
     hint = f"add {typed}" if typed else "--help shows what each parameter takes"
     return UsageError("\n".join(lines), hint=hint)
+
+
+def check_prompt(path: str | None) -> None:
+    """Raise an error that says in words what is wrong with a prompt template file."""
+    if path is None:
+        return
+    from nemo_gym.prompt import load_prompt_config  # noqa: PLC0415 - few commands need it
+
+    try:
+        load_prompt_config(path)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        reasons = "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'the file'}: {detail['msg']}" for detail in details)
+        raise ConfigError(
+            f"{path} is not a prompt template ({reasons})",
+            hint="it needs text under user:, and may have text under system:",
+        ) from None
 
 
 def check_request_parameters(given: Mapping[str, Any]) -> None:

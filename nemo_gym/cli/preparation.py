@@ -9,32 +9,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
 from tqdm import tqdm
 
 from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.flags import named_configuration, path_overrides
+from nemo_gym.cli.command import named_configuration, path_overrides
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import (
     PrefetchConfig,
     PrepareBenchmarkConfig,
     build,
+    check_prompt,
     read_configuration,
     read_parameters,
 )
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.keys import DUMMY_MODEL
-from nemo_gym.config.paths import find_readable
+from nemo_gym.config.locate import find_readable
 from nemo_gym.data.download import backend_of, download
 from nemo_gym.data.prepare import Preparation
 from nemo_gym.data.samples import Mode, datasets_in_scope
-from nemo_gym.errors import ConfigError, ExitCode
+from nemo_gym.errors import ExitCode
 from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.filters import parse_filter
-from nemo_gym.prompt import MaterializePromptsConfig, load_prompt_config
+from nemo_gym.prompt import MaterializePromptsConfig
 from nemo_gym.prompt import materialize_prompts as materialize
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
@@ -101,21 +101,6 @@ def materialize_prompts(overrides: Sequence[str]) -> int:
     check_prompt(config.prompt_config)
     materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
     return ExitCode.OK
-
-
-def check_prompt(path: str | None) -> None:
-    """Raise an error that says in words what is wrong with a prompt template file."""
-    if path is None:
-        return
-    try:
-        load_prompt_config(path)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-        reasons = "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'the file'}: {detail['msg']}" for detail in details)
-        raise ConfigError(
-            f"{path} is not a prompt template ({reasons})",
-            hint="it needs text under user:, and may have text under system:",
-        ) from None
 
 
 def export(overrides: Sequence[str]) -> int:

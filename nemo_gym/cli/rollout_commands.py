@@ -1,9 +1,18 @@
-"""The commands that handle rollouts (``ng eval …``): collect, aggregate, compare, verify again, view."""
+"""The commands that handle rollouts (``ng eval …``) and the data around them (``ng dataset …``)."""
 
 from typing import Final
 
-from nemo_gym.cli.command import EXAMPLE, EXAMPLE_CONFIG, EXAMPLE_CONFIGS, Command
-from nemo_gym.cli.flags import CONFIGURATION, JSON, VERBOSE, flag, number
+from nemo_gym.cli.command import (
+    CONFIGURATION,
+    EXAMPLE,
+    EXAMPLE_CONFIG,
+    EXAMPLE_CONFIGS,
+    JSON,
+    VERBOSE,
+    Command,
+    flag,
+    number,
+)
 
 _COLLECT: Final = (
     "ng_collect_rollouts +agent_name=example_single_tool_call_simple_agent"
@@ -175,5 +184,104 @@ ROLLOUT_COMMANDS: Final = (
         summary="Prepare the data of the configured benchmarks.",
         examples=(_PREPARE_BENCHMARK, "ng eval prepare --benchmark gsm8k"),
         flags=(*CONFIGURATION, VERBOSE),
+    ),
+)
+
+_EXPORT: Final = "ng_export '+input=results/rollouts*.jsonl'"
+_PREPARE: Final = (
+    f'ng_prepare_data "+config_paths=[{EXAMPLE_CONFIG}]" +output_dirpath=results/data +mode=example_validation'
+)
+_RENDER: Final = (
+    "ng_materialize_prompts +input_jsonl_fpath=questions.jsonl +prompt_config=prompt.yaml"
+    " +output_jsonl_fpath=tasks.jsonl"
+)
+
+DATASET_COMMANDS: Final = (
+    Command(
+        name="prepare_data",
+        path="dataset collate",
+        function="nemo_gym.cli.preparation:prepare_data",
+        parameters="nemo_gym.train_data_utils:TrainDataProcessorConfig",
+        summary="Collate the datasets of the configured agents into one task file per split, with their metrics.",
+        examples=(_PREPARE,),
+        flags=(
+            *CONFIGURATION,
+            VERBOSE,
+            flag("--mode", sets="mode"),
+            flag("--output-dir", sets="output_dirpath"),
+            flag("--download", sets="should_download", constant="true"),
+        ),
+    ),
+    Command(
+        name="materialize_prompts",
+        path="dataset render",
+        function="nemo_gym.cli.preparation:materialize_prompts",
+        parameters="nemo_gym.prompt:MaterializePromptsConfig",
+        summary="Fill a prompt template with the fields of each row and save the rows.",
+        examples=(_RENDER,),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--output", "-o", sets="output_jsonl_fpath"),
+            flag("--prompt-config", sets="prompt_config"),
+        ),
+    ),
+    Command(
+        name="export",
+        path="dataset export",
+        function="nemo_gym.cli.preparation:export",
+        parameters="nemo_gym.export.recipe:Recipe",
+        summary="Select rollouts and write them as training data: conversations, pairs, tokens; as lines or tables.",
+        examples=(
+            f"{_EXPORT} +format=sft +output=data/sft.jsonl '+filter=\"turns < 10\"'",
+            "ng dataset export -i results/rollouts.jsonl -o data/best.jsonl --format sft +best_per_task=1",
+        ),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input"),
+            flag("--output", "-o", sets="output"),
+            flag("--format", sets="format"),
+            flag("--filter", sets="filter"),
+        ),
+    ),
+    Command(
+        name="download_dataset_from_hf",
+        path="dataset download",
+        function="nemo_gym.cli.hub_datasets:download_dataset",
+        parameters="nemo_gym.cli.hub_datasets:DownloadDatasetConfig",
+        summary="Download task files from the Hugging Face hub.",
+        examples=(
+            "ng_download_dataset_from_hf +repo_id=owner/name +split=train +output_fpath=data/train.jsonl",
+            "ng dataset download --repo-id owner/name --output-dir data",
+        ),
+        flags=(
+            VERBOSE,
+            flag("--repo-id", sets="repo_id"),
+            flag("--artifact", sets="artifact_fpath"),
+            flag("--split", sets="split"),
+            flag("--output", "-o", sets="output_fpath"),
+            flag("--output-dir", sets="output_dirpath"),
+            flag("--revision", sets="revision"),
+        ),
+    ),
+    Command(
+        name="upload_dataset_to_hf",
+        path="dataset upload",
+        function="nemo_gym.cli.hub_datasets:upload_dataset",
+        parameters="nemo_gym.cli.hub_datasets:UploadDatasetConfig",
+        summary="Upload a task file to the Hugging Face hub, named after its environment.",
+        examples=(
+            (
+                "ng_upload_dataset_to_hf +input_jsonl_fpath=data/train.jsonl +hf_organization=owner"
+                " +resource_config_path=resources_servers/calculator/configs/calculator.yaml"
+            ),
+        ),
+        flags=(
+            VERBOSE,
+            flag("--input", "-i", sets="input_jsonl_fpath"),
+            flag("--organization", sets="hf_organization"),
+            flag("--split", sets="split"),
+            flag("--create-pr", sets="create_pr", constant="true"),
+        ),
     ),
 )

@@ -18,7 +18,7 @@ from nemo_gym.cli.parameters import HeadServerAddress, StatusConfig, read_parame
 from nemo_gym.config.addresses import base_url
 from nemo_gym.errors import ExitCode
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.activity import read_activity
+from nemo_gym.rollouts.progress import read_activity
 from nemo_gym.servers.server_client import answers
 
 HEALTH_TIMEOUT_S: Final = 2.0

@@ -26,7 +26,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.cli import console
 from nemo_gym.cli.parameters import PipListConfig, TestAllConfig, TestConfig, read_parameters
 from nemo_gym.config.keys import SERVER_TYPES
-from nemo_gym.config.paths import server_directory
+from nemo_gym.config.locate import server_directory
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode, UsageError, did_you_mean
 from nemo_gym.servers.venvs import COMPLETE, ensure_venv, read_requirements, unmet
 

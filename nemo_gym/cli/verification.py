@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
 from nemo_gym.cli.collection import SERVE, report
-from nemo_gym.cli.flags import path_overrides
-from nemo_gym.cli.gyms import reach_gym, run_async
+from nemo_gym.cli.command import path_overrides
+from nemo_gym.cli.gyms import reach_gym, run_async, stopped_by_signals
 from nemo_gym.cli.parameters import build, read_configuration
 from nemo_gym.config.addresses import server_names, server_settings
 from nemo_gym.config.instances import find_references, read_instances
@@ -27,13 +27,11 @@ from nemo_gym.judge import JUDGE_FAILED
 from nemo_gym.metrics.compare import reward_changes
 from nemo_gym.rollout_parameters import max_rollout_attempts
 from nemo_gym.rollouts.concurrency import limit_for
-from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
+from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.options import DEFAULT_TIMEOUT_S
-from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify
-from nemo_gym.rollouts.run import RunControl
+from nemo_gym.rollouts.run import RunControl, StopSwitch
 from nemo_gym.rollouts.run_metrics import aggregate_run
-from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.output import OutputTakenError
 from nemo_gym.rollouts.store.shards import Shards
@@ -157,7 +155,7 @@ async def _reverify(
         )
         limit = limit_for(parameters.num_samples_in_parallel, window=MANY)
         control = RunControl(limit=limit, stop=stop, patience_s=parameters.patience_s, stream=sys.stderr)
-        with on_signals(stop, console.note, end_process=True):
+        with stopped_by_signals(stop):
             aggregate = None if parameters.disable_aggregation else lambda store: aggregate_run(store.files, client)
             return await reverify(wanted, attempt, control, aggregate), attempt.tools
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from nemo_gym.cli import console
-from nemo_gym.cli.flags import path_overrides
+from nemo_gym.cli.command import path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
 from nemo_gym.errors import ConfigError, ExitCode

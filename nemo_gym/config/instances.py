@@ -16,8 +16,7 @@ from pydantic import ValidationError
 
 from nemo_gym.config.interpolation import find_unresolved, resolve, unresolved_error
 from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS, INHERIT_FROM, RESOURCES_SERVERS, SERVER_TYPES
-from nemo_gym.config.locate import Locator
-from nemo_gym.config.paths import server_directory
+from nemo_gym.config.locate import Locator, server_directory
 from nemo_gym.config.servers import (
     Isolation,
     ServerInstanceConfig,

@@ -17,14 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from nemo_gym.config import keys
-from nemo_gym.config.addresses import assign_addresses
+from nemo_gym.config.addresses import assign_addresses, read_settings
 from nemo_gym.config.directives import Expanded, expand, merge
 from nemo_gym.config.instances import check_references, read_servers
 from nemo_gym.config.interpolation import check_missing, find_unresolved, interpolated_roots, unresolved_error
 from nemo_gym.config.keys import COMMAND_KEYS, GLOBAL_KEYS, UNUSED_KEYS
 from nemo_gym.config.locate import Locator, segments
 from nemo_gym.config.servers import blocks, is_almost_server
-from nemo_gym.config.settings import read_settings
 from nemo_gym.config.sources import Sources, gather, merge_sources
 from nemo_gym.errors import ConfigError, nearest
 

@@ -21,9 +21,8 @@ from omegaconf.errors import ConfigTypeError, GrammarParseError, InterpolationRe
 from nemo_gym.config.directives import expand_short_forms
 from nemo_gym.config.interpolation import find_unresolved, unresolved_error
 from nemo_gym.config.keys import CONFIG_PATHS
-from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, Locator
+from nemo_gym.config.locate import COMMAND_LINE, ConfigSource, Locator, find_readable, readable_candidates
 from nemo_gym.config.overrides import parse_overrides
-from nemo_gym.config.paths import find_readable, readable_candidates
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError, nearest
 
 logger = logging.getLogger(__name__)

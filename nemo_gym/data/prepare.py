@@ -15,7 +15,7 @@ from typing import Any
 
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
-from nemo_gym.config.paths import find_readable
+from nemo_gym.config.locate import find_readable
 from nemo_gym.data.dataset_metrics import DatasetTally
 from nemo_gym.data.download import Backend, backend_of, download
 from nemo_gym.data.samples import AgentDataset, InvalidSample, InvalidSamplesError, Render, Row, Sample, read_samples

@@ -18,9 +18,9 @@ from msgspec import UNSET, Meta
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.io.json import decode, encode
-from nemo_gym.rollouts.keyed import encode_keyed
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.saved_lines import encode_keyed
 from nemo_gym.rollouts.tally import usage_in, usage_record
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from nemo_gym.rollouts.continuity_gate import TokenContinuity
-from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
-from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
+from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, DEFAULT_PATIENCE_S
+from nemo_gym.rollouts.gates import TokenContinuity
 from nemo_gym.rollouts.store.journal import Fsync
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
 from nemo_gym.rollouts.tasks import Shard

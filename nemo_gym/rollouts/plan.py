@@ -16,10 +16,10 @@ import msgspec
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_gym.config.paths import find_readable, readable_candidates
+from nemo_gym.config.locate import find_readable, readable_candidates
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.tasks import (
     MissingFieldError,
     PromptConfig,

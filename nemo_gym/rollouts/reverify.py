@@ -23,15 +23,14 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode, encode
 from nemo_gym.rollouts.classify import expected_errors, failed, failure_of_status, outcome_of_answer, outcome_of_error
-from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name
 from nemo_gym.rollouts.run import Aggregate, CollectionRun, RunControl, run_collection
 from nemo_gym.rollouts.store.history import AttemptPolicy, packed
 from nemo_gym.rollouts.store.journal import Fsync
-from nemo_gym.rollouts.store.manifest import Request
-from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
+from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSE_KEY_NAME, FailureClass, RolloutKey
 from nemo_gym.servers.rollout_scope import mark_rollout

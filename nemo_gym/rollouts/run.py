@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.files import RunFiles, StorageError, storage_errors
-from nemo_gym.rollouts.activity import Activity, Describe
 from nemo_gym.rollouts.attempt import recorded
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
-from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
-from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, Attempt, Dispatch, Pause, pause_before_retry
-from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
+from nemo_gym.rollouts.dispatch import (
+    DEFAULT_DRAIN_S,
+    DEFAULT_PATIENCE_S,
+    Attempt,
+    Dispatch,
+    OutageWatch,
+    Pause,
+    pause_before_retry,
+)
+from nemo_gym.rollouts.gates import TokenContinuity, continuity_gate
 from nemo_gym.rollouts.outcome import Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, Row
-from nemo_gym.rollouts.progress import Load, Progress
-from nemo_gym.rollouts.stopping import StopSwitch
+from nemo_gym.rollouts.progress import Activity, Describe, Load, Progress
 from nemo_gym.rollouts.store.history import AttemptPolicy, read_spending
 from nemo_gym.rollouts.store.journal import Fsync
-from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import ResumeMode, RolloutStore, open_plan, open_store
 from nemo_gym.rollouts.tally import Budget, Ending, Spending, StopRules, Summary, Tally, failure_budget
@@ -42,6 +47,36 @@ logger = logging.getLogger(__name__)
 TICK_S = 1.0
 SYNC_INTERVAL_S = 5.0
 FEWEST_TIMED = 4  # attempts; with fewer, nothing is said about where the time went
+
+
+class StopSwitch:
+    """Remembers that the run was asked to stop, and notifies the code that runs it."""
+
+    def __init__(self, *, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._requests = 0
+        self._listener: Callable[[float], None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._requests > 0
+
+    def press(self) -> None:
+        """Ask for the run to stop; asking again is more urgent."""
+        self._requests += 1
+        if self._listener is not None:
+            self._listener(self._time_left)
+
+    def connect(self, listener: Callable[[float], None]) -> None:
+        """Tell the listener, now or when the run is stopped, how many seconds running attempts may take."""
+        self._listener = listener
+        if self.is_on:
+            listener(self._time_left)
+
+    @property
+    def _time_left(self) -> float:
+        return self._drain_s if self._requests == 1 else 0.0
 
 
 Listener: TypeAlias = Callable[[Sequence[Outcome]], None]

@@ -1,49 +1,63 @@
 """Turns the completed rollouts of one or several runs into metrics and details.
 
 What an agent's metrics are is up to the agent: its ``/aggregate_metrics`` gets its rollouts and answers. They are
-computed here, from numbers read in one pass, only if the answer is known to be the standard one. An agent that can't
-answer loses only its own metrics. Both files are replaced as a whole.
+computed here, from numbers read in one pass, only if the answer is known to be the standard one. That can be known only
+for servers in this process: a handler of ``/aggregate_metrics`` says where its answer comes from
+(``answers_standard_metrics``, ``forwards_metrics_to``), and the answer is the standard one if the handler computes it
+and neither hook is replaced. An agent that can't answer loses only its own metrics. Both files are replaced as a whole.
+
+Transcripts are not sent: metrics need the scores, and the token counts in ``response.usage``. The request is written to
+a file beside the output and sent from there, so its size costs no memory, unless the agent lives here.
 
 How complete the rollouts are follows from the plans and the failures beside them (``PlannedKeys``).
 """
 
 import asyncio
 import logging
+import tempfile
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 import numpy as np
+from pydantic import ValidationError
 
-from nemo_gym.errors import ConfigPathNotFoundError
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing, role_of, storage_errors
-from nemo_gym.io.json import decode
+from nemo_gym.io.json import decode, encode
 from nemo_gym.metrics import metrics_file
-from nemo_gym.metrics.aggregate import mean_metrics
+from nemo_gym.metrics.aggregate import METRICS_SOURCE, AggregateMetricsMixin, mean_metrics
 from nemo_gym.metrics.fields import agent_of, rollout_index_of, task_index_of
 from nemo_gym.metrics.report import Coverage, Report, coverage, write_details
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Ints, RolloutTable, RowKeys
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
-from nemo_gym.rollouts.keyed import key_of, sort_key
-from nemo_gym.rollouts.metrics_request import ask, has_default_metrics, scores
+from nemo_gym.rollouts.classify import expected_errors, failure_of_error, failure_of_status
 from nemo_gym.rollouts.plan import agent_name, outline_of
 from nemo_gym.rollouts.store.history import read_spending
 from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup
-from nemo_gym.rollouts.store.repair import read_lines
-from nemo_gym.rollouts.store.shard_files import expand_globs
+from nemo_gym.rollouts.store.saved_lines import expand_globs, key_of, read_lines, sort_key
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.rollouts.tally import Spending
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, AggregateMetrics, RolloutKey
+from nemo_gym.schemas.rows import (
+    NG_FAILURE_CLASS_KEY,
+    RESPONSE_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    AggregateMetrics,
+    RolloutKey,
+)
 
 logger = logging.getLogger(__name__)
 
+Record: TypeAlias = Mapping[str, Any]
 Shift: TypeAlias = Callable[[int, Ints], Ints]
 
 
+# ---- what was planned ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class PlannedKeys:
     """The rollouts that some plans ask for, and the failures of attempts in the order in which they happened."""
@@ -114,10 +128,7 @@ def _failures(path: Path) -> list[tuple[RolloutKey, str]]:
     return found
 
 
-Record = Mapping[str, Any]
-_SHOWN: Final = 5
-
-
+# ---- the metrics of a run --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
     """The metrics of one agent: its answer, or the numbers from which the default metrics are computed."""
@@ -198,6 +209,78 @@ def write_metrics(path: Path, metrics: Sequence[RunMetrics]) -> None:
         metrics_file.write_metrics_file(path, [metrics_file.AgentMetrics(each.agent, each.metrics) for each in metrics])
 
 
+# ---- an agent's own metrics ------------------------------------------------------------------------------------------
+METRICS_PATH: Final = "/aggregate_metrics"
+
+
+def has_default_metrics(servers: Mapping[str, Any], name: str) -> bool:
+    """Whether a server, given all those of this process, would answer with the default metrics."""
+    handler = _handler(servers.get(name))
+    server = getattr(handler, "__self__", None)
+    if server is None:
+        return False
+    source: str | None = getattr(handler, METRICS_SOURCE, None)
+    if source:
+        return has_default_metrics(servers, getattr(server.config, source).name)
+    hooks = ("compute_metrics", "get_key_metrics")
+    return source is not None and all(_is_default(server, hook) for hook in hooks)
+
+
+def _handler(local: Any) -> Any:
+    """The handler of a server in this process that answers ``/aggregate_metrics``."""
+    for route in local.app.routes if local is not None else ():
+        if getattr(route, "path", None) == METRICS_PATH and "POST" in (getattr(route, "methods", None) or ()):
+            return route.endpoint
+    return None
+
+
+def _is_default(server: Any, hook: str) -> bool:
+    return getattr(getattr(server, hook, None), "__func__", None) is getattr(AggregateMetricsMixin, hook)
+
+
+_TRANSCRIPT: Final = frozenset({RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME})
+
+
+def scores(record: Record) -> dict[str, Any]:
+    """The fields of a rollout that metrics need."""
+    kept = {name: value for name, value in record.items() if name not in _TRANSCRIPT}
+    response = record.get(RESPONSE_KEY_NAME)
+    usage = response.get("usage") if isinstance(response, dict) else None
+    return {**kept, RESPONSE_KEY_NAME: {"usage": usage}} if usage else kept
+
+
+async def ask(
+    agent: str, records: Iterable[Record], agents: Agents, folder: Path | None = None
+) -> AggregateMetrics | None:
+    """The agent's metrics of these rollouts; None, with a warning, if it can't answer. ``folder`` holds the request."""
+    # Beside the output, where there is room for rollouts; the folder for temporary files may be in memory.
+    with tempfile.NamedTemporaryFile(prefix=".aggregate-", dir=folder) as file:
+        await asyncio.to_thread(_write, file, records)
+        try:
+            answer = await agents.post_file(agent, METRICS_PATH, Path(file.name))
+            body = await answer.read()
+            if answer.status < 400:
+                return AggregateMetrics.model_validate_json(body)
+            reason = failure_of_status(answer.status, answer.headers, body).message
+        except expected_errors() as error:
+            reason = failure_of_error(error).message
+        except ConfigError as error:  # there is no such server
+            reason = str(error)
+        except ValidationError as error:
+            reason = f"its answer is not what {METRICS_PATH} returns: {error}"
+    logger.warning("No metrics for %s: %s", agent, reason)
+    return None
+
+
+def _write(file: Any, records: Iterable[Record]) -> None:
+    out: BinaryIO = file
+    out.write(b'{"verify_responses":[')
+    separators = chain([b""], repeat(b","))
+    out.writelines(separator + encode(scores(record)) for separator, record in zip(separators, records, strict=False))
+    out.write(b"]}")
+    out.flush()
+
+
 # ---- for results at hand ---------------------------------------------------------------------------------------------
 def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
     """The scores of each agent, in the order of their keys. Records without an agent are left out."""
@@ -215,6 +298,10 @@ async def ask_for_metrics(groups: Mapping[str, Sequence[Record]], client: AgentC
     names, agents = sorted(groups), agents_of(client)
     answers = await asyncio.gather(*(ask(name, groups[name], agents) for name in names))
     return [RunMetrics(name, metrics) for name, metrics in zip(names, answers, strict=True) if metrics is not None]
+
+
+# ---- the metrics of several runs -------------------------------------------------------------------------------------
+_SHOWN: Final = 5  # files in an error message
 
 
 def find_shards(patterns: str, output: Path) -> list[Path]:

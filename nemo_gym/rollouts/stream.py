@@ -25,11 +25,9 @@ from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
-from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
-from nemo_gym.rollouts.dispatch import Attempt, Dispatch
-from nemo_gym.rollouts.freshness import Freshness
+from nemo_gym.rollouts.dispatch import DEFAULT_PATIENCE_S, Attempt, Dispatch, OutageWatch
+from nemo_gym.rollouts.gates import Freshness, TokenContinuity, continuity_gate
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
-from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.outcome import Failed, Outcome
 from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, PlannedRollout, PlanSpec, Row, plan_rollouts
 from nemo_gym.rollouts.tasks import Task

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.instances import ServerInstance, read_instances
 from nemo_gym.config.keys import DUMMY_MODEL, RESERVED_KEYS, SERVER_TYPES
-from nemo_gym.config.paths import find_readable, readable_candidates, working_in
+from nemo_gym.config.locate import find_readable, readable_candidates, working_in
 from nemo_gym.config.servers import blocks, maybe_get_server_instance_config
 from nemo_gym.errors import ConfigError, nearest
 from nemo_gym.servers.loader import load_server_class, read_settings_of

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from nemo_gym import PARENT_DIR
 from nemo_gym.config.instances import ServerInstance, read_instances
 from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
-from nemo_gym.config.paths import STARTED_IN_ENV_VAR, started_in
+from nemo_gym.config.locate import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.process import end_with_parent, raise_open_files_limit
 from nemo_gym.schemas.refs import BaseServerConfig

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from nemo_gym.config.instances import ServerInstance
-from nemo_gym.config.paths import working_in
+from nemo_gym.config.locate import working_in
 from nemo_gym.errors import ConfigError, nearest
 from nemo_gym.servers.server_client import GymClient
 

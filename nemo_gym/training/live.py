@@ -18,8 +18,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.export.sft import UnfitError
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.concurrency import Limit
-from nemo_gym.rollouts.continuity_gate import TokenContinuity
-from nemo_gym.rollouts.freshness import Freshness
+from nemo_gym.rollouts.gates import Freshness, TokenContinuity
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.config.paths import started_in
+from nemo_gym.config.locate import started_in
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import encode_json

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.config.locate import ConfigSource
-from nemo_gym.config.paths import find_readable, server_directory
+from nemo_gym.config.locate import ConfigSource, find_readable, server_directory
 from nemo_gym.config.sources import merge_sources
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
 

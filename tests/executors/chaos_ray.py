@@ -19,7 +19,7 @@ from test_ray import AGENT, ENVIRONMENT, ROOT, SMALL, cluster, configuration, op
 
 from nemo_gym.executors.ray_cluster import ray_gyms
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.stopping import StopSwitch
+from nemo_gym.rollouts.run import StopSwitch
 from nemo_gym.servers.gym import host_gym
 
 __all__ = ["cluster"]

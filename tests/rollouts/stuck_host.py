@@ -12,14 +12,13 @@ import time
 from pathlib import Path
 
 from nemo_gym.cli import console
-from nemo_gym.cli.gyms import run_async
+from nemo_gym.cli.gyms import run_async, stopped_by_signals
 from nemo_gym.rollouts.classify import outcome_of_record
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.outcome import Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
-from nemo_gym.rollouts.stopping import StopSwitch, on_signals
-from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.run import CollectionRun, RunControl, StopSwitch, run_collection
+from nemo_gym.rollouts.store.output import Request
 
 TASKS, GOOD = 8, 3
 
@@ -74,7 +73,7 @@ def main() -> None:
         ]
         run = CollectionRun(output=output, rows=lambda: rows, request=Request({}))
         stop = StopSwitch(drain_s=3600)
-        with on_signals(stop, console.note, end_process=True):
+        with stopped_by_signals(stop):
             await run_collection(run, attempt, RunControl(limit=FixedLimit(TASKS), stop=stop))
 
     run_async(work())

@@ -20,9 +20,9 @@ from nemo_gym.rollouts.classify import (
     outcome_of_record,
     plain_result,
 )
-from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.saved_lines import key_of
 from nemo_gym.schemas.rows import FailureClass
 
 PLANNED = PlannedRollout.of(

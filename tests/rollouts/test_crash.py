@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.keyed import key_of
-from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
 from tests.forked_commands import ForkedCommands
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.outage import MOST_TRIES, STREAK, OutageWatch
+from nemo_gym.rollouts.dispatch import MOST_TRIES, STREAK, OutageWatch
 from nemo_gym.rollouts.outcome import Completed, Failed, Failure
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.tally import Ending

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from nemo_gym.cli.gyms import stopped_by_signals
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
-from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
+from nemo_gym.rollouts.run import CollectionRun, RunControl, StopSwitch, run_collection
 from nemo_gym.rollouts.run_metrics import aggregate_run
-from nemo_gym.rollouts.stopping import StopSwitch, on_signals
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.tally import Budget, Ending, Summary
@@ -41,15 +41,16 @@ def test_a_switch_that_is_on_already_tells_a_late_listener() -> None:
     assert heard == [30]
 
 
-async def test_signals_press_the_switch_and_are_given_back_afterwards() -> None:
-    switch, said = StopSwitch(drain_s=30), []
+async def test_signals_press_the_switch_and_are_given_back_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    switch = StopSwitch(drain_s=30)
     before = signal.getsignal(signal.SIGTERM)
-    with on_signals(switch, said.append):
+    with stopped_by_signals(switch, end_process=False):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.01)
         assert switch.is_on
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(0.01)
+    said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("SIGTERM: starting no more rollouts")
     assert said[1] == "SIGINT: stopping now"
     assert signal.getsignal(signal.SIGTERM) == before

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from nemo_gym.io.files import RunFiles, StorageError
 from nemo_gym.rollouts.classify import failed, outcome_of_record
 from nemo_gym.rollouts.concurrency import FixedLimit
-from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
 from nemo_gym.rollouts.run import RunControl, collect
 from nemo_gym.rollouts.store.history import AttemptPolicy
-from nemo_gym.rollouts.store.repair import read_lines
 from nemo_gym.rollouts.store.rollout_store import open_plan, open_store
+from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
 from nemo_gym.schemas.rows import FailureClass
 from tests.forked_commands import ForkedCommands
 

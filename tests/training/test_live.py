@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("gguf", reason="needs the extra train")
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.freshness import Freshness
+from nemo_gym.rollouts.gates import Freshness
 from nemo_gym.rollouts.outcome import Completed, Failed
 from nemo_gym.rollouts.stream import stream_groups
 from nemo_gym.servers.gym import host_gym

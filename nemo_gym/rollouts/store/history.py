@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, Row, agent_name
-from nemo_gym.rollouts.store.repair import StoredLine, StoredSpan, read_lines
+from nemo_gym.rollouts.store.saved_lines import StoredLine, StoredSpan, key_of, read_lines
 from nemo_gym.rollouts.tally import Spending, usage_in
 from nemo_gym.schemas.rows import MAX_ROLLOUTS, NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
 from nemo_gym.steps.steps_file import identify

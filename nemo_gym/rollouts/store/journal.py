@@ -3,7 +3,7 @@
 Once ``append`` returns, its lines are with the operating system and survive the death of this process; once they are
 synced, they survive that of the machine. An append that fails is undone, so the file ends with a whole line at all
 times, except after a crash in the middle of a write; that torn tail is cut off before the file is opened again (see
-``repair``).
+``saved_lines``).
 
 The lock is the kernel's (``flock``), so it ends with the process that held it, however that died. The content of the
 lock file only says who holds it.

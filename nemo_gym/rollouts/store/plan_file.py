@@ -17,11 +17,10 @@ from typing import BinaryIO
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import BUFFER_BYTES
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.keyed import encode_keyed, key_of
 from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name, outline_of, summary_of
 from nemo_gym.rollouts.store.history import AttemptPolicy, History, PastFailures, packed
-from nemo_gym.rollouts.store.manifest import PlanFacts
-from nemo_gym.rollouts.store.repair import read_lines
+from nemo_gym.rollouts.store.output import PlanFacts
+from nemo_gym.rollouts.store.saved_lines import encode_keyed, key_of, read_lines
 from nemo_gym.schemas.rows import RolloutKey
 
 

@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import RunFiles, replacing, storage_errors
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.keyed import key_of
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.plan import Row
 from nemo_gym.rollouts.store.history import (
@@ -37,10 +36,9 @@ from nemo_gym.rollouts.store.history import (
     unplanned,
 )
 from nemo_gym.rollouts.store.journal import Fsync, Journal, Write, exclusive
-from nemo_gym.rollouts.store.manifest import Manifest, Request
-from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup, output_taken
+from nemo_gym.rollouts.store.output import Manifest, Request, check_output, is_taken, move_to_backup, output_taken
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk, PlanWriter, read_owed, write_extended, write_plan
-from nemo_gym.rollouts.store.repair import read_lines, set_aside
+from nemo_gym.rollouts.store.saved_lines import key_of, read_lines, set_aside
 
 logger = logging.getLogger(__name__)
 

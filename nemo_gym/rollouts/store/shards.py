@@ -22,9 +22,7 @@ from nemo_gym.io.lines import Block, line_ends, read_blocks
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
 from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Ints, RolloutTable
-from nemo_gym.rollouts.keyed import encode_keyed, key_of
-from nemo_gym.rollouts.store.repair import read_lines
-from nemo_gym.rollouts.store.shard_files import OnConflict, ShardPlace, unreadable
+from nemo_gym.rollouts.store.saved_lines import LinePlace, OnConflict, encode_keyed, key_of, read_lines, unreadable
 from nemo_gym.schemas.rows import RolloutKey
 
 logger = logging.getLogger(__name__)
@@ -52,10 +50,10 @@ class LinePositions:
             self._chunks.append((shard, starts, stops, lines))
             self._count += len(starts)
 
-    def place(self, row: int) -> ShardPlace:
+    def place(self, row: int) -> LinePlace:
         """Where a line is, for people."""
         (shard, _, _, lines), offset = self._find(row)
-        return ShardPlace(self.paths[shard], int(lines[offset]))
+        return LinePlace(self.paths[shard], int(lines[offset]))
 
     def read(self, rows: Iterable[int]) -> Iterator[bytes]:
         """The text of these lines, without line ends."""
@@ -104,7 +102,7 @@ class Shards:
         self, paths: Sequence[Path], *, on_conflict: OnConflict = OnConflict.ERROR, strict: bool = True
     ) -> None:
         self.paths = paths
-        self.unreadable: list[tuple[ShardPlace, str]] = []
+        self.unreadable: list[tuple[LinePlace, str]] = []
         self.repeated = 0  # rollouts that were left out because they occurred before
         self._builder = MetricsBuilder()
         self._positions = LinePositions(paths)
@@ -183,7 +181,7 @@ class Shards:
             offset, done = offset + len(block), done + lines
 
     def _note(self, path: Path, bad: Sequence[BadLine]) -> None:
-        self.unreadable += [(ShardPlace(path, line.line), line.reason) for line in bad]
+        self.unreadable += [(LinePlace(path, line.line), line.reason) for line in bad]
 
     def _warn_unreadable(self) -> None:
         for place, reason in self.unreadable[:_SHOWN]:

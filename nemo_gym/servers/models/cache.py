@@ -30,7 +30,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
 from nemo_gym.config.interpolation import plain_or_error
-from nemo_gym.config.paths import started_in
+from nemo_gym.config.locate import started_in
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.responses import SPENT

@@ -14,7 +14,7 @@ from nemo_gym.rollouts.classify import failed, outcome_of_record
 from nemo_gym.rollouts.outcome import Failure, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.store.history import AttemptPolicy
-from nemo_gym.rollouts.store.manifest import Manifest, Request
+from nemo_gym.rollouts.store.output import Manifest, Request
 from nemo_gym.rollouts.store.plan_file import PlanConflictError, PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import PlanChangedError, ResumeMode, open_plan, open_store
 

@@ -9,7 +9,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.report import coverage
 from nemo_gym.rollouts.run_metrics import PlannedKeys, find_shards, write_merged
-from nemo_gym.rollouts.store.shard_files import OnConflict
+from nemo_gym.rollouts.store.saved_lines import OnConflict
 from nemo_gym.rollouts.store.shards import Shards
 
 

@@ -13,7 +13,7 @@ from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.outcome import Failure, Outcome, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
-from nemo_gym.rollouts.store.manifest import Request
+from nemo_gym.rollouts.store.output import Request
 from nemo_gym.steps.facts import read_facts
 from nemo_gym.steps.record import from_line
 from nemo_gym.steps.steps_file import read_steps

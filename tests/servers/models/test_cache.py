@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.config.paths import STARTED_IN_ENV_VAR
+from nemo_gym.config.locate import STARTED_IN_ENV_VAR
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.rollouts.classify import outcome_of_record
-from nemo_gym.rollouts.continuity_gate import TokenContinuity, continuity_gate
+from nemo_gym.rollouts.gates import TokenContinuity, continuity_gate
 from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.plan import PlannedRollout
 

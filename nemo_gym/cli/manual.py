@@ -9,6 +9,7 @@ with exit code 1.
 is written by hand and kept; everything below it is generated.
 """
 
+import inspect
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module, metadata
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
@@ -44,6 +46,7 @@ class Parameter:
     required: bool
     default: str
     description: str
+    section: str = ""  # the heading it stands under, besides those of the command itself
 
 
 # Commands that host servers read these files before their own parameters, so no parameter class has this field.
@@ -60,13 +63,19 @@ CONFIG_PATHS: Final = Parameter(
 def _all_parameters(command: Command, described: "type[BaseModel]") -> list[Parameter]:
     own = parameters_of(described)
     reads_files = any(flag.parameter == CONFIG_PATHS.name for flag in command.flags)
-    return own if not reads_files or CONFIG_PATHS.name in {each.name for each in own} else [*own, CONFIG_PATHS]
+    return own if not reads_files or CONFIG_PATHS.name in {each.name for each in own} else [CONFIG_PATHS, *own]
 
 
 def parameters_of(described: "type[BaseModel]") -> list[Parameter]:
-    """The parameters in order of definition, with the required ones first."""
-    parameters = [_parameter(field.alias or name, field) for name, field in described.model_fields.items()]
-    return sorted(parameters, key=lambda parameter: not parameter.required)
+    """The parameters of the command itself, required ones first, then those of each class of options that it takes."""
+    classes = [each for each in described.__mro__ if hasattr(each, "model_fields")]
+    declared = {each: inspect.get_annotations(each) for each in classes}
+    by_class: dict[type, list[Parameter]] = {each: [] for each in classes}
+    for name, field in described.model_fields.items():
+        owner = next(each for each in classes if name in declared[each])
+        by_class[owner].append(_parameter(field.alias or name, field, section=vars(owner).get("help_section", "")))
+    parameters = [parameter for each in classes for parameter in by_class[each]]
+    return sorted(parameters, key=lambda parameter: (bool(parameter.section), not parameter.required))
 
 
 def type_text(annotation: Any) -> str:
@@ -96,10 +105,11 @@ def _plain_type(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation))
 
 
-def _parameter(name: str, field: "FieldInfo") -> Parameter:
+def _parameter(name: str, field: "FieldInfo", *, section: str) -> Parameter:
     required = field.is_required()
     default = "" if required else value_text(field.get_default(call_default_factory=True))
-    return Parameter(name, type_text(field.annotation), required, default, " ".join((field.description or "").split()))
+    description = " ".join((field.description or "").split())
+    return Parameter(name, type_text(field.annotation), required, default, description, section)
 
 
 def value_text(value: Any) -> str:
@@ -154,8 +164,8 @@ def _paragraphs(command: Command) -> Iterator[str]:
     yield f"{console.paint(command.script, 'bold')}: {command.summary}"
     yield f"\nOther spellings: {', '.join(command.spellings[1:])}."
     if described := command.load_parameters():
-        parameters = _all_parameters(command, described)
-        yield _titled("Parameters", (_parameter_lines(parameter) for parameter in parameters))
+        for section, parameters in groupby(_all_parameters(command, described), key=attrgetter("section")):
+            yield _titled(section or "Parameters", map(_parameter_lines, parameters))
         if command.open_ended:
             yield "\n  Any other key of the configuration can be set the same way, nested keys with dots: ++a.b=value"
     if command.flags:

@@ -4,7 +4,7 @@ They are parameters like all others, but they are left out when a configuration 
 interface names and nothing else.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -39,6 +39,8 @@ class TlsFiles(BaseModel):
 
 class WorkerOptions(BaseModel):
     """Where rollouts run: in this process, in several, or on a cluster."""
+
+    help_section: ClassVar[str] = "Workers and clusters"
 
     model_config = ConfigDict(defer_build=True)
 
@@ -96,6 +98,8 @@ class WorkerOptions(BaseModel):
 class TelemetryOptions(BaseModel):
     """Where a run reports what it does while it is running."""
 
+    help_section: ClassVar[str] = "Metrics, traces and trackers"
+
     model_config = ConfigDict(defer_build=True)
 
     steps: bool = Field(
@@ -134,6 +138,8 @@ class TelemetryOptions(BaseModel):
 
 class CollectionOptions(TelemetryOptions, WorkerOptions):
     """How a collection behaves: how many at once, how long, what to do about failures, how safely it is stored."""
+
+    help_section: ClassVar[str] = "Limits, failures and storage"
 
     max_in_flight: int = Field(
         DEFAULT_WINDOW,

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -35,6 +35,22 @@ def test_required_parameters_come_first_under_the_names_people_type():
         ("optional", "int or null", False, "null", "A number or none."),
         ("renamed", "bool", False, "true", ""),
     ]
+
+
+class Shared(BaseModel):
+    help_section: ClassVar[str] = "Shared options"
+
+    often: int = 1
+
+
+class Special(Shared):
+    needed: str
+    own: int = 2
+
+
+def test_parameters_of_a_command_come_before_the_options_that_it_shares_with_others():
+    parameters = [(parameter.section, parameter.name) for parameter in parameters_of(Special)]
+    assert parameters == [("", "needed"), ("", "own"), ("Shared options", "often")]
 
 
 @pytest.mark.parametrize(

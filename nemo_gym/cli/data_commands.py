@@ -47,7 +47,7 @@ DATA_COMMANDS: Final = (
     Command(
         name="export",
         path="dataset export",
-        function="nemo_gym.cli.preparation:export",
+        function="nemo_gym.cli.training_data:export",
         parameters="nemo_gym.export.recipe:Recipe",
         summary="Select rollouts and write them as training data: conversations, pairs, tokens; as lines or tables.",
         examples=(

@@ -22,10 +22,10 @@ from omegaconf import DictConfig
 from pydantic import Field, create_model
 
 from nemo_gym.cli import console
+from nemo_gym.cli.derived_files import check_prompt
 from nemo_gym.cli.gyms import crashes_explained, reach_gym, run_async
 from nemo_gym.cli.hosting import RunHelper
 from nemo_gym.cli.parameters import build, check_request_parameters, read_configuration
-from nemo_gym.cli.preparation import check_prompt
 from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances, require_instances
 from nemo_gym.config.interpolation import plain_data

@@ -1,12 +1,7 @@
-"""Commands that make task files from datasets and prompts.
-
-These are ``ng_prepare_data``, ``ng_prepare_benchmark``, ``ng_prefetch`` and ``ng_materialize_prompts``.
-"""
+"""Commands that prepare what a configuration needs: ``ng_prepare_data``, ``ng_prepare_benchmark``, ``ng_prefetch``."""
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
@@ -18,7 +13,6 @@ from nemo_gym.cli.parameters import (
     PrepareBenchmarkConfig,
     build,
     read_configuration,
-    read_parameters,
 )
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.keys import DUMMY_MODEL
@@ -26,9 +20,7 @@ from nemo_gym.config.paths import find_readable
 from nemo_gym.data.download import backend_of, download
 from nemo_gym.data.prepare import Preparation
 from nemo_gym.data.samples import Mode, datasets_in_scope
-from nemo_gym.errors import ConfigError, ExitCode
-from nemo_gym.prompt import MaterializePromptsConfig, load_prompt_config
-from nemo_gym.prompt import materialize_prompts as materialize
+from nemo_gym.errors import ExitCode
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
@@ -86,26 +78,3 @@ def prefetch(overrides: Sequence[str]) -> int:
         for path in prepare_benchmarks(config, use_cached=True).values():
             console.emit(str(path))
     return ExitCode.OK
-
-
-def materialize_prompts(overrides: Sequence[str]) -> int:
-    """Fill the template for every row and save the rows."""
-    config = read_parameters(MaterializePromptsConfig, overrides)
-    check_prompt(config.prompt_config)
-    materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
-    return ExitCode.OK
-
-
-def check_prompt(path: str | None) -> None:
-    """Raise an error that says in words what is wrong with a prompt template file."""
-    if path is None:
-        return
-    try:
-        load_prompt_config(path)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-        reasons = "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'the file'}: {detail['msg']}" for detail in details)
-        raise ConfigError(
-            f"{path} is not a prompt template ({reasons})",
-            hint="it needs text under user:, and may have text under system:",
-        ) from None

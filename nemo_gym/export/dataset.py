@@ -1,7 +1,7 @@
 """Writes rows as JSON lines, as Parquet, or as a folder that ``datasets.load_dataset`` opens, with a card.
 
 Everything is written beside its destination and moved there when it is complete. After an error, a full disk or a kill,
-the earlier output is unchanged.
+the earlier output is unchanged, and the next export removes what a killed one left.
 """
 
 import json
@@ -112,6 +112,29 @@ def check_output(recipe: Recipe) -> None:
             raise ConfigError(f"{path} is a folder that was not made by an export", hint="choose another +output")
     if recipe.stored_as != "jsonl":
         schema_of(recipe)  # raises now, and not after everything was read, if the rows can't be written as a table
+
+
+def remove_drafts(recipe: Recipe) -> None:
+    """Remove the drafts of processes that were killed while exporting to the same destination."""
+    for path in output_paths(recipe).values():
+        for draft in path.parent.glob(f"{path.name}.*.*"):
+            process, ending = draft.name[len(path.name) + 1 :].split(".")[:2]
+            if ending not in ("tmp", "old") or not process.isdigit() or _is_running(int(process)):
+                continue
+            if draft.is_dir():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 only checks whether the process exists
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it exists and belongs to somebody else
+        pass
+    return True
 
 
 def output_paths(recipe: Recipe) -> dict[str, Path]:

@@ -14,7 +14,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import BUFFER_BYTES, find_files, split_patterns
 from nemo_gym.io.json import encode
 from nemo_gym.io.lines import parse_line
-from nemo_gym.metrics.fields import agent_of, as_number, output_of, usage_of
+from nemo_gym.metrics.fields import agent_of, as_number, output_of
 from nemo_gym.schemas.rows import (
     NG_FAILURE_CLASS_KEY,
     RESPONSE_KEY_NAME,
@@ -86,7 +86,8 @@ class Rollout:
     @property
     def written_tokens(self) -> int:
         """How many tokens the model wrote; estimated as a quarter of the characters if they were not counted."""
-        used = usage_of(self.record).get("output_tokens")
+        usage = self.response.get("usage")
+        used = usage.get("output_tokens") if isinstance(usage, dict) else None
         return used if isinstance(used, int) else len(encode(self.output)) // 4
 
     @property

@@ -20,7 +20,7 @@ Messages = list[dict[str, Any]]
 _SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt"}
 
 
-class Conversation(NamedTuple):
+class PromptAndAnswer(NamedTuple):
     """What the model was asked; and what it said and did, with the results of its tools."""
 
     prompt: Messages
@@ -40,14 +40,14 @@ def prompt_items(rollout: Rollout) -> list[dict[str, Any]]:
     return [*([{"role": "system", "content": instructions}] if instructions else []), *items]
 
 
-def conversation(rollout: Rollout, recipe: Recipe) -> Conversation:
+def conversation(rollout: Rollout, recipe: Recipe) -> PromptAndAnswer:
     """A rollout as chat messages."""
     state = ResponsesConverterState(past_reasoning=recipe.reasoning)
     prompt = _messages(prompt_items(rollout), state, recipe)
     answer = _messages(rollout.output, state, recipe)
     for message in answer:
         if message["role"] == "assistant":
-            return Conversation(prompt, answer)
+            return PromptAndAnswer(prompt, answer)
     raise UnfitError("says nothing")
 
 

@@ -1,28 +1,18 @@
-"""Commands that make files: task files from datasets and prompts, and training data from rollouts.
+"""Commands that prepare what a configuration needs: ``ng_prepare_data``, ``ng_prepare_benchmark``, ``ng_prefetch``."""
 
-These are ``ng_prepare_data``, ``ng_prepare_benchmark``, ``ng_materialize_prompts`` and ``ng_export``.
-"""
-
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-
-from tqdm import tqdm
 
 from nemo_gym import CACHE_DIR
 from nemo_gym.benchmarks import benchmarks_in, prepare_benchmarks
 from nemo_gym.cli import console
-from nemo_gym.cli.command import named_configuration, path_overrides
+from nemo_gym.cli.command import named_configuration
 from nemo_gym.cli.gyms import run_async
 from nemo_gym.cli.parameters import (
     PrefetchConfig,
     PrepareBenchmarkConfig,
     build,
-    check_prompt,
     read_configuration,
-    read_parameters,
 )
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.keys import DUMMY_MODEL
@@ -31,11 +21,6 @@ from nemo_gym.data.download import backend_of, download
 from nemo_gym.data.prepare import Preparation
 from nemo_gym.data.samples import Mode, datasets_in_scope
 from nemo_gym.errors import ExitCode
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.filters import parse_filter
-from nemo_gym.prompt import MaterializePromptsConfig
-from nemo_gym.prompt import materialize_prompts as materialize
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
@@ -93,33 +78,3 @@ def prefetch(overrides: Sequence[str]) -> int:
         for path in prepare_benchmarks(config, use_cached=True).values():
             console.emit(str(path))
     return ExitCode.OK
-
-
-def materialize_prompts(overrides: Sequence[str]) -> int:
-    """Fill the template for every row and save the rows."""
-    config = read_parameters(MaterializePromptsConfig, overrides)
-    check_prompt(config.prompt_config)
-    materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
-    return ExitCode.OK
-
-
-def export(overrides: Sequence[str]) -> int:
-    """Select rollouts, write them in the requested format, and report."""
-    recipe = read_parameters(Recipe, path_overrides(overrides, "input", as_list=True))
-    parse_filter(recipe.filter)  # a mistake is reported before anything is read
-    report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *overrides]))
-    console.note(report.text())
-    for path in report.paths():
-        console.emit(str(path))
-    return ExitCode.OK
-
-
-@contextmanager
-def _bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    in_bytes = label == "reading"
-    with tqdm(total=total, desc=label, unit="B" if in_bytes else "", unit_scale=in_bytes, file=sys.stderr) as bar:
-        yield bar.update

@@ -215,7 +215,7 @@ DATASET_COMMANDS: Final = (
     Command(
         name="materialize_prompts",
         path="dataset render",
-        function="nemo_gym.cli.preparation:materialize_prompts",
+        function="nemo_gym.cli.derived_files:materialize_prompts",
         parameters="nemo_gym.prompt:MaterializePromptsConfig",
         summary="Fill a prompt template with the fields of each row and save the rows.",
         examples=(_RENDER,),
@@ -229,7 +229,7 @@ DATASET_COMMANDS: Final = (
     Command(
         name="export",
         path="dataset export",
-        function="nemo_gym.cli.preparation:export",
+        function="nemo_gym.cli.derived_files:export",
         parameters="nemo_gym.export.recipe:Recipe",
         summary="Select rollouts and write them as training data: conversations, pairs, tokens; as lines or tables.",
         examples=(

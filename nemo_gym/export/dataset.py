@@ -1,7 +1,7 @@
 """Writes rows as JSON lines, as Parquet, or as a folder that ``datasets.load_dataset`` opens, with a card.
 
 Everything is written beside its destination and moved there when it is complete. After an error, a full disk or a kill,
-the earlier output is unchanged.
+the earlier output is unchanged, and the next export removes what a killed one left.
 """
 
 import json
@@ -114,6 +114,29 @@ def check_output(recipe: Recipe) -> None:
         schema_of(recipe)  # raises now, and not after everything was read, if the rows can't be written as a table
 
 
+def remove_drafts(recipe: Recipe) -> None:
+    """Remove the drafts of processes that were killed while exporting to the same destination."""
+    for path in output_paths(recipe).values():
+        for draft in path.parent.glob(f"{path.name}.*.*"):
+            process, ending = draft.name[len(path.name) + 1 :].split(".")[:2]
+            if ending not in ("tmp", "old") or not process.isdigit() or _is_running(int(process)):
+                continue
+            if draft.is_dir():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 only checks whether the process exists
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it exists and belongs to somebody else
+        pass
+    return True
+
+
 def output_paths(recipe: Recipe) -> dict[str, Path]:
     """The path of each split."""
     path = Path(recipe.output)
@@ -192,16 +215,13 @@ class Lines:
 
 
 class Table:
-    """One Parquet file, written in batches.
-
-    Rows are converted by Arrow's JSON reader, which is several times faster than converting Python objects.
-    """
+    """One Parquet file, written in batches."""
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
-        self._arrow, parquet, self._json = _arrow()
+        self._arrow, parquet = _arrow()
         self._schema = schema
         self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
-        self._held: list[bytes] = []
+        self._held: list[Row] = []
 
     def write(self, row: Row) -> int:
         """Take one row."""
@@ -209,7 +229,8 @@ class Table:
             line = orjson.dumps(row)
         except TypeError:  # text that is not valid Unicode, which a table can't hold
             line = json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")
-        self._held.append(line)
+            row = json.loads(line)
+        self._held.append(row)
         if len(self._held) >= BATCH:
             self._flush()
         return len(line)
@@ -224,15 +245,9 @@ class Table:
         self._writer.is_open = False  # or its destructor writes a footer to a file that is closed by then
 
     def _flush(self) -> None:
-        if not self._held:
-            return
-        lines = b"\n".join(self._held)
-        self._held = []
-        # One block, because the reader refuses rows that are longer than its blocks.
-        read = self._json.ReadOptions(block_size=len(lines) + 1, use_threads=False)
-        parse = self._json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
-        table = self._json.read_json(self._arrow.BufferReader(lines), read, parse)
-        self._writer.write_table(table.select(self._schema.names).cast(self._schema))
+        if self._held:
+            self._writer.write_table(self._arrow.Table.from_pylist(self._held, schema=self._schema))
+            self._held = []
 
 
 class ShardedTable:
@@ -277,14 +292,13 @@ class ShardedTable:
             self._table = None
 
 
-def _arrow() -> tuple[Any, Any, Any]:
+def _arrow() -> tuple[Any, Any]:
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra
-        import pyarrow.json as pj  # noqa: PLC0415
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ImportError:
         raise ConfigError("Parquet needs pyarrow", hint="pip install 'rollout-gym[data]', or write .jsonl") from None
-    return pa, pq, pj
+    return pa, pq
 
 
 def schema_of(recipe: Recipe) -> Any:

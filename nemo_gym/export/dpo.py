@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
 from nemo_gym.export.select import Candidate, seeded_bytes
-from nemo_gym.export.sft import Row, answer_messages, prompt_messages, tools_of
+from nemo_gym.export.sft import Row, conversation, tools_of
 
 Member = TypeVar("Member")
 
@@ -75,10 +75,11 @@ def pair_row(chosen: Rollout, rejected: Rollout, recipe: Recipe) -> Row:
     """A row for preference training."""
     if recipe.preset == "nemo":
         return nemo_pair(chosen.record, rejected.record)
+    better, worse = conversation(chosen, recipe), conversation(rejected, recipe)
     row: Row = {
-        "prompt": prompt_messages(chosen, recipe),
-        "chosen": answer_messages(chosen, recipe),
-        "rejected": answer_messages(rejected, recipe),
+        "prompt": better.prompt,
+        "chosen": better.answer,
+        "rejected": worse.answer,
         **tools_of(chosen, recipe),
     }
     scores = {"score_chosen": chosen.reward, "score_rejected": rejected.reward}
@@ -97,9 +98,10 @@ def nemo_pair(chosen: Mapping[str, Any], rejected: Mapping[str, Any]) -> Row:
 
 def kto_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A row with a label, which is good if the reward is at least ``pass_threshold``."""
+    prompt, answer = conversation(rollout, recipe)
     row: Row = {
-        "prompt": prompt_messages(rollout, recipe),
-        "completion": answer_messages(rollout, recipe),
+        "prompt": prompt,
+        "completion": answer,
         "label": rollout.reward >= recipe.pass_threshold,
     }
     yield row | tools_of(rollout, recipe) | (rollout.labels() if recipe.metadata else {})

@@ -4,45 +4,39 @@ Rules about single rollouts need one pass and hardly any memory; rules about tas
 rollouts. The same input, recipe and seed give the same bytes. An export whose output already exists is not repeated.
 """
 
-import statistics
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.atif import atif_rows
 from nemo_gym.export.dataset import (
-    MARK,
     TRAIN,
     VALIDATION,
     Output,
     check_output,
     check_place,
     open_output,
-    output_paths,
+    remove_drafts,
 )
 from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
-from nemo_gym.export.receipt import Receipt, find_receipt, remove_drafts
-from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
+from nemo_gym.export.export_report import ExportReport, Receipt, card, find_receipt
+from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import (
     FAILED,
     NO_REWARD,
     NOT_A_ROLLOUT,
     UNREADABLE,
-    DroppedRollouts,
     Rollout,
     RolloutReader,
     find_rollout_files,
     read_at,
 )
-from nemo_gym.export.rl import group_advantages, rl_rows
 from nemo_gym.export.select import Candidate, SampleSelection, is_validation
 from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
-from nemo_gym.export.tokens import token_rows
+from nemo_gym.export.tokens import group_advantages, rl_rows, token_rows
 from nemo_gym.filters import parse_filter
 from nemo_gym.filters.columns import record_fields
 
@@ -66,87 +60,11 @@ _HINTS: Final = {
     "token ids": "collect with return_token_id_information: true on the model server, or choose a format of text",
     "log-probabilities": "collect with return_token_id_information: true on the model server",
 }
-# The columns that together hold the tokens of a row, under any of the names.
-_IDS: Final = ("input_ids", "sequences", "prompts", "responses", "prompt_token_ids", "response_ids")
 
 
 def no_progress(label: str, total: int) -> AbstractContextManager[Callable[[int], object]]:  # noqa: ARG001
     """Show nothing."""
     return nullcontext(lambda _: None)
-
-
-@dataclass
-class ExportReport:
-    """What was read, what was dropped, and what was written."""
-
-    recipe: Recipe
-    files: int
-    drops: DroppedRollouts = field(default_factory=DroppedRollouts)
-    lines: int = 0
-    rows: Counter[str] = field(default_factory=Counter)
-    tasks: set[bytes] = field(default_factory=set)
-    models: Counter[str] = field(default_factory=Counter)
-    agents: Counter[str] = field(default_factory=Counter)
-    rewards: "array[float]" = field(default_factory=lambda: array("d"))
-    tokens: "array[float]" = field(default_factory=lambda: array("d"))
-    lengths: "array[float]" = field(default_factory=lambda: array("d"))  # of rows, in tokens or bytes of JSON
-    earlier: str = ""  # the report of an earlier export that produced the same output
-
-    def add(self, rollout: Rollout) -> None:
-        """Count a rollout that is part of the output."""
-        self.tasks.add(rollout.task)
-        self.models[rollout.model] += 1
-        self.agents[rollout.agent or "unknown"] += 1
-        self.rewards.append(rollout.reward)
-        self.tokens.append(rollout.written_tokens)
-
-    def add_row(self, row: Row, size: int) -> None:
-        """Count a row of the output, which has this many bytes as JSON."""
-        has_ids = self.recipe.rows in TOKEN_FORMATS
-        self.lengths.append(sum(len(row[name]) for name in _IDS if name in row) if has_ids else size)
-
-    def text(self) -> str:
-        """The report as a few lines of text."""
-        if self.earlier:
-            return f"{self.earlier}\nnothing to do: recipe, input and output are unchanged"
-        dropped = [
-            f"  {count:>8,}  {rule} (first: {self.drops.examples[rule]})" for rule, count in self.drops.counts.items()
-        ]
-        return "\n".join(
-            [
-                f"read: {_count(self.lines, 'line')} of {_count(self.files, 'file')}",
-                *(["dropped:"] if dropped else []),
-                *dropped,
-                *self.summary(),
-            ]
-        )
-
-    def summary(self) -> list[str]:
-        """What is in the output."""
-        splits = ", ".join(f"{count:,} {split}" for split, count in self.rows.items())
-        rows = _count(self.rows.total(), "row") + (f" ({splits})" if self.recipe.validation else "")
-        unit = "tokens" if self.recipe.rows in TOKEN_FORMATS else "bytes"
-        return [
-            f"written: {rows} from {_count(len(self.rewards), 'rollout')} of {_count(len(self.tasks), 'task')}",
-            f"model: {', '.join(self.models)}; agent: {', '.join(self.agents)}",
-            f"reward: mean {statistics.fmean(self.rewards):.3f}, {min(self.rewards):g} to {max(self.rewards):g}",
-            f"tokens written by the model: {sum(self.tokens):,.0f}; in a rollout: {_spread(self.tokens)}",
-            f"{unit} in a row: {_spread(self.lengths)}",
-        ]
-
-    def paths(self) -> list[Path]:
-        """The files or the folder that were written."""
-        return list(output_paths(self.recipe).values())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _spread(values: "array[float]") -> str:
-    ranked = sorted(values)
-    middle, most = ranked[len(ranked) // 2], ranked[int(len(ranked) * 0.99)]
-    return f"{ranked[0]:,.0f} to {ranked[-1]:,.0f}, median {middle:,.0f}, 99 % up to {most:,.0f}"
 
 
 def export_rollouts(recipe: Recipe, progress: Progress = no_progress, *, command: str = "") -> ExportReport:
@@ -252,18 +170,3 @@ def _check(report: ExportReport) -> None:
             f"the rollouts are of {len(report.models)} models: {models}",
             hint="choose one with +model=<name>, or allow all of them with +mixed_models=true",
         )
-
-
-def card(report: ExportReport, command: str) -> str:
-    """The card of a dataset folder."""
-    files = {split: f"data/{split}-*.parquet" for split, count in report.rows.items() if count}
-    config = "".join(f"      - split: {split}\n        path: {pattern}\n" for split, pattern in files.items())
-    facts = "\n".join(f"* {line}" for line in report.summary())
-    rules = "".join(f"| {rule} | {count} |\n" for rule, count in report.drops.counts.items())
-    dropped = f"\n## Left out\n\n| rule | rollouts |\n|---|---|\n{rules}" if rules else ""
-    made = f" by\n\n```bash\n{command}\n```" if command else "."
-    return (
-        f"---\nlicense: {report.recipe.licence}\ntags: [rollouts, {report.recipe.rows}]\nconfigs:\n"
-        f"  - config_name: default\n    data_files:\n{config}---\n\n# Rollouts as {report.recipe.rows}\n\n"
-        f"{facts}\n{dropped}\n{MARK}{made}\n"
-    )

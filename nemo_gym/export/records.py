@@ -7,7 +7,6 @@ twice, for example in a shard and in the file it was merged into, only the first
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -15,7 +14,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import BUFFER_BYTES, find_files, split_patterns
 from nemo_gym.io.json import encode
 from nemo_gym.io.lines import parse_line
-from nemo_gym.metrics.fields import agent_of, as_number, output_of, usage_of
+from nemo_gym.metrics.fields import agent_of, as_number, output_of
 from nemo_gym.schemas.rows import (
     NG_FAILURE_CLASS_KEY,
     RESPONSE_KEY_NAME,
@@ -34,9 +33,9 @@ UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD, REPEATED = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Rollout:
-    """One line of a rollout file. Group and advantage are filled in later, once the other rollouts are known."""
+    """One line of a rollout file. The advantage is filled in later, once the other rollouts of the task are known."""
 
     record: dict[str, Any]
     path: Path
@@ -47,19 +46,22 @@ class Rollout:
     response: Mapping[str, Any]  # the answer of the agent
     output: list[Any]
     advantage: float = 0.0
+    _digest: bytes = b""
 
     @property
     def place(self) -> str:
         """File and line, for messages."""
         return f"{self.path}:{self.line}"
 
-    @cached_property
+    @property
     def prompt_digest(self) -> bytes:
         """A digest that identifies the prompt, independent of the task's index."""
-        asked = [self.params.get("instructions"), self.params.get("input")]
-        return hashlib.blake2b(encode(asked), digest_size=12).digest()
+        if not self._digest:
+            asked = [self.params.get("instructions"), self.params.get("input")]
+            self._digest = hashlib.blake2b(encode(asked), digest_size=12).digest()
+        return self._digest
 
-    @cached_property
+    @property
     def task(self) -> bytes:
         """Identifies the task. It includes the prompt, because other runs may use the same index for other tasks."""
         name = self.record.get("task_id", self.record.get(TASK_INDEX_KEY_NAME))
@@ -84,7 +86,8 @@ class Rollout:
     @property
     def written_tokens(self) -> int:
         """How many tokens the model wrote; estimated as a quarter of the characters if they were not counted."""
-        used = usage_of(self.record).get("output_tokens")
+        usage = self.response.get("usage")
+        used = usage.get("output_tokens") if isinstance(usage, dict) else None
         return used if isinstance(used, int) else len(encode(self.output)) // 4
 
     @property

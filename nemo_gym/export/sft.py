@@ -4,9 +4,10 @@ Content that the format can't hold (images in a table, items of unknown type) ra
 dropped and counted, and never exported in part.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages, options_to_chat
 from nemo_gym.conversion.parts import UnsupportedContentError
@@ -17,6 +18,13 @@ from nemo_gym.export.select import GENERAL, field_text
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]
 _SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt"}
+
+
+class PromptAndAnswer(NamedTuple):
+    """What the model was asked; and what it said and did, with the results of its tools."""
+
+    prompt: Messages
+    answer: Messages
 
 
 class UnfitError(ValueError):
@@ -32,21 +40,24 @@ def prompt_items(rollout: Rollout) -> list[dict[str, Any]]:
     return [*([{"role": "system", "content": instructions}] if instructions else []), *items]
 
 
+def conversation(rollout: Rollout, recipe: Recipe) -> PromptAndAnswer:
+    """A rollout as chat messages."""
+    state = ResponsesConverterState(past_reasoning=recipe.reasoning)
+    prompt = _messages(prompt_items(rollout), state, recipe)
+    answer = _messages(rollout.output, state, recipe)
+    for message in answer:
+        if message["role"] == "assistant":
+            return PromptAndAnswer(prompt, answer)
+    raise UnfitError("says nothing")
+
+
 def prompt_messages(rollout: Rollout, recipe: Recipe) -> Messages:
     """What the model was asked, as chat messages."""
-    return _messages(prompt_items(rollout), recipe)
+    return _messages(prompt_items(rollout), ResponsesConverterState(past_reasoning=recipe.reasoning), recipe)
 
 
-def answer_messages(rollout: Rollout, recipe: Recipe) -> Messages:
-    """What the model said and did, with the results of its tools."""
-    messages = _messages(rollout.output, recipe)
-    if not any(message["role"] == "assistant" for message in messages):
-        raise UnfitError("says nothing")
-    return messages
-
-
-def _messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages:
-    state = ResponsesConverterState(past_reasoning=recipe.reasoning)
+def _messages(items: list[dict[str, Any]], state: ResponsesConverterState, recipe: Recipe) -> Messages:
+    state.messages = []
     try:
         messages = items_to_messages(items, state)
     except UnsupportedContentError:
@@ -98,7 +109,7 @@ def sft_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     if recipe.preset == "nemo":
         yield nemo_row(rollout.record)
         return
-    prompt, answer = prompt_messages(rollout, recipe), answer_messages(rollout, recipe)
+    prompt, answer = conversation(rollout, recipe)
     row: Row = {"messages": prompt + answer}
     if recipe.shape == "prompt_completion":
         row = {"prompt": prompt, "completion": answer}
@@ -115,7 +126,7 @@ def nemo_row(record: Mapping[str, Any]) -> Row:
 def sharegpt_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     """A conversation as Axolotl and LLaMA-Factory read it: speakers take turns, calls and results are JSON text."""
     turns: list[dict[str, str]] = []
-    for message in prompt_messages(rollout, recipe) + answer_messages(rollout, recipe):
+    for message in itertools.chain(*conversation(rollout, recipe)):
         if not isinstance(message["content"], str):
             raise UnfitError("has images or files, which sharegpt can't hold")
         if message.get("tool_calls"):

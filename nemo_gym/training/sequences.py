@@ -12,10 +12,9 @@ from typing import Any
 from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.dpo import best_with_worst
-from nemo_gym.export.rl import advantages
 from nemo_gym.export.select import SAME, has_log_probs, seeded_bytes
 from nemo_gym.export.sft import UnfitError
-from nemo_gym.export.tokens import TokenSpan, only_span
+from nemo_gym.export.tokens import TokenSpan, advantages, only_span
 from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import output_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.export.pipeline import ExportReport, export_rollouts
+from nemo_gym.export.export_report import ExportReport
+from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 
 TOOL = {"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object"}, "strict": True}

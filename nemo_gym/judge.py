@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from starlette.responses import JSONResponse
 
 from nemo_gym.errors import RolloutError
+from nemo_gym.schemas.chat import NeMoGymChatCompletion
 from nemo_gym.schemas.refs import ModelServerRef
 from nemo_gym.schemas.responses import NeMoGymResponse
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, NG_FAILURE_CLASS_KEY, FailureClass
@@ -108,12 +109,13 @@ class JudgeConfig(BaseModel):
         """The last label in the text, or None."""
         if self.pattern is not None:
             return self._known([_chosen(match) for match in re.finditer(self.pattern, text)])
-        if not any("/" in label for label in self.labels):
-            text = _SCALE.sub("", text)
+        text = _plain_scores(text, self.labels)
         # The longest label first, so that it is not taken for a shorter one inside it.
         names = sorted(self.labels, key=len, reverse=True)
         either = "|".join(f"{_before(name[:1])}{re.escape(name)}{_after(name[-1:])}" for name in names)
-        return self._known(re.findall(either, text, re.IGNORECASE))
+        found = [match for match in re.finditer(either, text, re.IGNORECASE) if not _is_article(match)]
+        # "Not correct" is neither of the labels "correct" and "incorrect", so the judge is asked again.
+        return None if found and _NEGATION.search(text, 0, found[-1].start()) else self._known([m[0] for m in found])
 
     def _known(self, found: list[str]) -> str | None:
         """The label that was found last, ignoring case."""
@@ -163,17 +165,54 @@ def _chosen(match: re.Match[str]) -> str:
     return named if named is not None else (match[1] if match.re.groups and match[1] is not None else match[0])
 
 
-# The scale that a score is given on: of "7/10", "7 of 10" and "7 points (out of 10)", the 7 is meant.
-_SCALE: Final = re.compile(
-    r"(?<=\d)(?:\s*(?:points?|stars?|marks?))?\s*\(?\s*(?:[/\u2044\u2215]|\b(?:out\s+)?of\b)\s*\d+(?:[.,]\d+)?",
+_NUMBER: Final = r"\d+(?:[.,]\d+)?"
+# A score with its scale: "7/10", "7 of 10", "7 points (out of 10)".
+_SCORE: Final = re.compile(
+    rf"(?<![\w.,])(?P<score>{_NUMBER})(?:\s*(?:points?|stars?|marks?))?"
+    rf"\s*\(?\s*(?:[/\uff0f\u2044\u2215]|\b(?:out\s+)?of\b)\s*(?:(?:the|a|possible|maximum)\s+)*(?P<scale>{_NUMBER})",
     re.IGNORECASE,
 )
+# Numbers that are not scores: "on a scale of 1 to 10", "6-8", "a 10-point scale", "5 = excellent".
+_NO_SCORE: Final = re.compile(
+    rf"(?<![\w.,])(?:{_NUMBER}\s*(?:-|\u2013|\bto\b)\s*{_NUMBER}|\d+-(?:point|star)\b|\d+\s*=\s*(?=[^\W\d]))",
+    re.IGNORECASE,
+)
+_FRACTION: Final = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_BOX: Final = re.compile(r"\\(?:boxed|text|mathbf)\{([^{}]*)\}")
+_WHOLE: Final = re.compile(r"(?<![\w.,])(\d+)[.,]0+(?![\d.,]*\d)")
+_NEGATION: Final = re.compile(
+    r"(?:\b(?:not|never|nor|non|un|in)|n['\u2019]t)(?:-|\s+(?:\w+ly\s+|an?\s+|the\s+)?)\Z", re.IGNORECASE
+)
+
+
+def _plain_scores(text: str, labels: Mapping[str, float]) -> str:
+    """An answer with its scores as plain numbers, and without numbers that are not scores, if labels are numbers."""
+    used = set("".join(labels))
+    text = "".join(character for character in text if character not in "*`" or character in used)
+    if "_" not in used:
+        text = re.sub(r"(?<!\w)_+(?=\w)|(?<=[^\W_])_+(?!\w)", "", text)
+    numbers = [int(label) for label in labels if label.isdecimal()]
+    if not numbers or not used.isdisjoint("/.,-"):
+        return text
+    text = _BOX.sub(r"\1", _FRACTION.sub(r"\1/\2", text.replace("$", "")))
+
+    def score(match: re.Match[str]) -> str:
+        # On a scale that is not that of the labels, a number does not mean what the label means.
+        fits = max(numbers) <= float(match["scale"].replace(",", ".")) < 2 * max(numbers)
+        return match["score"] if fits else ""
+
+    return _NO_SCORE.sub("", _SCORE.sub(score, _WHOLE.sub(r"\1", text)))
+
+
+def _is_article(match: re.Match[str]) -> bool:
+    """Whether a label of one letter was found where that letter is a word: "a good answer"."""
+    return match[0] in ("a", "i") and re.match(r"\s+\w", match.string[match.end() :]) is not None
 
 
 def _before(character: str) -> str:
     """A pattern for what may come before a label with this first character: not the rest of a word or number."""
     if character.isdigit():
-        return r"(?<![\w.,])"
+        return r"(?<![\w.,])(?<!\s-)(?<!\A-)"
     return r"\b" if character.isalnum() or character == "_" else ""
 
 
@@ -199,8 +238,13 @@ class JudgeError(RolloutError):
             self.headers["Retry-After"] = retry_after
 
 
-def cut_off(response: NeMoGymResponse) -> str:
-    """Why a response is incomplete; an empty string if it is complete."""
+def cut_off(response: BaseModel) -> str:
+    """Why a response or a chat completion is incomplete; an empty string if it is complete, or something else."""
+    if isinstance(response, NeMoGymChatCompletion):
+        reasons = [choice.finish_reason for choice in response.choices]
+        return next((reason for reason in reasons if reason in ("length", "content_filter")), "")
+    if not isinstance(response, NeMoGymResponse):
+        return ""
     details = response.incomplete_details
     if details is None and response.status != "incomplete":
         return ""
@@ -286,8 +330,9 @@ async def call_judge(
     except Exception as error:  # whatever a client or a test double raises, there is no answer
         raise JudgeError(f"judge {server_name}: {type(error).__name__}: {error}") from error
     answer = _read_answer(server_name, reply, content, response_model)
-    if isinstance(answer, NeMoGymResponse) and (reason := cut_off(answer)):
-        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {answer.output_text[-SHOWN:]!r}")
+    if reason := cut_off(answer):
+        said = answer.output_text if isinstance(answer, NeMoGymResponse) else content.decode(errors="replace")
+        raise JudgeError(f"judge {server_name}: its answer was cut off ({reason}): {said[-SHOWN:]!r}")
     return answer
 
 

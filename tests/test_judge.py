@@ -1,6 +1,7 @@
 """A judge's words become a score or a failure of the verifier, never a reward of 0."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -154,10 +155,48 @@ async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
         ({"labels": {str(n): n / 10 for n in range(11)}}, "7.5", None),
         ({"labels": {"7": 0.7, "5": 0.5}}, "It deserves a 7.", "7"),
         ({"labels": {"1/2": 0.5, "2": 1}}, "Half of it: 1/2", "1/2"),
+        ({"labels": {"A": 1, "B": 0}}, "B. That is a good thing.", "B"),
+        ({"labels": {"A": 1, "B": 0}}, "I choose: a", "A"),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "The answer is not correct.", None),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "It isn't entirely correct", None),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "It is not correct, so: incorrect", "incorrect"),
+        ({"labels": {"correct": 1, "not correct": 0}}, "It is not correct", "not correct"),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "in-correct", None),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "Is it correct or not? _Correct_", "correct"),
+        ({"labels": {"correct": 1, "incorrect": 0}}, "**correct**", "correct"),
+        ({"labels": {"yes_1": 1, "no": 0}}, "yes_1", "yes_1"),
+        ({"labels": {"**A**": 1, "B": 0}}, "B, no: **A**", "**A**"),
+        ({"labels": {"-1": 0, "0": 0.5, "1": 1}}, "My score is -1", "-1"),
     ],
 )
 def test_the_last_label_counts(fields: dict[str, Any], text: str, label: str | None) -> None:
     assert settings(prompt="?", **fields).label_in(text) == label
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "7/10",
+            "7 / 10.",
+            "**7**/10",
+            "**7** / **10**",
+            "7\uff0f10",
+            "$7/10$",
+            "\\boxed{7}/10",
+            "\\boxed{\\frac{7}{10}}",
+        ),
+        *("7.0/10", "7.0", "7 out of a possible 10", "7 out of the 10", "7 on a scale of 1 to 10", "7 (scale 1-10)"),
+        *("7 on a 10-point scale", "7 (1 = poor, 10 = perfect)", "7. It got 3 of 20 facts wrong.", "Not 8/10: 7/10"),
+    ],
+)
+def test_a_score_is_read_without_its_scale(text: str) -> None:
+    assert settings(prompt="?", labels={str(n): n / 10 for n in range(11)}).label_in(text) == "7"
+
+
+@pytest.mark.parametrize("text", ["7/100", "7 out of 20", "6-7", "6 to 8", "-7", "7.5/10", "17"])
+def test_a_number_on_another_scale_or_between_two_labels_is_no_verdict(text: str) -> None:
+    assert settings(prompt="?", labels={str(n): n / 10 for n in range(11)}).label_in(text) is None
 
 
 async def test_an_answer_without_a_label_is_asked_for_again_and_then_a_failure() -> None:
@@ -195,6 +234,29 @@ async def test_an_answer_that_was_cut_off_is_no_verdict() -> None:
             json={"input": [{"role": "user", "content": "?"}]},
             response_model=NeMoGymResponse,
         )
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_a_chat_that_was_cut_off_is_no_verdict(reason: str) -> None:
+    message = {"role": "assistant", "content": "[[SAME]], but"}
+    choice = {"index": 0, "finish_reason": reason, "message": message}
+    completion = {"id": "c", "choices": [choice], "created": 1, "model": "m", "object": "chat.completion"}
+
+    class Reply:
+        status = 200
+
+        async def read(self) -> bytes:
+            return json.dumps(completion).encode()
+
+    class Client:
+        async def post(self, **_: Any) -> Reply:
+            return Reply()
+
+    asked = {"server_name": "judge", "url_path": "/v1/chat/completions", "json": {}}
+    with pytest.raises(JudgeError, match=f"cut off .{reason}"):
+        await call_judge(Client(), **asked, response_model=NeMoGymChatCompletion)
+    choice["finish_reason"] = "stop"
+    assert (await call_judge(Client(), **asked, response_model=NeMoGymChatCompletion)).id == "c"
 
 
 PAIR = {

@@ -42,7 +42,7 @@ def _forget_configuration() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def moody_endpoint() -> AsyncIterator[str]:
+async def moody_endpoint(**more: Any) -> AsyncIterator[str]:
     """An endpoint that calls the tool and then answers, never twice alike and in no particular order."""
     numbers = itertools.count()
 
@@ -54,10 +54,10 @@ async def moody_endpoint() -> AsyncIterator[str]:
         if any(item.get("type") == "function_call_output" for item in body["input"]):
             part = {"type": "output_text", "text": f"It is {number} degrees.", "annotations": []}
             item = {"type": "message", "id": f"m{number}", "role": "assistant", "status": "completed"}
-            return web.json_response({**RESPONSE, "id": f"r{number}", "output": [{**item, "content": [part]}]})
+            return web.json_response({**RESPONSE, **more, "id": f"r{number}", "output": [{**item, "content": [part]}]})
         call = {"type": "function_call", "id": f"f{number}", "call_id": f"c{number}", "name": "get_weather"}
         call["arguments"] = json.dumps({"city": f"city {number}"})
-        return web.json_response({**RESPONSE, "id": f"r{number}", "output": [call]})
+        return web.json_response({**RESPONSE, **more, "id": f"r{number}", "output": [call]})
 
     app = web.Application()
     app.router.add_post("/v1/responses", answer)
@@ -159,3 +159,31 @@ async def test_with_a_cache_a_second_run_asks_for_nothing(tmp_path: Path) -> Non
     answers = {json.loads(line)["response"]["id"] for line in lines(first)}
     assert len(answers) == len(lines(first)) > 10
     assert set(summary.tally.failures) <= {"connection"}
+
+
+async def test_what_the_cache_answers_is_not_spent_and_cached_prompts_have_their_price_in_every_turn(
+    tmp_path: Path,
+) -> None:
+    usage = {"input_tokens": 10, "output_tokens": 1, "total_tokens": 11}
+    usage |= {"input_tokens_details": {"cached_tokens": 4}, "output_tokens_details": {"reasoning_tokens": 0}}
+    prices = "{input: 1e6, output: 0, cached_input: 1e5}"
+    async with moody_endpoint(usage=usage) as base_url:
+        model = [
+            one.replace("upstream_model", "policy_model", 1)
+            for one in upstream_model(base_url, max_retries=0, prices=prices)
+        ]
+        cache = f"+cache={tmp_path / 'cache'}"
+        first = await collect(tmp_path / "first.jsonl", *model, cache)
+        second = await collect(tmp_path / "second.jsonl", *model, cache)
+
+    calls, rest = divmod(first.tally.spending.tokens, 11)
+    assert calls >= 2 * first.tally.completed > 0
+    assert rest == 0
+    assert first.tally.spending.usd == pytest.approx(calls * (6 * 1 + 4 * 0.1))
+    # Only what had failed the first time, and what that led to, was paid for.
+    answered = {json.loads(line)["response"]["id"] for line in lines(tmp_path / "first.jsonl")}
+    anew = [line for line in lines(tmp_path / "second.jsonl") if json.loads(line)["response"]["id"] not in answered]
+    assert second.tally.completed > len(anew)
+    assert second.tally.spending.tokens <= 11 * 2 * (
+        len(anew) + sum(one.attempts for one in second.tally.failures.values())
+    )

@@ -26,7 +26,7 @@ RECORDED: Final = (
     *UNTRUNCATED,
     *("repeat_penalty", "logit_bias", "allowed_token_ids", "bad_words", "thinking_token_budget", "watermarking"),
     *("typical_p", "top_a", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat", "dynatemp_range"),
-    *("min_tokens", "ignore_eos"),
+    *("min_tokens", "ignore_eos", "use_beam_search", "best_of", "custom_logit_processor", "logits_processors"),
 )
 SAMPLING_FIELD: Final = "generation_sampling"
 

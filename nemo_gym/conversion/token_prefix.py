@@ -11,16 +11,20 @@ else, and the prompt is the template's from there on.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.parts import BEGIN, END, extract_reasoning, separate_reasoning
+from nemo_gym.conversion.parts import END, separate_reasoning
 
 # The text of a special token, or a tag: <|im_end|>, </s>, <think>, [THINK].
 MARK: Final = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,20}\]")
 CALL_BEGIN: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
+# Under which names engines write the arguments of a call.
+_GIVEN: Final = ("arguments", "parameters")
+# What may stand between the words of an answer and the arguments of its calls, given their names.
+_NAMES: Final = r"(?:[\[\](`.,;:]|functions?|json|(?:%s)(?::\d+)?)*"
 REPLACEMENT: Final = "\ufffd"  # for a character that a token limit cut in two
 
 
@@ -133,27 +137,24 @@ def end_of_turn(through: Sequence[int], candidates: Iterable[int]) -> int | None
     return next((token for token in reversed(through[-2:]) if token in known), None)
 
 
-def says(text: str, message: Mapping[str, Any], *, stops: Iterable[str] = ()) -> bool:
+def says(text: str, message: Mapping[str, Any], *, stops: Iterable[str] = (), one_call: bool = False) -> bool:
     """Whether generated text says what a message of the assistant says: the same words and the same calls.
 
     Blanks and marks don't count, and JSON may be written differently, because text changes in this way when it becomes
-    items. A stop string ends the text, but is not part of the message.
+    items. A stop string ends the text, but is not part of the message. ``one_call``: the endpoint drops all calls but
+    the first.
     """
     content = message.get("content") or ""
     if not isinstance(content, str):
         content = "".join(part.get("text") or part.get("refusal") or "" for part in content)
-    reasoning = separate_reasoning(message)
-    said = _words(reasoning) + _words(content)
+    said = _words(separate_reasoning(message)) + _words(content)
     calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
-    if not calls:
-        generated = _words(text if CALL_BEGIN in content else _without_unfinished_call(text))
-        rest = generated.removeprefix(said)
-        endings = tuple(filter(None, map(_words, stops)))
-        return generated.startswith(said) and (not rest or rest.startswith(endings))
-    if _words(content) not in _words(text) or (_thinks(text) and not reasoning and END not in content):
-        return False
-    objects = _objects(text)
-    return all(_parsed(call["arguments"]) in objects for call in calls)
+    if calls:
+        return _makes(calls, text, said, one_call=one_call)
+    generated = _words(text if CALL_BEGIN in content else _without_unfinished_call(text))
+    rest = generated.removeprefix(said)
+    endings = tuple(filter(None, map(_words, stops)))
+    return generated.startswith(said) and (not rest or rest.startswith(endings))
 
 
 def _without_unfinished_call(text: str) -> str:
@@ -162,26 +163,60 @@ def _without_unfinished_call(text: str) -> str:
     return before if begun and CALL_END not in call else text
 
 
-def _thinks(text: str) -> bool:
-    """Whether a text begins with reasoning; the template may have opened its block."""
-    thoughts, _ = extract_reasoning(text if BEGIN in text else BEGIN + text)
-    return any(map(str.strip, thoughts))
+class _Call(NamedTuple):
+    """A tool call. Of a forced one, only the arguments are generated."""
+
+    name: str | None
+    arguments: Any
+
+
+def _makes(calls: Sequence[Mapping[str, Any]], text: str, said: str, *, one_call: bool) -> bool:
+    """Whether a text consists of what was said and then these calls, in this order, and makes no others."""
+    wanted = [_Call(call["name"], _typed(_parsed(call["arguments"]))) for call in calls]
+    made: list[_Call] = []
+    first, others = len(text), 0
+    for start, value in _objects(text, text.rfind(END) + 1):  # reasoning may mention calls without making them
+        for call in _calls_in(value, wanted[len(made)].arguments if len(made) < len(wanted) else None):
+            if len(made) < len(wanted) and call in (wanted[len(made)], wanted[len(made)]._replace(name=None)):
+                made.append(call)
+                first = min(first, start)
+            else:
+                others += 1
+    before = _words(text[:first])
+    # The names of calls may be written before their arguments. What follows a call is dropped by endpoints.
+    named = re.compile(_NAMES % "|".join(re.escape(_words(call["name"])) for call in calls))
+    is_said = before.startswith(said) and named.fullmatch(before, len(said)) is not None
+    are_named = before == said or all(call["name"] in text for call in calls)
+    return is_said and are_named and len(made) == len(wanted) and (one_call or not others)
+
+
+def _calls_in(value: Any, arguments: Any) -> Iterator[_Call]:
+    """The calls in a JSON value: ``arguments`` alone, or objects with a name and arguments at any depth."""
+    if arguments is not None and _typed(value) == arguments:
+        yield _Call(None, arguments)
+    elif isinstance(value, dict) and isinstance(value.get("name"), str) and not value.keys().isdisjoint(_GIVEN):
+        given = next(value[key] for key in _GIVEN if key in value)
+        yield _Call(value["name"], _typed(_parsed(given) if isinstance(given, str) else given))
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _calls_in(inner, arguments)
 
 
 def _words(text: str) -> str:
     return "".join(MARK.sub("", text).replace(REPLACEMENT, "").split())
 
 
-def _objects(text: str) -> list[Any]:
-    """All JSON objects in some text, including nested ones."""
-    decoder, found = json.JSONDecoder(), list[Any]()
-    for position, character in enumerate(text):
-        if character == "{":
-            try:
-                found.append(decoder.raw_decode(text, position)[0])
-            except (ValueError, RecursionError):
-                continue
-    return found
+def _objects(text: str, start: int) -> Iterator[tuple[int, Any]]:
+    """All JSON objects in some text that are not part of another one, and where they begin."""
+    decoder = json.JSONDecoder()
+    while (start := text.find("{", start)) >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            yield start, value
+        start = end
 
 
 def _parsed(arguments: str) -> Any:
@@ -189,6 +224,15 @@ def _parsed(arguments: str) -> Any:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+def _typed(value: Any) -> Any:
+    """A JSON value that equals only those of the same type: in Python, true equals 1."""
+    if isinstance(value, dict):
+        return {name: _typed(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_typed(inner) for inner in value]
+    return (bool, value) if isinstance(value, bool) else value
 
 
 def _continued(kept: PastTurn | None, whole: Sequence[int], eos_id: int) -> Prompt:

@@ -5,8 +5,8 @@
 
 A request of a later turn repeats most of the one before it, so only what lies between their common start (``head``)
 and their common end (``tail``) is written; ``base`` is the key of that earlier request. A line is written in one piece
-under a lock. A line that a crash cut short stays in the file and is ignored; all other lines are complete. Several
-processes may record to one file.
+under a lock. A line that a crash cut short stays in the file, and the next one begins behind it; all other lines are
+complete. Several processes may record to one file.
 """
 
 import base64
@@ -32,7 +32,7 @@ WORTHWHILE: Final = 64  # characters in common
 
 SHOWN_LINES: Final = 5
 # How a line begins: whose answer a damaged one held can often still be read.
-BEGINNING: Final = re.compile(rb'\{"key":"([0-9a-f]+)","path":"[^"]*","scope":\[(-?\d+),(\d+),(\d+)\]')
+BEGINNING: Final = re.compile(rb'\{"key":"([0-9a-f]+)","path":"[^"]*","scope":(?:null|\[(-?\d+),(\d+),(\d+)\])')
 
 Scope = tuple[int, int, int]  # task, rollout, attempt
 
@@ -72,16 +72,27 @@ class Asked:
     scope: RolloutScope | None
 
 
-class _AnswerLine(msgspec.Struct):
-    """The answer on a line; the request, which may be long, is not read."""
+class _Line(msgspec.Struct):
+    """A line without its request, which may be long."""
 
+    key: str
     status: int
+    scope: Scope | None
     answer: str | None = None
-    answer_base64: str = ""
+    answer_base64: str | None = None
     headers: dict[str, str] = {}
 
+    @property
+    def body(self) -> bytes:
+        """The body of the answer; a ValueError if there is none."""
+        if self.answer is not None:
+            return self.answer.encode()
+        if self.answer_base64 is None:
+            raise ValueError("no answer")
+        return base64.b64decode(self.answer_base64, validate=True)
 
-_answer_of = msgspec.json.Decoder(_AnswerLine).decode
+
+_read_line = msgspec.json.Decoder(_Line).decode
 
 
 class Recorder:
@@ -92,14 +103,12 @@ class Recorder:
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._recent: OrderedDict[str | None, Asked] = OrderedDict()
         self._whole: Asked | None = None  # the last request that was written in full
-        with _locked(self._descriptor):
-            self._end_torn_line()
 
     def append(self, asked: Asked, answer: Answer) -> Place:
         """Write an exchange completely or not at all."""
         line = orjson.dumps(self._shortened(asked) | _encoded(answer)) + b"\n"
         with _locked(self._descriptor):
-            offset = os.fstat(self._descriptor).st_size
+            offset = self._end_torn_line()
             try:
                 rest = line
                 while rest:
@@ -133,10 +142,12 @@ class Recorder:
         if len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
 
-    def _end_torn_line(self) -> None:
+    def _end_torn_line(self) -> int:
+        """Begin a new line, if another process died while it wrote; where the file ends then."""
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            os.write(self._descriptor, b"\n")
+            size += os.write(self._descriptor, b"\n")
+        return size
 
 
 class Recording:
@@ -148,7 +159,7 @@ class Recording:
         self._own: dict[tuple[str, int, int], list[tuple[int, Place]]] = {}
         # The numbers of lines that cannot be read: all of them, those whose rollout is known, and the rest.
         self.unreadable: list[int] = []
-        self._unreadable_of: dict[tuple[str, int, int], list[int]] = {}
+        self._unreadable_of: dict[tuple[str, int, int] | tuple[str], list[int]] = {}
         self._nobodys: list[int] = []
         self._damaged: dict[Place, int] = {}
         offset = 0
@@ -178,11 +189,12 @@ class Recording:
         Raises ``DamagedRecordingError`` if its answer may be on a line that cannot be read.
         """
         own = self._own.get((key, scope.task, scope.rollout)) if scope is not None else None
-        if scope is not None and not own:
-            unreadable = self._unreadable_of.get((key, scope.task, scope.rollout)) or self._nobodys
+        others = self._places.get(key)
+        who = (key, scope.task, scope.rollout) if scope is not None else (key,)
+        if not own if scope is not None else number >= len(others or ()):
+            unreadable = self._unreadable_of.get(who) or self._nobodys
             if unreadable:
                 raise DamagedRecordingError(unreadable)
-        others = self._places.get(key)
         if not others:
             return None
         if scope is None or not own:
@@ -194,9 +206,8 @@ class Recording:
         """Read the answer on a line."""
         if place in self._damaged:
             raise DamagedRecordingError([self._damaged[place]])
-        line = _answer_of(os.pread(self._descriptor, place.length, place.offset))
-        body = line.answer.encode() if line.answer is not None else base64.b64decode(line.answer_base64)
-        return Answer(line.status, body, line.headers)
+        line = _read_line(os.pread(self._descriptor, place.length, place.offset))
+        return Answer(line.status, line.body, line.headers)
 
     def text(self, place: Place) -> str | None:
         """Read the canonical text of the request on a line; None if a line that it builds on is missing."""
@@ -231,26 +242,28 @@ class Recording:
 
     def _add_line(self, text: bytes, place: Place, number: int) -> None:
         try:
-            line = orjson.loads(text)
-            key, scope, _ = line["key"], line["scope"], line["status"]
-        except (ValueError, KeyError, TypeError):
+            str(text, "utf-8")  # the decoder does not check strings that it skips
+            line = _read_line(text)
+            _ = line.body
+        except (ValueError, msgspec.MsgspecError):
             if text.strip():
                 self._add_unreadable(text, place, number)
             return
-        self.add(key, (scope[0], scope[1], scope[2]) if scope else None, place)
+        self.add(line.key, line.scope, place)
 
     def _add_unreadable(self, text: bytes, place: Place, number: int) -> None:
         """Note whose line cannot be read. One that a crash cut short was never answered, so it holds no place."""
         self.unreadable.append(number)
-        found = BEGINNING.match(text)
-        if found is None:
+        found = list(BEGINNING.finditer(text))
+        if not found or found[0].start():
             self._nobodys.append(number)
-            return
-        key, scope = found[1].decode(), (int(found[2]), int(found[3]), int(found[4]))
-        self._unreadable_of.setdefault((key, *scope[:2]), []).append(number)
-        if text.rstrip().endswith(b"}"):
-            self._damaged[place] = number
-            self.add(key, scope, place)
+        for begun in found:  # more than one, if the end of a line is missing, and of its answer
+            key, scope = begun[1].decode(), (int(begun[2]), int(begun[3]), int(begun[4])) if begun[2] else None
+            self._unreadable_of.setdefault((key, *scope[:2]) if scope else (key,), []).append(number)
+            if begun is found[-1] and text.rstrip().endswith(b"}"):
+                damaged = Place(place.offset + begun.start(), place.length - begun.start())
+                self._damaged[damaged] = number
+                self.add(key, scope, damaged)
 
     def _line(self, place: Place) -> dict[str, Any]:
         line: dict[str, Any] = orjson.loads(os.pread(self._descriptor, place.length, place.offset))

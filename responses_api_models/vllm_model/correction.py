@@ -95,7 +95,10 @@ class Correction:
             return True
         tools = orjson.dumps(chat["tools"])
         if tools not in self._known_calls:
-            self._known_calls[tools] = writes_known_calls(await self.rendering.text(post, whole))
+            written = await self.rendering.text(post, whole)
+            for said in map(_text_of, chat["messages"]):  # it may mention calls of any form
+                written = written.replace(said.strip(), "") if said.strip() else written
+            self._known_calls[tools] = writes_known_calls(written)
             if len(self._known_calls) > REMEMBERED_TOOLS:
                 del self._known_calls[next(iter(self._known_calls))]
         return self._known_calls[tools]
@@ -108,16 +111,17 @@ class Correction:
             self.rendering.through(post, chat, dialect, number, self.ends),
             self.rendering.text(post, generation),
         )
-        edited = not says(text, message, stops=_stops(chat))
+        edited = not says(text, message, stops=_stops(chat), one_call=chat.get("parallel_tool_calls") is False)
         return PastTurn(message["prompt_token_ids"], generation, before, through, edited=edited)
 
     def learn(self, choice: NeMoGymChoice, generation: Sequence[int], chat: Mapping[str, Any]) -> None:
-        """Remember which token ended an answer, unless a limit or a stop string did."""
+        """Remember which token ended an answer, unless a limit, a stop string or a token chosen by the caller did."""
         beside = choice.model_extra or {}
         told = [beside[name] for name in STOPPED_BY if name in beside]
         is_unclear = not told and bool(_stops(chat))
         is_ended = choice.finish_reason in ("stop", "tool_calls") and not any(isinstance(stop, str) for stop in told)
-        if generation and is_ended and not is_unclear:
+        is_chosen = bool(generation) and generation[-1] in (chat.get("stop_token_ids") or ())
+        if generation and is_ended and not is_unclear and not is_chosen:
             self.ends.add(generation[-1])
 
 
@@ -136,6 +140,11 @@ def _stops(chat: Mapping[str, Any]) -> list[str]:
 def _is_text(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     return not isinstance(content, list) or all(part.get("type") in ("text", "refusal") for part in content)
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
 
 
 def _without_tokens(chat: Mapping[str, Any]) -> dict[str, Any]:

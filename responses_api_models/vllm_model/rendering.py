@@ -20,7 +20,10 @@ RENDERED: Final = (
     *("messages", "tools", "chat_template_kwargs", "chat_template", "continue_final_message"),
     PREFIX_FIELD,  # a server that begins a prompt with given tokens also tokenizes it so
 )
-BESIDE_TEMPLATE: Final = ("add_special_tokens", "mm_processor_kwargs", "reasoning_effort", "tool_choice")
+BESIDE_TEMPLATE: Final = (
+    *("add_special_tokens", "mm_processor_kwargs", "reasoning_effort", "tool_choice"),
+    *("parallel_tool_calls", "response_format", "json_schema", "grammar", "reasoning_format"),
+)
 REMEMBERED: Final = 1024
 MARK: Final = "(something follows here)"
 

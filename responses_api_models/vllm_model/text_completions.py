@@ -99,7 +99,6 @@ def chat_answer(
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UnreadableAnswerError("no choices")
-    usage = answer.get("usage")
     told = choices[0].get("prompt_token_ids")
     return {
         "id": f"chatcmpl-{uuid4().hex}",
@@ -108,7 +107,7 @@ def chat_answer(
         "model": answer.get("model") or "",
         "choices": [_choice(choice, chat, parses_reasoning=parses_reasoning) for choice in choices],
         "prompt_token_ids": list(prompt) if told is None else told,
-        **({"usage": usage} if usage else {}),
+        **{name: answer[name] for name in ("usage", "timings") if answer.get(name)},
     }
 
 

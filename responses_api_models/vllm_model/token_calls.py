@@ -16,11 +16,12 @@ from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessageForTraining, NeMoGymChoice
 from nemo_gym.servers.models.failures import ModelErrorKind
 from responses_api_models.vllm_model.correction import COMPLETIONS, Corrected, Correction, uncorrected
-from responses_api_models.vllm_model.rendering import Post, RenderingError
+from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError
 from responses_api_models.vllm_model.replicas import Answered, Replica, good_content, is_overflow
 from responses_api_models.vllm_model.settings import VLLMModelConfig
-from responses_api_models.vllm_model.text_completions import UnreadableAnswerError, chat_answer
+from responses_api_models.vllm_model.text_completions import chat_answer
 from responses_api_models.vllm_model.tokens import (
+    LLAMA_CPP_UNTRUNCATED,
     PREFIX_FIELD,
     SUPPORT_HINT,
     CallTokens,
@@ -50,6 +51,7 @@ class TokenCalls:
         self._config = config
         self._post = post
         self._correction = Correction()
+        self._context: int | None = None  # of llama.cpp, which may be set to forget the beginning of a longer sequence
 
     async def complete(self, session: str, chat: dict[str, Any]) -> NeMoGymChatCompletion | None:
         """Complete a chat; None if its prompt does not fit."""
@@ -78,7 +80,8 @@ class TokenCalls:
 
     async def _request(self, chat: dict[str, Any], post: Post) -> Corrected:
         if self.dialect is Dialect.LLAMA_CPP:
-            chat = {**chat, "top_logprobs": max(chat.get("top_logprobs") or 0, 1)}  # none with 0
+            # Without any top_logprobs, it returns no log-probabilities at all.
+            chat = {**LLAMA_CPP_UNTRUNCATED, **chat, "top_logprobs": max(chat.get("top_logprobs") or 0, 1)}
         carries = bool(trained_answers(chat["messages"]))
         if carries and self._config.on_policy_correction and self.dialect in CORRECTABLE:
             return await self._correction.of(chat, self.dialect, post)
@@ -90,7 +93,7 @@ class TokenCalls:
             try:
                 parses = self._config.uses_reasoning_parser
                 answer = chat_answer(orjson.loads(content), chat, request.prompt, parses_reasoning=parses)
-            except (UnreadableAnswerError, orjson.JSONDecodeError, AttributeError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise answered.replica.address.unusable(content, f"no completion ({error})") from error
             content = encode_json(answer)
         return answered.replica.reader.completion(content)
@@ -99,7 +102,7 @@ class TokenCalls:
         self, completion: NeMoGymChatCompletion, chat: Mapping[str, Any], replica: Replica, post: Post
     ) -> bool:
         if self.dialect is Dialect.LLAMA_CPP:
-            await self._learn_end(replica, post)
+            await self._learn_properties(replica, post)
         if not completion.choices[0].logprobs and self.dialect is Dialect.LLAMA_CPP:
             return True
         trained = trained_answers(chat["messages"])
@@ -110,12 +113,14 @@ class TokenCalls:
         told = (completion.model_extra or {}).get("prompt_token_ids")
         return not isinstance(told, list) or told[: len(before)] != before
 
-    async def _learn_end(self, replica: Replica, post: Post) -> None:
-        """Learn the token that ends an answer from llama.cpp, which omits it from answers but reports it separately."""
+    async def _learn_properties(self, replica: Replica, post: Post) -> None:
+        """Learn what llama.cpp does not say in answers: the token that ends one, and how many fit its context."""
         reply = await replica.probe.send("GET", f"{replica.root}/props", None)
         if not reply.ok:
             return
         properties = orjson.loads(await reply.read())
+        context = (properties.get("default_generation_settings") or {}).get("n_ctx")
+        self._context = context if isinstance(context, int) and context > 0 else None
         named = {"content": properties.get("eos_token") or "", "add_special": False, "parse_special": True}
         answered = await post("/tokenize", named)
         tokens = orjson.loads(good_content(answered)).get("tokens") or []
@@ -129,30 +134,43 @@ class TokenCalls:
         answered: Answered,
         post: Post,
     ) -> None:
-        sent = chat if request.prompt is None else request.body
-        sampling = sampling_of(sent, self.dialect, mode=self._config.logprobs_mode)
+        # Which distribution the log-probabilities come from depends on the engine that computed them: of several
+        # endpoints, one may be another engine, and so may one that was restarted.
+        told = dialect_of(completion)
+        dialect = self.dialect if told is Dialect.UNKNOWN else told
+        sampling = sampling_of(request.body, dialect, mode=self._config.logprobs_mode)
         for choice in completion.choices:
             try:
                 tokens = tokens_of(completion, choice)
-                prompt = tokens.prompt or await self._prompt(chat, request, post)
-                check_counts(prompt, tokens, completion)
+                prompt = tokens.prompt or await self._prompt(chat, request, answered, post)
+                check_counts(prompt, tokens, completion, context=self._context)
             except (TokenError, RenderingError) as error:
                 reason = f"the answer has {error}"
                 raise answered.replica.address.error(
                     ModelErrorKind.INVALID_RESPONSE, reason, hint=SUPPORT_HINT
                 ) from error
+            if completion.usage is None and tokens.prompt is None:
+                answered.replica.reader.note("no token counts, so the tokens of its prompts can't be checked")
             self._correction.learn(choice, tokens.generation, chat)
             choice.message = _with_tokens(choice, tokens, prompt, sampling)
 
-    async def _prompt(self, chat: Mapping[str, Any], request: Corrected, post: Post) -> list[int]:
-        """Ask for the tokens of a prompt that did not come with the answer."""
+    async def _prompt(self, chat: Mapping[str, Any], request: Corrected, answered: Answered, post: Post) -> list[int]:
+        """Ask the endpoint that answered for the tokens of the prompt, which did not come with the answer."""
+
+        async def same(path: str, body: Mapping[str, Any]) -> Answered:
+            told = await post(path, body)
+            if told.replica is not answered.replica:
+                raise RenderingError(f"another endpoint at {path} than the one that answered")
+            return told
+
         if "input_ids" in request.body:
             given: list[int] = request.body["input_ids"]
             return given
         prefix = request.body.get(PREFIX_FIELD)
         takes_prefix = prefix is not None and self.dialect is not Dialect.LLAMA_CPP
         asked = {**chat, PREFIX_FIELD: prefix} if takes_prefix else chat
-        return await self._correction.rendering.tokens(post, asked, self.dialect)
+        # Not from earlier calls: the endpoint may have been restarted with another template since.
+        return await Rendering().tokens(same, asked, self.dialect)
 
 
 def _with_tokens(

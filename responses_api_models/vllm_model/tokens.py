@@ -5,6 +5,7 @@ Endpoints return them in several ways: on the message (servers of trainers), bes
 not fit together are refused, because a trainer could not detect that they are wrong.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +45,18 @@ class Dialect(StrEnum):
     VLLM = "vLLM"
     SGLANG = "SGLang"
     LLAMA_CPP = "llama.cpp"
+
+
+# Samplers that only llama.cpp has, off: its command line may set other defaults.
+LLAMA_CPP_UNTRUNCATED: Final[Mapping[str, Any]] = {
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "dynatemp_range": 0.0,
+}
+ROUNDING: Final = 1e-4  # how far above 0 a log-probability may be that was computed with few digits
 
 
 class TokenError(ValueError):
@@ -158,7 +171,18 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
     if len(tokens.generation) != len(tokens.log_probs):
         lengths = f"{len(tokens.generation)} tokens and {len(tokens.log_probs)} log-probabilities"
         raise TokenError(f"{lengths}, where there must be one for each")
+    _check_log_probs(tokens.log_probs, completion)
     return tokens
+
+
+def _check_log_probs(log_probs: Sequence[float], completion: NeMoGymChatCompletion) -> None:
+    """Refuse numbers that are not log-probabilities: logits, for example, which vLLM returns if it is told to."""
+    wrong = next((value for value in log_probs if not math.isfinite(value) or value > ROUNDING), None)
+    if wrong is not None:
+        raise TokenError(f"{wrong} as a log-probability")
+    timings = (completion.model_extra or {}).get("timings")
+    if isinstance(timings, Mapping) and timings.get("draft_n_accepted"):
+        raise TokenError("drafted tokens (speculative decoding), whose log-probabilities llama.cpp reports as 0")
 
 
 def _extension(completion: NeMoGymChatCompletion) -> Mapping[str, Any]:
@@ -167,13 +191,19 @@ def _extension(completion: NeMoGymChatCompletion) -> Mapping[str, Any]:
     return added if isinstance(added, Mapping) else {}
 
 
-def check_counts(prompt: Sequence[int], tokens: CallTokens, completion: NeMoGymChatCompletion) -> None:
-    """Refuse tokens whose number differs from the endpoint's own count.
+def check_counts(
+    prompt: Sequence[int], tokens: CallTokens, completion: NeMoGymChatCompletion, *, context: int | None = None
+) -> None:
+    """Refuse tokens whose number differs from the endpoint's own count, or that can't all have been in its context.
 
     llama.cpp, for example, reports one token for a character of several, and none for a stop string.
     """
+    if context is not None and len(prompt) + len(tokens.generation) > context:
+        raise TokenError(f"more tokens than its context of {context}, so it has forgotten the first of them")
     usage = completion.usage
     if usage is None:
+        if dialect_of(completion) is Dialect.LLAMA_CPP:
+            raise TokenError("no count of its tokens, without which missing ones can't be noticed")
         return
     if usage.prompt_tokens != len(prompt):
         raise TokenError(f"{usage.prompt_tokens} prompt tokens, but {len(prompt)} ids were found for them")
@@ -195,7 +225,8 @@ def _scores(choice: NeMoGymChoice) -> Sequence[Mapping[str, Any]]:
 
 
 def _ids(tokens: Any) -> list[int]:
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+    # Not isinstance, because True is an int too.
+    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
         raise TokenError("tokens that are not a list of numbers")
     return tokens
 
@@ -211,6 +242,6 @@ def _token_id(score: Mapping[str, Any]) -> int:
 
 def _log_prob(score: Mapping[str, Any]) -> float:
     value = score.get("logprob")
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise TokenError("a token without its log-probability")
     return float(value)

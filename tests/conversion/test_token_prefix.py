@@ -155,6 +155,8 @@ def test_the_end_of_a_turn_is_at_its_end(through: list[int], found: int | None) 
 
 
 CALL = {"function": {"name": "f", "arguments": '{"x": 1}'}}
+CALLS = {"tool_calls": [CALL]}
+TWO = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>' * 2
 
 
 @pytest.mark.parametrize(
@@ -180,6 +182,36 @@ CALL = {"function": {"name": "f", "arguments": '{"x": 1}'}}
         ('<tool_call>{"name": "f", "arguments": {"x":1}}</tool_call>', {"content": None, "tool_calls": [CALL]}, True),
         ('[{"name": "f", "parameters": {"x": 1}}]', {"tool_calls": [CALL]}, True),
         ('{"x": 2}', {"tool_calls": [CALL]}, False),
+        ('{"x": 1}', {"tool_calls": [CALL]}, True),  # forced: the name is not generated
+        ('[TOOL_CALLS]f{"x": 1}', {"tool_calls": [CALL]}, True),
+        ('<function=f>{"x": 1}</function>', {"tool_calls": [CALL]}, True),
+        ('<|call|>functions.f:0<|arguments|>{"x": 1}', {"tool_calls": [CALL]}, True),
+        ('{"tool_call": {"name": "f", "arguments": {"x": 1}}}', {"tool_calls": [CALL]}, True),
+        ('<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', {"tool_calls": [CALL]}, True),
+        ('Well.<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>Done', {"content": "Well.", **CALLS}, True),
+        ('I mean {"a": 1}.\n{"x": 1}', {"content": 'I mean {"a": 1}.', **CALLS}, True),
+        # The agent changed the name, the type of an argument, the words before the call, or the number of calls.
+        ('<tool_call>{"name": "g", "arguments": {"x": 1}}</tool_call>', CALLS, False),
+        ('[TOOL_CALLS]g{"x": 1}', CALLS, False),
+        ('{"x": true}', CALLS, False),
+        ('My pin: 1234. <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', CALLS, False),
+        (
+            'My pin: 1234 <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>',
+            {"content": "My pin:", **CALLS},
+            False,
+        ),
+        ('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', {"content": "Well", **CALLS}, False),
+        (TWO, {"tool_calls": [CALL, CALL]}, True),
+        (TWO, CALLS, False),
+        ('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', {"tool_calls": [CALL, CALL]}, False),
+        # Reasoning may mention calls; it is compared as well.
+        (
+            '<think>{"name": "g", "arguments": {}}?</think>{"x": 1}',
+            {"reasoning_content": '{"name": "g", "arguments": {}}?', **CALLS},
+            True,
+        ),
+        ('<think>hm</think>{"x": 1}', {"reasoning_content": "well", **CALLS}, False),
+        ('<think>hm</think>{"x": 1}', CALLS, False),
         ("Hello", {"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}, True),
     ],
 )
@@ -192,3 +224,8 @@ def test_a_stop_string_is_no_part_of_a_message() -> None:
     assert says("I will look\nObservation: it", message, stops=["\nObservation:"])
     assert not says("I will look\nObservation: it", message, stops=["\n\n"])
     assert not says("I will look\nand then Observation:", message, stops=["Observation:"])
+
+
+def test_an_endpoint_that_drops_all_calls_but_one_is_no_edit() -> None:
+    assert says(TWO, CALLS, one_call=True)
+    assert not says(TWO.replace("1", "2", 1), CALLS, one_call=True)

@@ -25,6 +25,7 @@ from nemo_gym.conversion.losses import (
     IS_ERROR,
 )
 from nemo_gym.conversion.parts import reasoning_texts
+from nemo_gym.schemas.responses import SPENT
 
 # Options that only Chat Completions has besides, and their names there.
 _EXTRAS: Final = {"stop_sequences": "stop", "top_k": "top_k"}
@@ -209,13 +210,14 @@ def response_to_message(response: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
-    """Token counts; in this protocol, cached tokens are counted apart."""
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Token counts; in this protocol, cached tokens are counted apart. What was paid for is named as elsewhere."""
     read, written = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
     cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    paid = {SPENT: usage[SPENT]} if SPENT in usage else {}
     if not 0 < cached <= read:
-        return {"input_tokens": read, "output_tokens": written}
-    return {"input_tokens": read - cached, "cache_read_input_tokens": cached, "output_tokens": written}
+        return {"input_tokens": read, "output_tokens": written, **paid}
+    return {"input_tokens": read - cached, "cache_read_input_tokens": cached, "output_tokens": written, **paid}
 
 
 def lost_in_answer(response: Mapping[str, Any]) -> list[str]:

@@ -133,6 +133,77 @@ def test_a_line_that_may_be_anybodys_answer_is_named_to_those_who_have_none(path
         said(recording, "q", scope(0, 1))
 
 
+def test_lines_that_ran_together_are_named_to_both_rollouts(path: Path) -> None:
+    recorder = Recorder(path)
+    for rollout in range(3):
+        recorder.append(asked("q", scope(0, rollout)), Answer(200, b"abc"))
+    recorder.close()
+    first, second, third, _ = path.read_bytes().split(b"\n")
+    path.write_bytes(first[:-9] + second + b"\n" + third + b"\n")
+    recording = Recording(path)
+
+    for rollout in (0, 1):
+        with pytest.raises(DamagedRecordingError, match="line 1 of it is damaged"):
+            said(recording, "q", scope(0, rollout))
+    assert said(recording, "q", scope(0, 2)) == b"abc"
+
+
+def test_what_follows_a_line_that_another_process_left_unfinished_has_a_line_of_its_own(path: Path) -> None:
+    recorder = Recorder(path)
+    recorder.append(asked("q", scope(0, 0)), Answer(200, b"a"))
+    with path.open("ab") as file:  # of a process that was killed while it wrote
+        file.write(path.read_bytes()[:40])
+    place = recorder.append(asked("q", scope(0, 1)), Answer(200, b"b"))
+    recording = Recording(path)
+
+    assert recording.unreadable == [2]
+    assert recording.answer(place).body == said(recording, "q", scope(0, 1)) == b"b"
+
+
+def test_those_without_a_rollout_are_told_of_a_damaged_line_too(path: Path) -> None:
+    recorder = Recorder(path)
+    for body in (b"a", b"b", b"c"):
+        recorder.append(asked("q"), Answer(200, body))
+    recorder.close()
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1].replace(b'"status":200', b'"status":2!0')
+    path.write_bytes(b"\n".join(lines))
+    recording = Recording(path)
+
+    assert said(recording, "q", None) == b"a"
+    with pytest.raises(DamagedRecordingError, match="line 2"):
+        said(recording, "q", None, 1)
+    assert said(recording, "q", None, 2) == b"c"
+    with pytest.raises(DamagedRecordingError, match="line 2"):
+        said(recording, "q", None, 3)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (b'"status":200', b'"status":"200"'),
+        (b'"scope":[0,1,1]', b'"scope":[0,1]'),
+        (b'"answer":"b"', b'"answer":7'),
+        (b'"answer":"b"', b'"answer_base64":"!"'),
+        (b',"answer":"b"', b""),
+        (b'"request":"q"', b'"request":"\xff"'),
+    ],
+)
+def test_a_line_with_values_of_the_wrong_kind_is_damaged(path: Path, right: bytes, wrong: bytes) -> None:
+    recorder = Recorder(path)
+    for rollout, body in enumerate((b"a", b"b")):
+        recorder.append(asked("q", scope(0, rollout)), Answer(200, body))
+    recorder.close()
+    first, second, _ = path.read_bytes().split(b"\n")
+    assert right in second
+    path.write_bytes(first + b"\n" + second.replace(right, wrong) + b"\n")
+    recording = Recording(path)
+
+    assert recording.unreadable == [2]
+    with pytest.raises(DamagedRecordingError, match="line 2"):
+        said(recording, "q", scope(0, 1))
+
+
 def test_lines_that_are_no_exchanges_do_not_count(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'\n[]\nnull\n{"key": "x"}\n\xff\n{"key": "k", "scope": null, "status": 200, "answer": "a"}')

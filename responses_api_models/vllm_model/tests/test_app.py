@@ -406,7 +406,10 @@ async def test_every_answer_carries_its_tokens_on_its_last_item() -> None:
     [
         ({"logprobs": PLAIN_SCORES, "token_ids": [7, 8]}, {"prompt_token_ids": [1, 2]}),
         ({"logprobs": PLAIN_SCORES, "response_token_ids": [7, 8], "prompt_token_ids": [1, 2]}, {}),
-        ({"logprobs": {"content": [s | {"id": i} for s, i in zip(PLAIN_SCORES["content"], (7, 8), strict=True)]}}, {}),
+        (
+            {"logprobs": {"content": [s | {"id": i} for s, i in zip(PLAIN_SCORES["content"], (7, 8), strict=True)]}},
+            {"usage": {**COUNTED, "prompt_tokens": 2}},
+        ),
     ],
     ids=["vLLM", "SGLang", "llama.cpp"],
 )

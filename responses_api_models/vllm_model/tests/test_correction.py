@@ -232,3 +232,120 @@ async def test_penalties_of_the_models_own_defaults_are_off() -> None:
         options = {"logit_bias": {"7": -100.0}, "min_tokens": 3, "repetition_penalty": 1.2}
         [item] = await conversation(engine, 1, request=options)
         assert options.items() <= item["generation_sampling"].items()
+
+
+async def refusal(engine: ToyEngine, **settings: Any) -> str:
+    """Why an answer is refused."""
+    server = vllm_model(engine.url, "m", return_token_id_information=True, **settings)
+    got = await ask(server, input=[QUESTION], max_output_tokens=50)
+    assert got.status_code == 502, got.text
+    return str(got.json()["error"]["message"])
+
+
+@pytest.mark.parametrize("kind", ["vLLM", "SGLang", "llama.cpp"])
+@pytest.mark.parametrize("score", [12.5, float("nan"), float("-inf"), True])
+async def test_what_can_not_be_a_log_probability_is_refused(kind: Kind, score: float) -> None:
+    async with toy_engine(kind, "hi", "hi", score=score) as engine:
+        assert "log-probability" in await refusal(engine)
+
+
+async def test_drafted_tokens_of_llama_cpp_are_refused_because_their_scores_are_not_known() -> None:
+    async with toy_engine("llama.cpp", "hi", "hi", timings={"draft_n": 9, "draft_n_accepted": 3}) as engine:
+        assert "drafted tokens" in await refusal(engine)
+    async with toy_engine("llama.cpp", "hi", "hi", timings={"draft_n": 9, "draft_n_accepted": 0}) as engine:
+        assert len(await conversation(engine, 1)) == 1
+
+
+async def test_drafted_tokens_are_refused_after_a_correction_too() -> None:
+    async with toy_engine("llama.cpp", FORCED, FORCED, "five") as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        first = (await ask(server, input=[QUESTION], tools=[ADD], max_output_tokens=50)).json()["output"]
+        engine.timings = {"draft_n": 9, "draft_n_accepted": 3}
+        result = {"type": "function_call_output", "call_id": first[0]["call_id"], "output": "5"}
+        got = await ask(server, input=[QUESTION, *first, result], tools=[ADD], max_output_tokens=50)
+
+        assert engine.sent_to(COMPLETIONS)
+        assert "drafted tokens" in got.json()["error"]["message"]
+
+
+async def test_an_answer_that_outgrew_the_context_is_refused_because_its_prompt_was_forgotten() -> None:
+    async with toy_engine("llama.cpp", "hi", "one two three four five", n_ctx=24) as engine:
+        assert "more tokens than its context of 24" in await refusal(engine)
+
+
+async def test_samplers_that_only_llama_cpp_has_are_off_and_recorded() -> None:
+    async with toy_engine("llama.cpp", "hi", "hi") as engine:
+        [item] = await conversation(engine, 1, extra_body={"xtc_probability": 0.2})
+
+        assert engine.sent_to(CHAT)[-1]["dry_multiplier"] == 0.0
+        assert item["generation_sampling"]["xtc_probability"] == 0.2
+        assert item["generation_sampling"]["typical_p"] == 1.0
+
+
+async def test_an_engine_that_was_restarted_with_another_template_is_asked_again_for_its_prompts() -> None:
+    async with toy_engine("llama.cpp", "hi", "hi", "hi") as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        for role in ("assistant", "model"):
+            engine.answers_as = role
+            [item] = (await ask(server, input=[QUESTION], max_output_tokens=50)).json()["output"]
+            assert engine.text(item["prompt_token_ids"]).endswith(f"<|im_start|>{role}\n")
+
+
+async def test_of_several_engines_each_is_recorded_as_what_it_is() -> None:
+    async with toy_engine("vLLM", "a") as one, toy_engine("SGLang", "b") as other:
+        server = vllm_model("", "m", return_token_id_information=True, base_url=[one.url, other.url])
+        found = [
+            (await ask(server, input=[{"role": "user", "content": word}], max_output_tokens=50)).json()["output"][0]
+            for word in ("one", "two")
+        ]
+        assert [item["generation_sampling"]["log_probs"] for item in found] == ["raw", "processed"]
+
+
+async def test_the_tokens_of_a_prompt_come_from_the_engine_that_answered() -> None:
+    async with (
+        toy_engine("llama.cpp", "a", "a", down=frozenset({"/apply-template"})) as one,
+        toy_engine("llama.cpp", "b", "b") as other,
+    ):
+        server = vllm_model("", "m", return_token_id_information=True, base_url=[one.url, other.url])
+        got = await ask(server, input=[QUESTION], max_output_tokens=50)
+
+        assert got.status_code == 502
+        assert "another endpoint at /apply-template" in got.json()["error"]["message"]
+
+
+async def test_calls_that_a_user_mentions_do_not_tell_how_the_model_writes_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mentions = {"role": "user", "content": "What do <tool_call> and </tool_call> mean?"}
+    async with toy_engine("vLLM", FORCED, "five", hermes=False) as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        first = (await ask(server, input=[mentions], tools=[ADD], max_output_tokens=50)).json()["output"]
+        result = {"type": "function_call_output", "call_id": first[0]["call_id"], "output": "5"}
+        await ask(server, input=[mentions, *first, result], tools=[ADD], max_output_tokens=50)
+
+        assert not engine.sent_to(COMPLETIONS)
+        assert "in a form that only the endpoint can read" in caplog.text
+
+
+async def test_a_token_that_the_caller_stops_at_is_not_taken_for_the_end_of_a_turn() -> None:
+    async with toy_engine("vLLM", "one", "two", "three", stop="\n") as engine:
+        stops = engine.ids("\n")
+        output = await conversation(engine, 3, extra_body={"stop_token_ids": stops})
+
+        assert check_continuity(output).ok
+        assert "one\n<|im_end|>\n<|im_start|>user" in engine.text(output[-1]["prompt_token_ids"])
+
+
+async def test_words_before_a_call_that_the_agent_removed_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    async with toy_engine("vLLM", FORCED, "My pin is 1234." + CALLED, "done") as engine:
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        history: list[dict[str, Any]] = [QUESTION]
+        for _ in range(2):
+            history += (await ask(server, input=history, tools=[ADD], max_output_tokens=50)).json()["output"]
+            history.append({"type": "function_call_output", "call_id": history[-1]["call_id"], "output": "5"})
+        redacted = [item for item in history if item.get("role") != "assistant"]
+        assert len(redacted) == len(history) - 1
+        [last] = (await ask(server, input=redacted, tools=[ADD], max_output_tokens=50)).json()["output"]
+
+        assert "1234" not in engine.text(last["prompt_token_ids"])
+        assert "answer 2 is no longer what it was" in caplog.text

@@ -30,6 +30,11 @@ class ToyEngine:
     hermes: bool = True
     without: frozenset[str] = frozenset()  # routes that it does not have
     unscored: int = 0  # how many tokens at the end of an answer have no score
+    score: float = -0.5  # of every token
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    n_ctx: int | None = None  # as llama.cpp tells it
+    answers_as: str = "assistant"  # the role with which prompts end
+    down: frozenset[str] = frozenset()  # routes that fail
     stop: str = ""  # ends its answers instead of the end of a turn, as a stop string does
     url: str = ""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -59,7 +64,7 @@ class ToyEngine:
                 f'{opening}{{"name": "{call["name"]}", "arguments": {call["arguments"]}}}{closing}' for call in calls
             )
             parts.append(f"{START}{message['role']}\n{_content(message)}{written}{END}\n")
-        return "".join(parts) + (f"{START}assistant\n" if answer_follows else "")
+        return "".join(parts) + (f"{START}{self.answers_as}\n" if answer_follows else "")
 
     def _prompt(self, body: Mapping[str, Any], *, answer_follows: bool) -> list[int]:
         """The tokens of a prompt; a patched engine uses the given tokens up to the last answer and renders the rest."""
@@ -75,12 +80,14 @@ class ToyEngine:
         body = await request.json() if request.can_read_body else {}
         self.asked.append((request.path, body))
         route = getattr(self, "answer_" + request.path.strip("/").replace("/", "_").replace("-", "_"), None)
+        if request.path in self.down:
+            return web.json_response({"error": {"message": "out of order"}}, status=503)
         if route is None or request.path in self.without:
             return web.json_response({"error": {"message": "no such route"}}, status=404)
         return web.json_response(route(body))
 
     def answer_props(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        return {"eos_token": END}
+        return {"eos_token": END, "default_generation_settings": {"n_ctx": self.n_ctx}}
 
     def answer_tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.kind == "llama.cpp":
@@ -113,13 +120,17 @@ class ToyEngine:
         tokens = self.ids(said + (self.stop or END))
         choice: dict[str, Any] = {"index": 0, "text": said, "finish_reason": "stop", "token_ids": tokens}
         choice["stop_reason"] = self.stop or None
-        choice["logprobs"] = {"tokens": ["x"] * len(tokens), "token_logprobs": [-0.5] * len(tokens)}
-        return {"choices": [choice], "usage": _usage(body["prompt"], tokens)}
+        choice["logprobs"] = {"tokens": ["x"] * len(tokens), "token_logprobs": [self.score] * len(tokens)}
+        if self.kind == "llama.cpp":
+            del choice["token_ids"]
+            scores = [{"token": "x", "id": token, "logprob": self.score, "top_logprobs": []} for token in tokens]
+            choice["logprobs"] = {"content": scores}
+        return {"choices": [choice], "usage": _usage(body["prompt"], tokens), "timings": self.timings}
 
     def _with_tokens(
         self, answer: dict[str, Any], choice: dict[str, Any], prompt: list[int], tokens: list[int], *, wanted: int
     ) -> dict[str, Any]:
-        scores = [{"token": "x", "logprob": -0.5, "top_logprobs": []} for _ in tokens]
+        scores = [{"token": "x", "logprob": self.score, "top_logprobs": []} for _ in tokens]
         choice["logprobs"] = {"content": scores}
         if self.kind == "vLLM":
             choice["token_ids"] = tokens
@@ -130,11 +141,12 @@ class ToyEngine:
         elif self.kind == "SGLang":
             choice |= {"response_token_ids": tokens, "prompt_token_ids": prompt}
         else:
-            answer["timings"] = {}
+            answer["timings"] = self.timings
             identified = [score | {"id": token} for score, token in zip(scores, tokens, strict=True)]
             identified = identified[: len(identified) - self.unscored]
             choice["logprobs"] = {"content": identified} if wanted else None
-        return answer | {"usage": _usage(prompt, tokens)}
+        named = {"id": "c", "created": 1, "model": "m", "object": "chat.completion"}
+        return named | answer | {"usage": _usage(prompt, tokens)}
 
 
 def _content(message: Mapping[str, Any]) -> str:

@@ -181,7 +181,7 @@ _FRACTION: Final = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
 _BOX: Final = re.compile(r"\\(?:boxed|text|mathbf)\{([^{}]*)\}")
 _WHOLE: Final = re.compile(r"(?<![\w.,])(\d+)[.,]0+(?![\d.,]*\d)")
 _NEGATION: Final = re.compile(
-    r"(?:\b(?:not|never|nor|non|un|in)|n['\u2019]t)(?:-|\s+(?:\w+ly\s+|an?\s+|the\s+)?)\Z", re.IGNORECASE
+    r"(?:(?:\b(?:not|never|nor)|n['\u2019]t)(?:-|\s+(?:\w+ly\s+|an?\s+|the\s+)?)|\b(?:non|un|in)-)\Z", re.IGNORECASE
 )
 
 

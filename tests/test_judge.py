@@ -162,6 +162,7 @@ async def test_a_verdict_has_a_label_a_score_and_the_judges_words() -> None:
         ({"labels": {"correct": 1, "incorrect": 0}}, "It is not correct, so: incorrect", "incorrect"),
         ({"labels": {"correct": 1, "not correct": 0}}, "It is not correct", "not correct"),
         ({"labels": {"correct": 1, "incorrect": 0}}, "in-correct", None),
+        ({"labels": {"A": 1, "B": 0}}, "The better reasoning is found in B", "B"),
         ({"labels": {"correct": 1, "incorrect": 0}}, "Is it correct or not? _Correct_", "correct"),
         ({"labels": {"correct": 1, "incorrect": 0}}, "**correct**", "correct"),
         ({"labels": {"yes_1": 1, "no": 0}}, "yes_1", "yes_1"),

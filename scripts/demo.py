@@ -63,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def collection(model: str = MODEL, *more: str) -> list[str]:
+def collection(*arguments: str) -> list[str]:
     """Build the command line that collects the rollouts."""
+    model, *more = arguments if arguments and "=" not in arguments[0] else (MODEL, *arguments)
     return [
         "ng_collect_rollouts",
         f"+config_paths=[resources_servers/calculator/configs/calculator.yaml,{model}]",

@@ -1,5 +1,6 @@
 """Formats the numbers of ``timing`` and ``waterfall`` as text for a terminal."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from nemo_gym.view.transcript import printable
 _NAME: Final = 26  # characters for the name of a step
 _TIME: Final = 9
 _RATE: Final = 14
+_MOST: Final = 17  # characters for the spaces around a line of levels and its highest value
 _NARROWEST: Final = 12  # characters for the bars, at least
 _SHARES: Final = 12
 _GROUPS: Final = 20
@@ -93,12 +95,19 @@ def _figures(timing: Mapping[str, Any]) -> Iterator[str]:
 def _over_time(found: Mapping[str, Any] | None, width: int) -> Iterator[str]:
     if found is None:
         return
-    room = max(_NARROWEST, width - _NAME - 12)
+    room = max(_NARROWEST, width - _NAME - _MOST)
     yield ""
     for name, values in (("at once, over time", found["at_once"]), ("ending per second", found["finished_per_s"])):
         most = max(values) or 1.0
-        drawn = "".join(_LEVELS[round((len(_LEVELS) - 1) * value / most)] for value in values[:room])
+        drawn = "".join(_LEVELS[round((len(_LEVELS) - 1) * value / most)] for value in _means(values, room))
         yield f"{name:<{_NAME}} {drawn}  {max(values):.3g} at most"
+
+
+def _means(values: Sequence[float], most: int) -> list[float]:
+    """At most that many values: the means of spans of equal length, so that the last is still the end of the run."""
+    count = min(most, len(values))
+    edges = [len(values) * place // count for place in range(count + 1)]
+    return [sum(values[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
 
 
 def _table(by: str, groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:

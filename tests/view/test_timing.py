@@ -286,6 +286,15 @@ def test_text_shows_the_same_times(recorded: Library) -> None:
     assert any(line.startswith("  judge judge") for line in lines)
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_shows_the_run_to_its_end(recorded: Library, width: int) -> None:
+    found = times(recorded.snapshot())
+    found["over_time"] = {"edges": range(81), "at_once": [1.0] * 72 + [9.0] * 8, "finished_per_s": [0.125] * 80}
+    lines = [line for line in run_lines(found, width) if line.endswith(" at most") and "over time" in line]
+    assert [len(line) <= width for line in lines] == [True]
+    assert lines[0].split("  ")[-2][-1] in "▄▅▆▇█"
+
+
 def test_the_files_of_a_run_need_no_steps(write, record, library, tmp_path: Path) -> None:
     snapshot = library(write("run.jsonl", [record(0, 0)])).snapshot()
     assert snapshot.runs[0].state()["attempts"] == 0

@@ -20,6 +20,18 @@ export function ticksOf(low, high, count = 5) {
   return ticks;
 }
 
+const UNITS_OF_TIME = [
+  [1, "s"],
+  [60, "min"],
+  [3600, "h"],
+];
+
+/** Round times from zero to `end` seconds, in the unit that a person would count them in. */
+export function timeTicks(end, count) {
+  const [unit, name] = UNITS_OF_TIME.findLast(([seconds]) => end >= 5 * seconds) ?? UNITS_OF_TIME[0];
+  return ticksOf(0, end / unit, count).map((tick) => ({ at: tick * unit, text: `${formatNumber(tick)} ${name}` }));
+}
+
 function compactNumber(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return `${Number((value / 1e6).toPrecision(3))}M`;
@@ -49,16 +61,22 @@ export function Histogram({ edges, counts, coloured, onPick, label }) {
   return html`<div class="chart" ref=${ref}>
     ${
       width > 0 &&
-      html`<svg width=${width} height=${CHART_HEIGHT} role="img" aria-label=${label}>
+      html`<svg width=${width} height=${CHART_HEIGHT} role=${onPick ? "group" : "img"} aria-label=${label}>
         <${YGrid} ticks=${ticks} y=${y} width=${width} />
         ${counts.map((count, index) => {
           const [from, to] = [x(edges[index]), x(edges[index + 1])];
           const share = rewardShare((edges[index] + edges[index + 1]) / 2).toFixed(3);
           const range = `${formatNumber(edges[index])} to ${formatNumber(edges[index + 1])}: ${formatNumber(count)}`;
+          const pick =
+            onPick && count ? () => onPick(edges[index], edges[index + 1], index === counts.length - 1) : undefined;
           return html`<g
             key=${index}
-            class=${`bin ${onPick && count ? "pick" : ""}`}
-            onClick=${() => onPick && count && onPick(edges[index], edges[index + 1], index === counts.length - 1)}
+            class=${`bin ${pick ? "pick" : ""}`}
+            role=${pick && "button"}
+            aria-label=${pick && range}
+            tabindex=${pick && 0}
+            onClick=${pick}
+            onKeyDown=${pick && ((event) => event.key === "Enter" && pick())}
           >
             <title>${range}</title>
             <rect

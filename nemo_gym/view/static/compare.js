@@ -23,7 +23,7 @@ export function Compare({ source, place, files }) {
   if (files.length > 1) return html`<${CompareRuns} source=${source} place=${place} files=${files} />`;
   return html`<main class="page">
     <${Notice} title="Nothing to compare yet">
-      Open a rollout of a task that was taken more than once and choose <b>Compare</b>, or press <kbd>c</kbd> there.
+      Open a rollout of a task that was attempted more than once and choose <b>Compare</b>, or press <kbd>c</kbd> there.
       Given two files, this page pairs them by task.
     <//>
   </main>`;
@@ -273,8 +273,7 @@ function RunSummary({ answer }) {
       <span class="detail"
         ><b>${formatNumber(worse)}</b> worse · <b>${formatNumber(same)}</b> the same${" · "}<b
           >${formatNumber(better)}</b
-        >
-        better</span
+        >${" better"}</span
       >
     </div>
   </div>`;

@@ -8,13 +8,17 @@ const IDLE = 650; // ms without a key before the text is applied
 
 export function FilterBar({ source, place, columns }) {
   const [error, setError] = useState(null);
+  const latest = useRef(null);
   const commit = async (filter) => {
+    latest.current = filter;
     if (filter === (place.filter ?? "")) return setError(null);
     try {
       await source.rollouts({ filter, offset: 0, limit: 1 });
     } catch (problem) {
-      return setError({ problem, filter });
+      return latest.current === filter ? setError({ problem, filter }) : undefined;
     }
+    // The answer to an earlier filter may come after that to a later one.
+    if (latest.current !== filter) return undefined;
     setError(null);
     return goTo({ filter: filter || null }, { replace: Boolean(place.filter) });
   };
@@ -48,16 +52,24 @@ function Box({ name, label, value, onCommit, invalid, placeholder, hint, columns
   const [focused, setFocused] = useState(false);
   const timer = useRef();
   const input = useRef();
-  useEffect(() => setText(value), [value]);
+  const committed = useRef(value);
+  useEffect(() => {
+    // What the box itself asked for is already in it, perhaps with more that was typed meanwhile.
+    if (value === committed.current) return;
+    clearTimeout(timer.current);
+    committed.current = value;
+    setText(value);
+  }, [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
   const now = (next) => {
     clearTimeout(timer.current);
-    onCommit(next.trim());
+    committed.current = next.trim();
+    onCommit(committed.current);
   };
   const change = (next) => {
     setText(next);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => onCommit(next.trim()), IDLE);
+    timer.current = setTimeout(() => now(next), IDLE);
   };
   const offers = columns && focused ? offersFor(text, input.current?.selectionStart ?? text.length, columns) : [];
   const accept = (offer) => {

@@ -20,7 +20,7 @@ export function formatNumber(value, digits = 3) {
   if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
   if (Number.isInteger(value)) return integers.format(value);
   const size = Math.abs(value);
-  if (size >= 10000) return integers.format(Math.round(value));
+  if (size >= 1000) return integers.format(Math.round(value));
   if (size < 0.001) return value.toExponential(1);
   return String(Number(value.toPrecision(size < 1 ? digits : digits + 1)));
 }

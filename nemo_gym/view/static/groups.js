@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./dom.js";
 import { both } from "./overview.js";
 import { clean, DASH, formatCount, formatNumber, formatPercent, formatScore } from "./format.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
-import { Choice, Notice, Reward, RewardChips, Select, Trouble } from "./ui.js";
+import { Choice, NoRollouts, Reward, RewardChips, Select, Trouble } from "./ui.js";
 
 const GROUP_PAGE = 60;
 const KINDS = [
@@ -103,7 +103,7 @@ export function Groups({ source, place, version }) {
       />
     </div>
     ${list.error && html`<${Trouble} error=${list.error} />`}
-    ${list.total === 0 && html`<${Notice} title="No rollout matches">Loosen the filter or the search.<//>`}
+    ${list.total === 0 && html`<${NoRollouts} place=${place} live=${source.live} />`}
     ${by === "task" && list.total > 0 && html`<${GroupHead} />`}
     <ol class=${`group-list by-${by}`}>
       ${list.entries.map(
@@ -147,7 +147,7 @@ function Group({ group, by, place }) {
         }
         ${typeof group.solve_rate === "number" && html`<span>solved <b>${formatPercent(group.solve_rate)}</b></span>`}
         ${group.failed > 0 && by !== "failure" && html`<span class="bad">${formatNumber(group.failed)} failed</span>`}
-        <span><b>${formatNumber(group.count)}</b> rollouts</span>
+        <span><b>${formatNumber(group.count)}</b> ${group.count === 1 ? "rollout" : "rollouts"}</span>
       </span>
     </li>`;
   }

@@ -6,7 +6,7 @@ import { Curve, Histogram, Scatter } from "./charts.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { JsonTree } from "./parts.js";
 import { ShareBar } from "./runtiming.js";
-import { Notice, Panel, Reward, Select, Trouble } from "./ui.js";
+import { NoRollouts, Panel, Reward, Select, Trouble } from "./ui.js";
 
 const AXES = ["tokens", "turns", "tool_calls", "duration", "output_tokens", "input_tokens", "bytes", "reward"];
 
@@ -18,15 +18,13 @@ export function Overview({ source, place, version, columns, files }) {
   );
   if (error) return html`<main class="page"><${Trouble} error=${error} /></main>`;
   if (!value) return html`<main class="page" aria-busy="true"></main>`;
-  if (!value.rollouts) {
-    const chosen = place.filter || place.search;
-    return html`<main class="page">
-      <${Notice} title=${chosen ? "No rollout matches" : "No rollouts yet"}
-        >${chosen ? "Loosen the filter or the search." : "They appear here as they are collected."}<//
-      >
-    </main>`;
-  }
+  if (!value.rollouts)
+    return html`<main class="page"><${NoRollouts} place=${place} live=${source.live} /></main>`;
   const failures = Object.entries(value.failed).sort((left, right) => right[1] - left[1]);
+  const rated = value.solve_rates?.counts?.length > 0;
+  const several = value.agents?.length > 1;
+  // Panels of half the width come in pairs; the last of an odd number takes a line of its own.
+  const odd = [isGraded(value), failures.length, rated, several].filter(Boolean).length % 2 === 1;
   return html`<main class="page overview">
     <${Figures} value=${value} failures=${failures} live=${source.live} />
     <div class="panels">
@@ -47,7 +45,7 @@ export function Overview({ source, place, version, columns, files }) {
       <${ScatterPanel} source=${source} place=${place} version=${version} columns=${columns} />
       ${
         failures.length > 0 &&
-        html`<${Panel} title="Failures by class" note="not part of any mean">
+        html`<${Panel} title="Failures by class" note="not part of any mean" wide=${odd && !rated && !several}>
           <${Bars}
             entries=${failures}
             hrefOf=${(name) => placeUrl({ view: "table", filter: both(place.filter, `failure == ${quoteText(name)}`) })}
@@ -55,14 +53,14 @@ export function Overview({ source, place, version, columns, files }) {
         <//>`
       }
       ${
-        value.solve_rates?.counts?.length > 0 &&
-        html`<${Panel} title="Tasks by solve rate" note="left: never solved, right: always">
+        rated &&
+        html`<${Panel} title="Tasks by solve rate" note="left: never solved, right: always" wide=${odd && !several}>
           <${Histogram} ...${value.solve_rates} label="histogram of the tasks' solve rates" />
         <//>`
       }
       ${
-        value.agents?.length > 1 &&
-        html`<${Panel} title="Agents"><${Agents} agents=${value.agents} filter=${place.filter} /><//>`
+        several &&
+        html`<${Panel} title="Agents" wide=${odd}><${Agents} agents=${value.agents} filter=${place.filter} /><//>`
       }
       ${
         value.metrics &&
@@ -97,10 +95,14 @@ function pickReward(filter, from, to, last) {
   goTo({ view: "table", filter: both(filter, `reward >= ${from} and ${upper}`) });
 }
 
+/** Whether the expected best reward of k rollouts says more than pass@k. */
+function isGraded({ pass_at_k: passes, reward_at_k: rewards }) {
+  return rewards.some((point, index) => Math.abs(point.value - passes[index]?.value) > 1e-9);
+}
+
 /** pass@k and, where rewards are graded, the expected best reward; over the same tasks for every k. */
 function Attempts({ value }) {
   const { pass_at_k: passes, reward_at_k: rewards, pass_threshold: threshold } = value;
-  const graded = rewards.some((point, index) => Math.abs(point.value - passes[index]?.value) > 1e-9);
   const over = `n = ${formatCount(value.pass_tasks, "task")}${
     value.pass_tasks_left_out
       ? `; ${formatNumber(value.pass_tasks_left_out)} with fewer than ${passes.length} rollouts left out`
@@ -123,7 +125,7 @@ function Attempts({ value }) {
       }
     <//>
     ${
-      graded &&
+      isGraded(value) &&
       html`<${Panel} title="reward@k" note="expected best reward of k rollouts">
         <${Curve} points=${rewards} label="reward@k over k" />
         <p class="quiet">${over}</p>

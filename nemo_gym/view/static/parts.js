@@ -139,7 +139,7 @@ function Branch({ label, value, depth }) {
       <span class=${`tree-arrow ${open ? "open" : ""}`}></span>${label}<span class="tree-mark">${start}</span>
       ${
         !open &&
-        html`<span class="tree-size">${formatNumber(size)} ${list ? "items" : "fields"}</span
+        html`<span class="tree-size">${formatCount(size, list ? "item" : "field")}</span
           ><span class="tree-mark">${end}</span>`
       }
     </button>

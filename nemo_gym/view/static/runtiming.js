@@ -2,9 +2,9 @@
 
 import { html, useAnswer, useRef, useSize, useState } from "./dom.js";
 import { clean, formatCount, formatDuration, formatNumber, formatPercent } from "./format.js";
-import { kindClass } from "./waterfall.js";
+import { kindClass, toolLooks } from "./waterfall.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
-import { ticksOf } from "./charts.js";
+import { ticksOf, timeTicks } from "./charts.js";
 import { Choice, Notice, Panel, Select, Trouble } from "./ui.js";
 
 const LEAST_SHARE = 0.001; // that has a place of its own in the bar
@@ -50,7 +50,7 @@ function Times({ value }) {
     <div class="panels">
       <${Panel} title="Where the time went" note="of all attempts together; waiting is apart from working" wide=${true}>
         <${ShareBar} shares=${value.shares} seconds=${value.seconds} />
-        ${value.finding.map((line) => html`<p key=${line} class="finding">${clean(line)}</p>`)}
+        ${value.finding.map((line) => html`<p key=${line} class="finding">${withCode(clean(line))}</p>`)}
       <//>
       ${value.over_time && html`<${OverTime} value=${value} />`}
       <${StepTable} value=${value} />
@@ -58,6 +58,13 @@ function Times({ value }) {
       <${Stragglers} tail=${value.tail} />
     </div>
   `;
+}
+
+/** A line of advice, with the parameters that it names set as code. */
+function withCode(line) {
+  return line
+    .split(/(\+\w+=[^\s,;]+)/)
+    .map((piece, index) => (index % 2 ? html`<code key=${index}>${piece}</code>` : piece));
 }
 
 function TimeFigures({ value }) {
@@ -102,8 +109,8 @@ function TimeFigures({ value }) {
 export function ShareBar({ shares, seconds }) {
   const shown = shares.filter(({ share }, index) => share >= LEAST_SHARE && index < SHARES_SHOWN);
   const rest = 1 - shown.reduce((sum, { share }) => sum + share, 0);
-  const tools = shown.filter(({ kind }) => kind === "tool");
-  const all = shown.map((one) => ({ ...one, look: `${kindClass(one.kind)} shade-${Math.max(tools.indexOf(one), 0) % 3}` }));
+  const looks = toolLooks(toolsOf(shares));
+  const all = shown.map((one) => ({ ...one, look: lookOf(one.kind, one.name, looks) }));
   if (rest > 5e-4) all.push({ name: "everything else", look: kindClass("call"), share: rest });
   return html`<div class="share-bar">
     <div class="share-track" aria-hidden="true">
@@ -127,6 +134,14 @@ export function ShareBar({ shares, seconds }) {
       )}
     </ul>
   </div>`;
+}
+
+function toolsOf(shares) {
+  return shares.filter(({ kind }) => kind === "tool").map(({ name }) => name);
+}
+
+function lookOf(kind, name, looks) {
+  return (kind === "tool" && looks.get(name)) || kindClass(kind);
 }
 
 function OverTime({ value }) {
@@ -177,10 +192,10 @@ function Area({ edges, values, label, limit = 0 }) {
           at !== null &&
           html`<line class="base" x1=${x((edges[at] + edges[at + 1]) / 2)} x2=${x((edges[at] + edges[at + 1]) / 2)} y1=${AREA_MARGIN.top} y2=${y(0)} />`
         }
-        ${ticksOf(0, end, end >= 1e5 ? 2 : width < 360 ? 3 : 5).map(
-          (tick) =>
-            html`<text key=${tick} class="axis" x=${x(tick)} y=${AREA_HEIGHT - 8} text-anchor="middle"
-              >${formatNumber(tick)} s</text
+        ${timeTicks(end, width < 360 ? 3 : 5).map(
+          ({ at: seconds, text }) =>
+            html`<text key=${seconds} class="axis" x=${x(seconds)} y=${AREA_HEIGHT - 8} text-anchor="middle"
+              >${text}</text
             >`,
         )}
       </svg>`
@@ -198,6 +213,7 @@ function StepTable({ value }) {
   const [by, setBy] = useState("steps");
   const [all, setAll] = useState(false);
   const rows = value[by];
+  const looks = toolLooks(toolsOf(value.shares));
   const shown = all ? rows : rows.slice(0, TIMES_SHOWN);
   const aside = html`<span class="aside"
     ><${Choice}
@@ -221,7 +237,7 @@ function StepTable({ value }) {
           </tr>
         </thead>
         <tbody>
-          ${shown.map((times, index) => html`<${TimesRow} key=${index} times=${times} by=${by} />`)}
+          ${shown.map((times, index) => html`<${TimesRow} key=${index} times=${times} by=${by} looks=${looks} />`)}
         </tbody>
       </table>
     </div>
@@ -232,14 +248,14 @@ function StepTable({ value }) {
   <//>`;
 }
 
-function TimesRow({ times, by }) {
+function TimesRow({ times, by, looks }) {
   const retries = Object.entries(times.retries);
   const repeated = retries.reduce((sum, [, count]) => sum + count, 0);
   const why = retries.map(([failed, count]) => `${clean(failed)}: ${count}`).join(", ");
   const name = by === "servers" ? times.server || "unnamed" : times.tool || times.kind;
   return html`<tr>
     <th scope="row">
-      ${by === "steps" && html`<span class=${`swatch ${kindClass(times.kind)}`}></span>`}${clean(name)}
+      ${by === "steps" && html`<span class=${`swatch ${lookOf(times.kind, times.tool, looks)}`}></span>`}${clean(name)}
       ${by === "steps" && times.server && html` <span class="quiet">${clean(times.server)}</span>`}
     </th>
     <td class="right">${formatNumber(times.count)}</td>

@@ -9,7 +9,7 @@ import { clean, formatCount, formatField } from "./format.js";
 import { PAGE_ROWS, useArrivals, useRows } from "./rows.js";
 import { useLongScroll } from "./scrolling.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
-import { Notice, Reward, Trouble } from "./ui.js";
+import { NoRollouts, Reward, Trouble } from "./ui.js";
 
 const OVERSCAN = 12;
 const HEAD_HEIGHT = 32;
@@ -76,7 +76,7 @@ export function Table({ source, place, version, columns, files, focus }) {
     </div>
     ${
       rows.fresh && rows.total === 0
-        ? html`<${Notice} title="No rollout matches">Loosen the filter or the search.<//>`
+        ? html`<${NoRollouts} place=${place} live=${source.live} />`
         : html`<${Grid} rows=${rows} shown=${shown} place=${place} narrow=${narrow} focus=${focus} />`
     }
   </main>`;
@@ -112,6 +112,7 @@ function Grid({ rows, shown, place, narrow, focus }) {
         current=${focus.index === index}
         onOpen=${() => Object.assign(focus, { index, moved: false })}
         search=${place.search}
+        sort=${place.sort}
       />`,
     );
   }
@@ -183,14 +184,14 @@ function Head({ column, sort }) {
   </div>`;
 }
 
-function Row({ index, row, shown, top, narrow, template, current, search, onOpen }) {
+function Row({ index, row, shown, top, narrow, template, current, search, sort, onOpen }) {
   const style = narrow ? { top: `${top}px` } : { top: `${top}px`, gridTemplateColumns: template };
   if (!row)
     return html`<div class="row empty" role="row" aria-rowindex=${index + 2} style=${style}>
       <span class="ghost"></span>
     </div>`;
   const cells = narrow
-    ? html`<${NarrowCells} row=${row} shown=${shown} search=${search} />`
+    ? html`<${NarrowCells} row=${row} shown=${shown} search=${search} sort=${sort} />`
     : shown.map((column) => html`<${Cell} key=${column.name} column=${column} row=${row} search=${search} />`);
   return html`<a
     class=${`row ${current ? "current" : ""} ${row.values.failure ? "is-failed" : ""}`}
@@ -235,19 +236,26 @@ function Snippet({ text, search }) {
   return pieces.map((piece, index) => (index % 2 ? html`<mark>${piece}</mark>` : piece));
 }
 
-function NarrowCells({ row, shown, search }) {
+/** A value with the name of its column: "1 turn", "2 tool calls". */
+function describeCell(name, value) {
+  const noun = clean(name.replaceAll("_", " "));
+  return `${formatField(name, value)} ${value === 1 ? noun.replace(/s$/, "") : noun}`;
+}
+
+function NarrowCells({ row, shown, search, sort }) {
   const { values } = row;
+  // What does not fit is left out, so the column that rows are sorted by comes first.
+  const sorted = (column) => Number(column.name === sort?.replace(/^-/, ""));
   const extra = shown
     .filter((column) => column.kind === "number" && !["reward", "task", "rollout"].includes(column.name))
+    .sort((left, right) => sorted(right) - sorted(left))
     .slice(0, 3);
   return html`<div class="line" role="gridcell">
       <${Reward} value=${values.reward} failure=${values.failure} /><strong>task ${values.task ?? "–"}</strong
-      ><span>rollout ${values.rollout ?? "–"}</span> <span class="stretch"></span>${extra.map(
+      ><span>rollout ${values.rollout ?? "–"}</span><span class="facts">${extra.map(
         (column) =>
-          html`<span key=${column.name} class="quiet"
-            >${formatField(column.name, values[column.name])} ${clean(column.name.replaceAll("_", " "))}</span
-          >`,
-      )}
+          html`<span key=${column.name} class="quiet">${describeCell(column.name, values[column.name])}</span>`,
+      )}</span>
     </div>
     <div class="line second" role="gridcell">
       ${

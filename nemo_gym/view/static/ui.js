@@ -58,6 +58,14 @@ export function Notice({ title, children }) {
   return html`<div class="notice" role="status"><strong>${title}</strong>${children && html`<p>${children}</p>`}</div>`;
 }
 
+/** What a list says that has no rollouts to show. */
+export function NoRollouts({ place, live }) {
+  if (place.filter || place.search)
+    return html`<${Notice} title="No rollout matches">Loosen the filter or the search.<//>`;
+  if (!live) return html`<${Notice} title="No rollouts" />`;
+  return html`<${Notice} title="No rollouts yet">They appear here as they are collected.<//>`;
+}
+
 export function Trouble({ error }) {
   return html`<div class="notice trouble" role="alert">
     <strong>${clean(error.message)}</strong>${error.hint && html`<p>${clean(error.hint)}</p>`}

@@ -1,8 +1,8 @@
 /* The steps of a rollout over time: each below the call that made it, waits hatched, repeated attempts marked. */
 
-import { html, useEffect, useRef, useState } from "./dom.js";
+import { html, useEffect, useMemo, useRef, useState } from "./dom.js";
 import { clean, formatBytes, formatCount, formatDuration, formatNumber, formatPercent } from "./format.js";
-import { ticksOf } from "./charts.js";
+import { timeTicks } from "./charts.js";
 
 const STEP_KINDS = new Set(["model", "tool", "verify", "judge", "seed", "call", "agent", "waiting"]);
 const WAITED_FOR = { slot: "a free slot", gate: "the rate limit", connection: "a connection", retry: "another attempt" };
@@ -11,6 +11,11 @@ const DEEPEST = 8; // levels that are indented
 
 export function kindClass(kind) {
   return `kind-${STEP_KINDS.has(kind) ? kind : "call"}`;
+}
+
+/** How each tool looks, by its name: tools in order have different shades of one colour. */
+export function toolLooks(names) {
+  return new Map([...new Set(names)].map((name, index) => [name, `${kindClass("tool")} shade-${index % 3}`]));
 }
 
 export function Waterfall({ timing, missing }) {
@@ -29,7 +34,7 @@ export function Waterfall({ timing, missing }) {
 function Facts({ timing }) {
   const retries = timing.steps.reduce((sum, step) => sum + (step.retries?.length ?? 0), 0);
   const shown = timing.shares.filter(({ share }) => share >= 0.0005).slice(0, 8);
-  const kinds = new Map(timing.steps.map((step) => [step.kind === "tool" ? step.label : step.kind, step.kind]));
+  const looks = looksOf(timing.steps);
   return html`<div class="token-facts">
     <span><b>${formatDuration(timing.duration)}</b> in ${formatCount(timing.steps.length, "call")}</span>
     ${timing.attempt > 1 && html`<span>attempt <b>${formatNumber(timing.attempt)}</b></span>`}
@@ -37,11 +42,15 @@ function Facts({ timing }) {
     ${retries > 0 && html`<span class="key-retry">${formatCount(retries, "repeated attempt")}</span>`}
     ${shown.map(
       ({ name, share }) =>
-        html`<span key=${name} class=${`key ${kindClass(kinds.get(name) ?? name)}`}
+        html`<span key=${name} class=${`key ${looks.get(name) ?? kindClass(name)}`}
           >${clean(name)} <b>${formatPercent(share)}</b></span
         >`,
     )}
   </div>`;
+}
+
+function looksOf(steps) {
+  return toolLooks(steps.filter(({ kind }) => kind === "tool").map(({ label }) => label));
 }
 
 function Steps({ timing }) {
@@ -55,6 +64,7 @@ function Steps({ timing }) {
   }, [current]);
   const end = timing.end || 1;
   const steps = timing.steps.slice(0, shown);
+  const looks = useMemo(() => looksOf(timing.steps), [timing]);
   const rated = timing.steps.some((step) => step.tokens_per_s !== undefined);
   const onKey = (event) => {
     const last = steps.length - 1;
@@ -66,8 +76,8 @@ function Steps({ timing }) {
   };
   return html`<div class=${rated ? "timed-steps rated" : "timed-steps"}>
     <div class="time-axis" aria-hidden="true">
-      ${ticksOf(0, end, end >= 1e5 ? 3 : 6).map(
-        (tick) => html`<span key=${tick} style=${{ left: percentOf(tick, end) }}>${formatNumber(tick)} s</span>`,
+      ${timeTicks(end, 6).map(
+        ({ at, text }) => html`<span key=${at} style=${{ left: percentOf(at, end) }}>${text}</span>`,
       )}
     </div>
     <ol ref=${list} onKeyDown=${onKey} aria-label="steps; the arrow keys move between them">
@@ -80,7 +90,7 @@ function Steps({ timing }) {
               aria-label=${describeStep(step).join(", ")}
               onFocus=${() => setCurrent(index)}
             >
-              <${StepLine} step=${step} end=${end} rated=${rated} />
+              <${StepLine} step=${step} end=${end} rated=${rated} look=${(step.kind === "tool" && looks.get(step.label)) || kindClass(step.kind)} />
             </button>
           </li>`,
       )}
@@ -98,7 +108,7 @@ function percentOf(seconds, end) {
   return `${Math.max(0, Math.min(100, (seconds / end) * 100)).toFixed(3)}%`;
 }
 
-function StepLine({ step, end, rated }) {
+function StepLine({ step, end, rated, look }) {
   const failed = step.status >= 400 || (step.status === undefined && step.finish);
   const left = step.start > end / 2;
   const waited = step.duration ? Math.min(1, (step.waited ?? 0) / step.duration) : 0;
@@ -107,7 +117,7 @@ function StepLine({ step, end, rated }) {
     >
     <span class="step-track"
       ><span
-        class=${`step-bar ${kindClass(step.kind)} ${failed ? "failed" : ""}`}
+        class=${`step-bar ${look} ${failed ? "failed" : ""}`}
         style=${{ left: percentOf(step.start, end), width: percentOf(step.duration, end) }}
         ><span class="step-wait" style=${{ width: percentOf(waited, 1) }}></span></span
       >${(step.retries ?? [])

@@ -61,6 +61,7 @@ REWARDS = """(() => {
 PLACES = {
     "view=overview": ".chart text",
     "view=table": "a.row",
+    "view=table&search=rectangle": "a.row mark",
     "view=groups": ".group .chip",
     "view=groups&by=agent": ".group",
     "rollout=0.0": ".transcript",

@@ -42,6 +42,25 @@ def test_a_bar_of_the_histogram_leads_to_its_rollouts(page: Any, one_run: str) -
     assert {text.split()[0] for text in page.texts("a.row")} == {"0"}
 
 
+def test_a_bar_of_the_histogram_can_be_chosen_by_keyboard(page: Any, one_run: str) -> None:
+    page.go(one_run)
+    page.wait("document.querySelectorAll('.bin.pick').length > 1")
+    page.evaluate("document.querySelector('.bin.pick').focus()")
+    page.press("Enter")
+    page.wait("document.querySelectorAll('a.row').length > 0")
+    assert "view=table&filter=reward >= 0 and reward < 0.05" in page.place()
+
+
+def test_a_file_without_rollouts_is_not_a_filter_without_matches(page: Any, serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    page.go(serve(tmp_path / "empty.jsonl"))
+    for view in ("overview", "table", "groups"):
+        page.show(f"view={view}")
+        page.see("No rollouts yet", "main")
+    page.show("view=table&filter=reward > 5")
+    page.see("No rollout matches", "main")
+
+
 def test_the_axes_of_the_scatter_plot_are_the_readers_choice(page: Any, one_run: str) -> None:
     page.go(one_run)
     page.see("Reward against tokens")
@@ -85,6 +104,34 @@ def test_a_filter_that_cannot_be_read_says_where_and_changes_nothing(page: Any, 
     assert "filter" not in page.place()
     page.fill("#filter-box", "")
     page.wait("document.querySelector('.filter-problem') === null")
+
+
+def test_what_is_typed_while_a_filter_is_applied_stays(page: Any, one_run: str) -> None:
+    page.go(f"{one_run}#view=table")
+    assert rows(page) == 48
+    page.fill("#filter-box", "task == 1 ")
+    page.wait("location.hash.includes('filter')")
+    assert rows(page) == 4
+    page.call("Input.insertText", text="or task == 2")
+    page.press("Enter")
+    page.wait("decodeURIComponent(location.hash).replaceAll('+', ' ').endsWith('filter=task == 1 or task == 2')")
+    assert rows(page) == 8
+    # An answer that comes late belongs to a filter that nobody wants any more.
+    page.evaluate("""(() => {
+        const ask = window.fetch;
+        window.fetch = async (...asked) => {
+            if (String(asked[0]).includes("task+%3D%3D+3")) await new Promise((go) => { window.answer = go; });
+            return ask(...asked);
+        };
+    })()""")
+    page.fill("#filter-box", "task == 3")
+    page.wait("window.answer !== undefined")
+    page.fill("#filter-box", "task < 1")
+    page.wait("location.hash.endsWith('filter=task+%3C+1')")
+    page.evaluate("window.answer()")
+    page.show("view=groups&filter=task+%3C+1")
+    assert page.evaluate("document.querySelector('#filter-box').value") == "task < 1"
+    assert "filter=task < 1" in page.place()
 
 
 def test_a_search_finds_words_of_prompts_and_tool_output_and_marks_them(page: Any, one_run: str, ask: Ask) -> None:

@@ -18,20 +18,24 @@ import tempfile
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, TypeAlias
+from typing import Annotated, Any, BinaryIO, Final, Self, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing, role_of, storage_errors
 from nemo_gym.io.json import decode, encode
+from nemo_gym.io.lines import Block, read_blocks
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import METRICS_SOURCE, AggregateMetricsMixin, mean_metrics
-from nemo_gym.metrics.fields import agent_of, rollout_index_of, task_index_of
+from nemo_gym.metrics.fields import NO_INDEX, agent_of, rollout_index_of, task_index_of
 from nemo_gym.metrics.report import Coverage, Report, coverage, write_details
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Ints, RolloutTable, RowKeys
@@ -44,9 +48,12 @@ from nemo_gym.rollouts.store.saved_lines import expand_globs, key_of, read_lines
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.rollouts.tally import Spending
 from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
     NG_FAILURE_CLASS_KEY,
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
     AggregateMetrics,
     RolloutKey,
 )
@@ -102,18 +109,47 @@ def _joined(parts: Iterable[RowKeys]) -> RowKeys:
     return RowKeys(np.concatenate(task), np.concatenate(rollout))
 
 
+_Index = Annotated[int, Meta(gt=NO_INDEX, le=-NO_INDEX - 1)]
+
+
+class _AgentRef(msgspec.Struct, gc=False):
+    name: str
+
+
+class _PlannedRow(msgspec.Struct, gc=False):
+    """A row as we write it."""
+
+    task: _Index = msgspec.field(name=TASK_INDEX_KEY_NAME)
+    rollout: _Index = msgspec.field(name=ROLLOUT_INDEX_KEY_NAME)
+    agent: _AgentRef = msgspec.field(name=AGENT_REF_KEY_NAME)
+
+
+_planned_rows = msgspec.json.Decoder(_PlannedRow).decode_lines
+
+
 def _planned(path: Path) -> dict[str | None, RowKeys]:
     """The keys in a plan by agent. Lines that are not rows of a plan are left out."""
     found: defaultdict[str | None, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("q")))
-    for line in read_lines(path):
-        try:
-            outline = outline_of(line.text)
-            key = task_index_of(outline), rollout_index_of(outline)
-        except ValueError:
-            continue
-        for column, index in zip(found[agent_of(outline)], key, strict=True):
-            column.append(index)
+    for block in read_blocks(path):
+        for agent, task, rollout in _planned_in(block):
+            tasks, rollouts = found[agent]
+            tasks.append(task)
+            rollouts.append(rollout)
     return {agent: RowKeys(*(np.array(column, np.int64) for column in keys)) for agent, keys in found.items()}
+
+
+def _planned_in(block: Block) -> list[tuple[str | None, int, int]]:
+    """The agent and the key of each row in a part of a plan."""
+    try:
+        return [(row.agent.name, row.task, row.rollout) for row in _planned_rows(block)]
+    except (msgspec.MsgspecError, RecursionError):  # some of them are not as we write them
+        pass
+    found = []
+    for line in bytes(block).split(b"\n"):
+        with suppress(ValueError):
+            outline = outline_of(line)
+            found.append((agent_of(outline), task_index_of(outline), rollout_index_of(outline)))
+    return found
 
 
 def _failures(path: Path) -> list[tuple[RolloutKey, str]]:

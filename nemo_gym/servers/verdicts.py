@@ -5,9 +5,9 @@ agent called it. The tokens of judges are added under their own key, because onl
 them.
 """
 
-import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cache, wraps
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel
@@ -20,7 +20,7 @@ from nemo_gym.servers.direct.replies import JsonResponse
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 TokenCounts = dict[str, Any]  # a usage of the Responses API
 
-_ROLLOUT: Final = {RESPONSES_CREATE_PARAMS_KEY_NAME, RESPONSE_KEY_NAME}
+_ROLLOUT: Final = frozenset({RESPONSES_CREATE_PARAMS_KEY_NAME, RESPONSE_KEY_NAME})
 _asked: ContextVar[dict[str, TokenCounts] | None] = ContextVar("judges_asked", default=None)
 
 
@@ -62,7 +62,7 @@ def _usage_of(asked: dict[str, TokenCounts] | None) -> dict[str, Any]:
 def completing(verify: Handler) -> Handler:
     """Wrap a ``verify`` handler so that its answers are whole rollouts."""
 
-    @functools.wraps(verify)
+    @wraps(verify)
     async def verify_completely(*values: Any, **named: Any) -> Any:
         asked: dict[str, TokenCounts] = {}
         token = _asked.set(asked)  # the tokens of judges that are called meanwhile
@@ -78,13 +78,21 @@ def completing(verify: Handler) -> Handler:
     return cast("Handler", verify_completely)
 
 
-def _lacking(verdict: Any) -> set[str]:
+def _lacking(verdict: Any) -> frozenset[str]:
     """The parts of the rollout that the verdict lacks."""
-    has = type(verdict).model_fields if isinstance(verdict, BaseModel) else verdict
-    return _ROLLOUT - has.keys() if isinstance(has, Mapping) else set()
+    lacking = _lacked_by(verdict.__class__)
+    return _ROLLOUT - verdict.keys() if lacking is None else lacking
 
 
-def _completed(verdict: Any, lacking: set[str], asked: dict[str, TokenCounts], given: Sequence[Any]) -> Any:
+@cache  # because asking a class for its fields takes longer than a handler that has nothing to complete
+def _lacked_by(kind: type) -> frozenset[str] | None:
+    """The parts of the rollout that all verdicts of a class lack; None if they may differ in that."""
+    if issubclass(kind, Mapping):
+        return None
+    return _ROLLOUT - kind.model_fields.keys() if issubclass(kind, BaseModel) else frozenset()
+
+
+def _completed(verdict: Any, lacking: frozenset[str], asked: dict[str, TokenCounts], given: Sequence[Any]) -> Any:
     """The verdict with what it lacks and the request has, and with the tokens of judges."""
     body = next((value for value in given if isinstance(value, BaseModel)), None)
     missing = {name for name in lacking if hasattr(body, name)}

@@ -15,7 +15,7 @@ from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleReso
 from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.agents import agents_of
-from nemo_gym.rollouts.run_metrics import aggregate_run, has_default_metrics
+from nemo_gym.rollouts.run_metrics import PlannedKeys, aggregate_run, has_default_metrics
 from nemo_gym.rollouts.store.history import read_spending
 from nemo_gym.rollouts.tally import Summary, Tally
 from nemo_gym.schemas.refs import BaseServerConfig
@@ -158,6 +158,21 @@ async def test_an_agent_that_is_not_running_loses_only_its_own_metrics(
         metrics = await aggregate_run(files, client)
     assert [each.agent for each in metrics] == ["beta"]
     assert "No metrics for gone" in caplog.text
+
+
+def test_rows_of_a_plan_count_whoever_wrote_them(tmp_path: Path) -> None:
+    files = RunFiles.of(tmp_path / "rollouts.jsonl")
+    ours = [{"_ng_task_index": i, "agent_ref": {"name": "a"}, "_ng_rollout_index": 0} for i in range(3)]
+    files.plan.write_text("".join(json.dumps(row) + "\n" for row in ours))
+    by_us = PlannedKeys.of([files.rollouts])
+    others = [{"agent_ref": None, "_ng_task_index": 3.0, "_ng_rollout_index": 2}, {"_ng_task_index": "x"}, 7]
+    with files.plan.open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in others) + '\n{"torn')
+    by_all = PlannedKeys.of([files.rollouts])
+    assert by_us is not None
+    assert by_all is not None
+    assert by_us.keys_of("a").task.tolist() == by_all.keys_of("a").task.tolist() == [0, 1, 2]
+    assert [column.tolist() for column in by_all.by_agent[None]] == [[3], [2]]
 
 
 async def test_coverage_and_tool_use_lie_beside_the_metrics(tmp_path: Path) -> None:

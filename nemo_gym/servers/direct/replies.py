@@ -9,6 +9,7 @@ value of its cookie; callers that send the cookie back do not.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from http.cookies import Morsel, SimpleCookie
 from typing import Any
 
@@ -80,14 +81,24 @@ def cookie_headers(cookies: Mapping[str, str] | None) -> list[tuple[bytes, bytes
 class SessionMorsel(PlainMorsel):
     """The cookie of a new session, which is signed when its value is read."""
 
+    _session: NewSession | None = None  # until another value is set
+
     def __init__(self, name: str, session: NewSession) -> None:
         self._key, self._session = name, session
 
-    def __getattr__(self, attribute: str) -> str:
-        if attribute not in ("_value", "_coded_value"):
-            raise AttributeError(attribute)
-        self._value = self._coded_value = self._session.cookie()
+    # The attributes in which the standard class stores its value. They can still be set.
+    @cached_property
+    def _value(self) -> str:  # type: ignore[override]
+        return self._session.cookie() if self._session is not None else ""
+
+    @cached_property
+    def _coded_value(self) -> str:  # type: ignore[override]
         return self._value
+
+    def set(self, key: str, val: str, coded_val: str) -> None:
+        """Give the cookie another value."""
+        super().set(key, val, coded_val)
+        self._session = None
 
     def copy(self) -> Morsel[str]:
         """A copy with the same value."""
@@ -95,7 +106,7 @@ class SessionMorsel(PlainMorsel):
 
     def to_send(self) -> str | NewSession:
         """What another call in this process gets."""
-        return self._value if "_value" in self.__dict__ else self._session
+        return self._session or self._value
 
 
 SentCookies = Mapping[str, str | NewSession]

@@ -180,21 +180,21 @@ def _shell(frame: RequestFrame, key: tuple[str, bytes], defaults: Mapping[str, A
 
 def _sent_conversation(asked: SplitRequest, decode: Callable[[bytes], Any]) -> bytes | memoryview:
     """The conversation as an endpoint of the same protocol takes it; what was sent before is not looked at again."""
-    new, items, known = asked.new, asked.items, None
+    new, items, known, end = asked.new, asked.items, None, asked.end
     if asked.beginning is not None:
         known = asked.beginning.products.get(_SENT)
         if known is None:
             new, items = asked.conversation, decode(asked.conversation)
     is_unchanged = isinstance(items, str) or all(item.is_sent_as_is for item in items)
     product: Any = AS_IT_CAME
-    sent: bytes | memoryview = memoryview(asked.text)[len(asked.frame.head) : asked.end]  # not copied twice
+    sent: bytes | memoryview = memoryview(asked.text)[len(asked.frame.head) : end]  # not copied twice
     if not is_unchanged or known not in (None, AS_IT_CAME):
         if known is AS_IT_CAME and asked.beginning is not None:
             known = asked.beginning.text[asked.beginning.head_size + 1 :]
         product = joined(known or b"", new[1:-1] if is_unchanged else encode_list(_to_send(decode_exactly(new))))
         sent = b"[%b]" % product
-    if asked.text[asked.end - 2 : asked.end] == b"}]":
-        TEXTS.keep(asked, asked.end - 1, _SENT, product, 0 if product is AS_IT_CAME else len(product))
+    if asked.text[end - 2 : end] == b"}]":
+        TEXTS.keep(asked, end - 1, _SENT, product, 0 if product is AS_IT_CAME else len(product))
     return sent
 
 

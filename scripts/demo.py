@@ -63,8 +63,10 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def collection(model: str = MODEL, *more: str) -> list[str]:
-    """Build the command line that collects the rollouts."""
+def collection(*arguments: str) -> list[str]:
+    """Build the command line: an optional configuration of a model, then parameters."""
+    names_model = bool(arguments) and "=" not in arguments[0]
+    model, more = (arguments[0], arguments[1:]) if names_model else (MODEL, arguments)
     return [
         "ng_collect_rollouts",
         f"+config_paths=[resources_servers/calculator/configs/calculator.yaml,{model}]",

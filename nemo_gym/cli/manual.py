@@ -60,13 +60,16 @@ CONFIG_PATHS: Final = Parameter(
 def _all_parameters(command: Command, described: "type[BaseModel]") -> list[Parameter]:
     own = parameters_of(described)
     reads_files = any(flag.parameter == CONFIG_PATHS.name for flag in command.flags)
-    return own if not reads_files or CONFIG_PATHS.name in {each.name for each in own} else [*own, CONFIG_PATHS]
+    if not reads_files or CONFIG_PATHS.name in {each.name for each in own}:
+        return own
+    required = sum(each.required for each in own)  # they come first
+    return [*own[:required], CONFIG_PATHS, *own[required:]]
 
 
 def parameters_of(described: "type[BaseModel]") -> list[Parameter]:
-    """The parameters in order of definition, with the required ones first."""
-    parameters = [_parameter(field.alias or name, field) for name, field in described.model_fields.items()]
-    return sorted(parameters, key=lambda parameter: not parameter.required)
+    """The required parameters first, then those of the shared interface, then the other options (``exclude``)."""
+    fields = sorted(described.model_fields.items(), key=lambda item: (not item[1].is_required(), bool(item[1].exclude)))
+    return [_parameter(field.alias or name, field) for name, field in fields]
 
 
 def type_text(annotation: Any) -> str:

@@ -251,7 +251,7 @@ def _fork(control: socket.socket, descriptor: int, target: Callable[..., Any], m
         control.sendall(b"%d" % pid)
         return
     control.close()  # the caller notices by this socket that its fork server is gone, so no worker may hold it open
-    # Whoever started us may have ignored this signal, and that is inherited. Then nothing would end a call.
+    # The process that started us may ignore this signal, and that is inherited. Then nothing would end a call.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _set_limits(memory_mb << 20)
     with contextlib.suppress(EOFError, OSError):

@@ -112,7 +112,7 @@ class RolloutCollectionHelper(BaseModel):
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Record]:
         """Collect, and return all results sorted by key, including earlier, failed and unsaved ones.
 
-        Unlike the command, this starts afresh without ``overwrite``, and moves an existing output aside.
+        Unlike the command, this needs no ``overwrite`` to start from scratch: it moves an existing output aside.
         """
         incomplete = IncompleteResults()
         async with off_the_loop(trackers_of(config)) as trackers:

@@ -64,8 +64,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def collection(*arguments: str) -> list[str]:
-    """Build the command line that collects the rollouts."""
-    model, *more = arguments if arguments and "=" not in arguments[0] else (MODEL, *arguments)
+    """Build the command line: an optional configuration of a model, then parameters."""
+    names_model = bool(arguments) and "=" not in arguments[0]
+    model, more = (arguments[0], arguments[1:]) if names_model else (MODEL, arguments)
     return [
         "ng_collect_rollouts",
         f"+config_paths=[resources_servers/calculator/configs/calculator.yaml,{model}]",

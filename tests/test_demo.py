@@ -79,6 +79,12 @@ def test_the_command_that_it_shows_is_the_one_in_the_readme() -> None:
     assert demo.collection() in commands
 
 
+def test_parameters_alone_keep_the_embedded_model() -> None:
+    """As in a second ``make demo``, which adds only that the first one's output may be moved aside."""
+    assert demo.collection("+overwrite=true") == [*demo.collection(), "+overwrite=true"]
+    assert OPENAI_MODEL in demo.collection(OPENAI_MODEL, "+overwrite=true")[1]
+
+
 def test_a_mistake_ends_it_before_there_is_anything_to_show(run_demo: RunDemo) -> None:
     done = run_demo("+number_of_repeats=1")
 

@@ -40,7 +40,7 @@ class CatalogueEntry:
 
 def list_benchmarks(overrides: Sequence[str]) -> int:
     """Print the benchmarks as a table or JSON."""
-    config = read_parameters(ListConfig, overrides)
+    config = read_parameters(ListConfig, _with_bare_word(overrides, "query"))
     names = ("name", "domain", "agent_name", "num_repeats")
     rows = [{name: getattr(benchmark, name) for name in names} for benchmark in discover_benchmarks().values()]
     return _show(rows, config, ("Benchmark name", "Domain", "Agent name", "Num repeats"), "benchmarks")
@@ -68,9 +68,9 @@ def list_models(overrides: Sequence[str]) -> int:
 
 def search(overrides: Sequence[str]) -> int:
     """Print every server folder and benchmark that matches a word."""
-    config = read_parameters(ListConfig, overrides)
+    config = read_parameters(ListConfig, _with_bare_word(overrides, "query"))
     if not config.query:
-        raise UsageError("nothing to search for", hint="for example: ng search --query math")
+        raise UsageError("nothing to search for", hint="for example: ng search math")
     rows = [{"kind": folder.type, **asdict(_entry(folder))} for folder in find_servers()]
     rows += [
         {"kind": "benchmarks", "name": name, "domain": found.domain, "path": str(found.path)}
@@ -81,14 +81,14 @@ def search(overrides: Sequence[str]) -> int:
 
 
 def _list_servers(kind: str, what: str, overrides: Sequence[str]) -> int:
-    config = read_parameters(ListConfig, [_named(word) for word in overrides])
+    config = read_parameters(ListConfig, _with_bare_word(overrides, "name"))
     rows = [asdict(_entry(folder)) for folder in find_servers() if folder.type == kind]
     return _show(rows, config, tuple(field.name.capitalize() for field in fields(CatalogueEntry)), what)
 
 
-def _named(word: str) -> str:
-    """Read ``ng list environments calculator`` as it is meant."""
-    return f"+name={word}" if re.fullmatch(r"[A-Za-z]\w*", word) else word
+def _with_bare_word(words: Sequence[str], parameter: str) -> list[str]:
+    """Read a bare word as the value of a parameter: ``ng search math``, ``ng list environments calculator``."""
+    return [f"+{parameter}={word}" if re.fullmatch(r"[A-Za-z]\w*", word) else word for word in words]
 
 
 def _entry(folder: ServerFolder) -> CatalogueEntry:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.errors import ConfigError, ExitCode, UsageError, did_you_mean
+from nemo_gym.errors import ConfigError, ExitCode, UsageError, did_you_mean, nearest
 from nemo_gym.io.process import garbage_collection_paused
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _read_flag(word: str, following: Iterator[str], flags: Sequence[Flag]) -> _T
     if not equals:
         value = next(following, "")
     if not value:
-        raise UsageError(f"{name} needs a value", hint=f"for example: {name} <{found.parameter}>")
+        raise UsageError(f"{name} needs a value", hint=f"write {name} <value>; it sets +{found.parameter}")
     return _Typed(found, value)
 
 
@@ -308,21 +308,31 @@ def find_configuration(kind: str, value: str, search: Sequence[str] = ()) -> str
         if files:
             chosen = _pick(f"{kind}/{name}", files, flavor, layout.usual or name)
             return str(chosen.relative_to(PARENT_DIR) if root == PARENT_DIR else chosen)
-    known = {path.name for root in roots for path in (root / kind).glob("*") if any(path.glob(layout.pattern))}
+    known = _configured(kind, roots)
     raise UsageError(
         f"no {kind}/{name} with a configuration file", hint=did_you_mean(name, known, available=f"In {kind}")
     )
 
 
+def _configured(kind: str, roots: Sequence[Path]) -> set[str]:
+    """The names of all folders of a kind that have a configuration."""
+    pattern = _LAYOUTS[kind].pattern
+    return {path.name for root in roots for path in (root / kind).glob("*") if any(path.glob(pattern))}
+
+
 def find_environment(value: str) -> str:
     """The path of the configuration ``NAME[/FLAVOR]`` of an environment or a benchmark, whichever has that name."""
     name = value.partition("/")[0]
+    known: set[str] = set()
     for kind in ("resources_servers", "environments", "benchmarks"):
-        if any(any((root / kind / name).glob(_LAYOUTS[kind].pattern)) for root in (Path(), PARENT_DIR)):
+        names = _configured(kind, (Path(), PARENT_DIR))
+        if name in names:
             return find_configuration(kind, value)
+        known |= names
+    similar = f"did you mean {' or '.join(near)}? " if (near := nearest(name, known)) else ""
     raise UsageError(
-        f"no environment or benchmark is called {value}",
-        hint="ng search lists what there is; a file goes into --config",
+        f"no environment or benchmark is called {name}",
+        hint=f"{similar}ng search <word> finds them by topic; a file goes into --config",
     )
 
 

@@ -206,7 +206,7 @@ LIST_COMMANDS: Final = (
         function="nemo_gym.cli.catalogue:search",
         parameters="nemo_gym.cli.parameters:ListConfig",
         summary="Search environments, agents, model servers and benchmarks for a word.",
-        examples=("ng_search +query=math", "ng search --query math"),
+        examples=("ng search math", "ng_search +query=math"),
         flags=(JSON, VERBOSE, flag("--query", sets="query")),
     ),
 )

@@ -29,7 +29,7 @@ def emit(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for people on stderr."""
+    """Print a message on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

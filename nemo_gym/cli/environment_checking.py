@@ -93,7 +93,7 @@ def _only_errors_logged() -> Iterator[None]:
 
 
 def as_text(report: EnvironmentReport) -> str:
-    """Lay a report out for people."""
+    """Lay out a report as text."""
     lines = [f"{report.environment}: {report.rows} rows played, {report.rows_solved} solved by what they expect"]
     if report.players:
         rows = [

@@ -74,7 +74,7 @@ def as_text(done: Aggregation, *, merged: bool) -> str:
     if done.metrics:
         lines += [f"metrics: {done.files.metrics}", f"details: {details_path(Path(done.files.rollouts))}"]
     else:
-        lines.append("no metrics: no rollout names an agent to compute them")
+        lines.append("no metrics: the rollouts do not name an agent that could compute them")
     return "\n".join(lines)
 
 

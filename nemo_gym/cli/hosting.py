@@ -32,7 +32,7 @@ from nemo_gym.cli.parameters import (
     read_configuration,
     read_parameters,
 )
-from nemo_gym.config.instances import read_instances
+from nemo_gym.config.instances import read_instances, require_instances
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.locate import find_readable
 from nemo_gym.config.secrets import masked_yaml
@@ -46,6 +46,7 @@ from nemo_gym.servers.inspection import errors_in, inspect_folder, inspect_serve
 def run(overrides: Sequence[str]) -> int:
     """Start all servers, print their addresses, and keep them running."""
     config = read_configuration(RunConfig, overrides)
+    require_instances(config)
     with crashes_explained("correct the cause and start again"):
         run_async(_host_until_interrupted(config))
     console.note("NeMo Gym finished!")

@@ -1,7 +1,7 @@
 """``ng_download_dataset_from_hf`` and ``ng_upload_dataset_to_hf``: task files from the hub, and to it.
 
 A download is resumed, compared with the hub's checksum, and appears whole. An upload is checked before anything is
-sent, and goes through the hub's own library, which knows how large files are stored there.
+sent, and goes through the hub's own library, which handles large files.
 """
 
 import importlib
@@ -182,7 +182,7 @@ def _check_rows(path: Path, *, is_train: bool) -> int:
 
 
 def _network_error(library: Any) -> type[Exception]:
-    """What the HTTP client of the hub's library raises if nobody answers; the client depends on its version."""
+    """What the HTTP client of the hub's library raises if there is no answer; the client depends on its version."""
     client = type(library.utils.get_session()).__module__.partition(".")[0]
     found: type[Exception] = sys.modules[client].HTTPError
     return found

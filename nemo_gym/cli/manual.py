@@ -63,7 +63,10 @@ CONFIG_PATHS: Final = Parameter(
 def _all_parameters(command: Command, described: "type[BaseModel]") -> list[Parameter]:
     own = parameters_of(described)
     reads_files = any(flag.parameter == CONFIG_PATHS.name for flag in command.flags)
-    return own if not reads_files or CONFIG_PATHS.name in {each.name for each in own} else [CONFIG_PATHS, *own]
+    if not reads_files or CONFIG_PATHS.name in {each.name for each in own}:
+        return own
+    required = sum(each.required for each in own)  # they come first
+    return [*own[:required], CONFIG_PATHS, *own[required:]]
 
 
 def parameters_of(described: "type[BaseModel]") -> list[Parameter]:

@@ -99,7 +99,7 @@ def invalid(described: type[BaseModel], error: ValidationError) -> UsageError:
 
 
 def check_prompt(path: str | None) -> None:
-    """Raise an error that says in words what is wrong with a prompt template file."""
+    """Raise an error that explains what is wrong with a prompt template file."""
     if path is None:
         return
     from nemo_gym.prompt import load_prompt_config  # noqa: PLC0415 - few commands need it
@@ -149,6 +149,8 @@ def _explained(described: type[BaseModel], details: "Sequence[ErrorDetails]") ->
     for detail in details:
         name, *inside = map(str, detail["loc"] or ("all parameters",))
         reason = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] in {"literal_error", "enum"} and not inside:
+            reason = "the value is none of these"  # pydantic would list them once more
         reasons.setdefault(name, []).append(f"{'.'.join(inside)}: {reason}" if inside else reason)
     return [_line(name, expected.get(name), texts) for name, texts in reasons.items()]
 

@@ -20,7 +20,7 @@ from nemo_gym.errors import ExitCode, UsageError
 
 
 class ScaffoldTarget(NamedTuple):
-    """The folder to write: ``resources_servers/<name>`` and the like."""
+    """The folder to write: ``resources_servers/<name>``, for example."""
 
     kind: str
     name: str

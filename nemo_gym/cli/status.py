@@ -44,7 +44,7 @@ def status(overrides: Sequence[str]) -> int:
 
 
 def as_text(servers: Sequence[Mapping[str, Any]]) -> str:
-    """Lay out the servers for people."""
+    """Lay out the servers as text."""
     if not servers:
         return NOTHING_RUNS
     healthy = sum(server["status"] == "success" for server in servers)
@@ -117,7 +117,7 @@ def show_collection(output: str, *, as_json: bool) -> int:
 
 
 def running_collections(folder: Path = RESULTS) -> Iterator[str]:
-    """Every collection that writes to a folder, for people."""
+    """Every collection that writes to a folder, as text."""
     suffix = RunFiles.of(Path("x.jsonl")).status.name.removeprefix("x")
     for path in sorted(folder.rglob(f"*{suffix}")):
         if state := read_activity(path):
@@ -125,7 +125,7 @@ def running_collections(folder: Path = RESULTS) -> Iterator[str]:
 
 
 def collection_text(path: Path, state: State) -> str:
-    """Lay out one collection for people."""
+    """Lay out one collection as text."""
     ended, owed, rate = state["ended"], state["owed"], state["per_second"]
     left = f", about {(owed - ended) / rate / 60:.0f} min left" if rate > 0 and owed > ended else ""
     lines = [

@@ -41,8 +41,8 @@ from nemo_gym.servers.server_client import GymClient
 
 MANY = 64
 _TAKEN: Final = (
-    "to go on, add +resume_from_cache=true;\n      or to add what is not verified there yet, add +append=true;\n"
-    "      or to start afresh, add +overwrite=true: what is there is moved to a numbered folder beside it;\n"
+    "to continue, add +resume_from_cache=true;\n      or to add what is not yet verified there, add +append=true;\n"
+    "      or to start from scratch, add +overwrite=true: the old files are moved to a numbered folder beside it;\n"
     "      or choose another +output"
 )
 
@@ -69,7 +69,7 @@ class ReverifyConfig(BaseModel):
     resume_from_cache: bool = Field(default=False, description="Continue an earlier run with the same output.")
     overwrite: bool = Field(
         default=False,
-        description="Start afresh even if the output holds rollouts; they are moved to a numbered folder beside it.",
+        description="Start over even if the output holds rollouts; they are moved to a numbered folder beside it.",
     )
     append: bool = Field(
         default=False, description="Add to the output; rollouts that it already holds stay as they are."
@@ -100,7 +100,7 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
     failed_as = JUDGE_FAILED if parameters.judge_failed_only else None
     with closing(SavedRollouts(Path(parameters.input), inputs=inputs, failed_as=failed_as)) as saved:
         if failed_as and not len(saved):
-            console.note(f"{saved.path}: no rollout lacks a verdict because of its judge")
+            console.note(f"{saved.path}: the judge did not fail on any rollout")
             return ExitCode.OK
         try:
             summary, tools = run_async(_reverify(config, parameters, saved))

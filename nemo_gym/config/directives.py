@@ -48,7 +48,7 @@ def expand_short_forms(data: Any) -> Any:
 
 
 def expand(data: dict[Any, Any], *, locator: Locator, interpolate: Callable[[str], str] = str) -> Expanded:
-    """Carry out all directives. ``interpolate`` resolves ``${...}`` in the path of a source."""
+    """Apply all directives. ``interpolate`` resolves ``${...}`` in the path of a source."""
     run = _Expansion(data, locator, interpolate)
     result = run.expand(data, "")
     if not isinstance(result, dict):

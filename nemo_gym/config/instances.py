@@ -150,7 +150,7 @@ def _report(almost: Sequence[AlmostServer], locator: Locator, *, strict: bool) -
     text = "Configuration Warnings: Almost-Servers Detected\n\n" + "\n\n".join(a.describe(locator) for a in almost)
     if strict:
         raise AlmostServerError(
-            text, hint=f"correct these blocks, or pass '++{ERROR_ON_ALMOST_SERVERS}=false' to go on without them"
+            text, hint=f"correct these blocks, or pass '++{ERROR_ON_ALMOST_SERVERS}=false' to continue without them"
         )
     logger.warning("%s", text)
 

@@ -79,7 +79,7 @@ _SEGMENT: Final = re.compile(r"[^.\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """One origin of configuration: its name for people, its content as plain data, and its file if it has one."""
+    """One origin of configuration: its name in messages, its content as plain data, and its file if it has one."""
 
     label: str
     data: dict[Any, Any]

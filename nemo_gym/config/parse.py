@@ -3,7 +3,7 @@
     sources ─► merge ─► directives ─► required values ─► servers ─► references ─► addresses ─► configuration
 
 Everything is checked before anything is started, and nothing is written anywhere. Interpolations stay as they are and
-are resolved by whoever reads the value.
+are resolved when the value is read.
 """
 
 import importlib.metadata

@@ -35,7 +35,7 @@ def mask_secrets(data: Any) -> Any:
 
 
 def masked_yaml(config: DictConfig) -> str:
-    """The configuration as YAML for people: interpolations resolved where possible, secrets masked."""
+    """The configuration as YAML to be read: interpolations resolved where possible, secrets masked."""
     return OmegaConf.to_yaml(OmegaConf.create(mask_secrets(plain_data(config))))
 
 

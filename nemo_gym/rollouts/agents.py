@@ -1,7 +1,7 @@
 """The agents of a run: who they are, what they cost, and how to call them.
 
-``agents_of`` is the one place that looks at the kind of client. A ``GymClient`` knows its servers, takes JSON as bytes,
-and can find restarted servers again; all that is known of any other client is that it can POST.
+Only ``agents_of`` looks at the type of the client. A ``GymClient`` lists its servers, takes JSON as bytes, and can find
+restarted servers again; all that is known of any other client is that it can POST.
 """
 
 import asyncio

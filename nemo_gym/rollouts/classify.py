@@ -1,8 +1,7 @@
 """Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
 
-A server that knows why it failed says so in a header of its error answer (``X-NG-Failure-Class``, and ``Retry-After``
-where that makes sense) or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it the
-status decides.
+A server can say why it failed in a header of its error answer (``X-NG-Failure-Class``, and ``Retry-After`` if waiting
+helps) or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it, the status decides.
 
 Almost every answer is a plain scored rollout. It goes to the file as it came, with its key around it, if it is valid
 JSON on one line and does not itself mention its key, its agent or a failure (``plain_result``). Everything else is

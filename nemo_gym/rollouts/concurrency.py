@@ -5,7 +5,7 @@ only wait for each other, so latency rises instead; and an endpoint that says "t
 
     climb    double the limit as long as throughput grows with it
     hold     stay, and now and then
-    probe      try a little more, or a little less, and keep it only if throughput says so
+    probe      try a little more, or a little less, and keep it only if throughput improves
 
 By Little's law the point is where ``rate * latency of an idle endpoint`` rollouts are in flight; the climb ends there,
 and no probe goes below it. An answer "too many" cuts the limit at once, and the limit that was too high is remembered.
@@ -60,7 +60,7 @@ DEEP_CUT: Final = 0.7  # when the last cut did not help
 FIRST_LIFT: Final = 1.25
 FIRST_PATIENCE: Final = 2
 LAST_PATIENCE: Final = 16
-CALM: Final = 12  # times the pause, or the latency: how long there is no probing after trouble
+CALM: Final = 12  # times the pause, or the latency: how long to wait after trouble before probing again
 LONGEST_PAUSE_S: Final = 60.0
 TROUBLE: Final = frozenset({FailureClass.RATE_LIMITED, FailureClass.TIMEOUT})
 

@@ -5,7 +5,7 @@ for it. A rollout that fails for a reason that may pass is put off and tried aga
 yielded.
 
 Causes outside the rollouts (an endpoint that is down, a server that went away, a rate limit) are waited out. After one
-such failure the rollout is put off and tried again, while the others go on. Several in a row, with nothing getting
+such failure the rollout is put off and tried again while the others continue. Several in a row, with nothing getting
 through in between, are an outage: the run pauses, and now and then a single rollout probes whether the outage is over.
 None of this costs a rollout one of its attempts. After ``patience_s`` seconds the run ends; what it did not get to
 stays owed.
@@ -32,8 +32,9 @@ DIFFERENT: Final = 3  # if that many rollouts are among them: one that always fa
 FIRST_PROBE_S: Final = 1.0
 LONGEST_PROBE_S: Final = 15.0
 PROBE_GROWTH: Final = 1.5
-# A slow rollout looks like a slow endpoint, and one dying worker takes all its rollouts with it.
-SAY_NOTHING: Final = frozenset({FailureClass.TIMEOUT, FailureClass.WORKER_DIED})
+# They don't show that something outside is down: one rollout may just be slow, and a worker that dies takes all of its
+# rollouts with it.
+INCONCLUSIVE: Final = frozenset({FailureClass.TIMEOUT, FailureClass.WORKER_DIED})
 MOST_TRIES: Final = 8  # failures of one rollout while others get through, after which it is left for the next run
 
 
@@ -88,7 +89,7 @@ class OutageWatch:
 
     def observe(self, outcome: Outcome, now: float) -> None:
         """Learn from an outcome."""
-        if isinstance(outcome, Failed) and outcome.failure.kind in SAY_NOTHING:
+        if isinstance(outcome, Failed) and outcome.failure.kind in INCONCLUSIVE:
             self._probing = False  # if it was the probe, another one takes its place
         elif isinstance(outcome, Failed) and outcome.failure.outside:
             self._hit.add(outcome.planned.key)
@@ -126,7 +127,7 @@ class OutageWatch:
 
     def _on_success(self, now: float) -> None:
         if self._is_on:
-            logger.warning("The run goes on after a pause of %.0f s", now - self._first_failure)
+            logger.warning("The run continues after a pause of %.0f s", now - self._first_failure)
             self._troubled.clear()
         self._streak, self._is_on, self._probing, self.reason = 0, False, False, ""
         self._hit.clear()

@@ -184,7 +184,7 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
     overwrite: bool = Field(
         False,
         exclude=True,
-        description="Start afresh even if the output holds rollouts; they are moved to a numbered folder beside it.",
+        description="Start over even if the output holds rollouts; they are moved to a numbered folder beside it.",
     )
     retry_failed: Annotated[list[str], BeforeValidator(_as_list)] = Field(
         default_factory=list, exclude=True, description="Classes of failure to try again when resuming, e.g. [timeout]."

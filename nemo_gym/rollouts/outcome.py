@@ -12,12 +12,12 @@ from nemo_gym.io.json import decode
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.schemas.rows import FailureClass
 
-# No rollout causes these, so they don't count as attempts: the run waits until they pass.
+# Not caused by the rollout itself, so they don't count as attempts: the run waits until they pass.
 OUTSIDE: Final = frozenset(
     {FailureClass.CONNECTION, FailureClass.RATE_LIMITED, FailureClass.MODEL_ERROR, FailureClass.WORKER_DIED}
 )
 # Worth another attempt within the same run. Other failures usually repeat themselves: their rollouts are owed again
-# when the collection is resumed, after somebody has had a look.
+# when the collection is resumed, once someone has looked into it.
 TRANSIENT: Final = frozenset(FailureClass) - {FailureClass.AUTH, FailureClass.REJECTED, FailureClass.AGENT_ERROR}
 
 

@@ -225,7 +225,7 @@ class Reverification:
     output: Path
     resume: bool = False
     append: bool = False
-    overwrite: bool = True  # whether a fresh run may move aside what is there
+    overwrite: bool = True  # whether a fresh run may move an existing output aside
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
 

@@ -50,7 +50,7 @@ FEWEST_TIMED = 4  # attempts; with fewer, nothing is said about where the time w
 
 
 class StopSwitch:
-    """Remembers that the run was asked to stop, and notifies the code that runs it."""
+    """Asks a run to stop: the first request lets running attempts finish, the second cancels them."""
 
     def __init__(self, *, drain_s: float) -> None:
         self._drain_s = drain_s
@@ -69,7 +69,7 @@ class StopSwitch:
             self._listener(self._time_left)
 
     def connect(self, listener: Callable[[float], None]) -> None:
-        """Tell the listener, now or when the run is stopped, how many seconds running attempts may take."""
+        """Call the listener, now or when the run is stopped, with the seconds that running attempts may still take."""
         self._listener = listener
         if self.is_on:
             listener(self._time_left)
@@ -113,7 +113,7 @@ async def collect(
     describe: Describe | None = None,
     meter: UsageMeter | None = None,
 ) -> Tally:
-    """Run everything that is owed (all that the plan owes unless given) and save every outcome as it comes."""
+    """Run everything that is owed (by default, all that the plan owes) and save each outcome as soon as it is known."""
     tally = Tally(spending=Spending(control.prices))
     activity = Activity(attempt, store.files.status, describe)
     dispatch = Dispatch(
@@ -233,7 +233,7 @@ class CollectionRun:
     owed: Callable[[], Iterable[Row]] | None = None  # what is left to run on resuming, if the files don't determine it
     resume: bool = False
     resume_mode: ResumeMode = ResumeMode.STRICT
-    overwrite: bool = True  # whether a fresh run may move aside what is there; if not, it is refused
+    overwrite: bool = True  # whether a fresh run may move an existing output aside; if not, it is refused
     may_be_empty: bool = True  # whether a plan without rollouts is accepted
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
     fsync: Fsync = Fsync.INTERVAL
@@ -262,7 +262,7 @@ async def run_collection(
         metrics: Sequence[RunMetrics] = ()
         if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
             metrics = await aggregate(store)
-        elif tally.completed:  # what was computed before no longer describes what is there
+        elif tally.completed:  # metrics computed earlier no longer describe the rollouts
             for path in (store.files.metrics, store.files.details):
                 path.unlink(missing_ok=True)
         return Summary(

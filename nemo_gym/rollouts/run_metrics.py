@@ -317,7 +317,7 @@ def _write(file: Any, records: Iterable[Record]) -> None:
     out.flush()
 
 
-# ---- for results at hand ---------------------------------------------------------------------------------------------
+# ---- results in memory -----------------------------------------------------------------------------------------------
 def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
     """The scores of each agent, in the order of their keys. Records without an agent are left out."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -343,7 +343,7 @@ _SHOWN: Final = 5  # files in an error message
 def find_shards(patterns: str, output: Path) -> list[Path]:
     """The rollout files that the patterns match.
 
-    What else they match is left out: an earlier merge, which holds nothing new, and files that lie beside rollouts.
+    Other matches are left out: an earlier merge, which holds nothing new, and the files beside rollouts.
     """
     merged = RunFiles.of(output).rollouts.absolute()
     found = [path for path in map(Path, expand_globs(patterns)) if follow_link(path).absolute() != merged]
@@ -360,7 +360,7 @@ def find_shards(patterns: str, output: Path) -> list[Path]:
 
 
 def write_merged(shards: Shards, output: Path) -> None:
-    """Write all rollouts into one file, in the order of their keys. What it held besides them is moved aside."""
+    """Write all rollouts into one file, in the order of their keys. A file with others is moved aside first."""
     files = RunFiles.of(output)
     check_output(files)
     if is_taken(files):

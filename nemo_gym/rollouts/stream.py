@@ -1,4 +1,4 @@
-"""Rollouts for trainers: rows in, outcomes out as they come, nothing on disk.
+"""Rollouts for trainers: yields each outcome as its rollout ends, and writes nothing to disk.
 
     async with host_gym(config) as gym:
         async for group in stream_groups(tasks, gym.client, agent="my_agent", repeats=8):

@@ -1,4 +1,4 @@
-"""How a run goes: its results, what it spends, when it has to end early, and the summary for people. Pure.
+"""How a run is going: its results, what it spends, when it has to end early, and the summary at its end. Pure.
 
 Tokens are those that rollouts report, of their model in ``response.usage`` and of judges under a separate key;
 money is tokens times the prices that the configuration gives for the model of an agent, or for the judge. A budget
@@ -77,7 +77,7 @@ class Budget(NamedTuple):
     seconds: float | None = None
 
     def spent(self, spending: Spending, seconds: float) -> str | None:
-        """Which budget is used up, in words; None if none is."""
+        """A sentence about the budget that is used up; None if none is."""
         if self.tokens is not None and spending.tokens >= self.tokens:
             return f"budget_tokens={self.tokens} is used up"
         if self.usd is not None and spending.usd >= self.usd:
@@ -131,7 +131,7 @@ class Ending(StrEnum):
     TOO_MANY_FAILURES = "too many failures"
     OUTAGE = "nothing gets through"
     OUT_OF_BUDGET = "the budget is used up"
-    NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 goes on all the same)"
+    NOTHING_WORKS = "nothing works: so far every rollout has failed (+max_failures=1.0 continues regardless)"
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ def _one_line(text: str) -> str:
 
 
 class StopVerdict(NamedTuple):
-    """Why to stop, as a kind and in words."""
+    """Why to stop: the kind of ending, and a sentence about it."""
 
     ending: Ending
     reason: str

@@ -60,7 +60,7 @@ def test_the_override_grammar_reads_quoted_text_back(text):
     [
         (["--agnet", "x"], "unknown flag --agnet", "Did you mean: '--agent'?"),
         (["--zzzzz"], "unknown flag --zzzzz", "Flags: '--agent'"),
-        (["--limit"], "--limit needs a value", "for example: --limit <limit>"),
+        (["--limit"], "--limit needs a value", "write --limit <value>; it sets +limit"),
         (["--resume=yes"], "--resume takes no value", ""),
         (["--config", "a.yaml", "+config_paths=[b.yaml]"], "both by flags and by +config_paths", "in one way"),
     ],

@@ -302,4 +302,5 @@ def test_one_entry_is_shown_whole_and_a_misspelt_one_is_named(run):
 def test_a_word_finds_everything_that_it_leads_to(run):
     rows = json.loads(run("ng_search", "+query=calculator", "+json=true").out)
     assert {row["kind"] for row in rows} >= {"resources_servers"}
+    assert run("ng", "search", "calculator", "--json").out == json.dumps(rows, indent=2) + "\n"
     assert run("ng_search").code == 2

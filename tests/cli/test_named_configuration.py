@@ -28,6 +28,7 @@ def test_an_unknown_name_is_a_slip(run):
     ran = run("ng", "env", "validate", "calculater")
     assert ran.code == 2
     assert "no environment or benchmark is called calculater" in ran.err
+    assert "did you mean calculator?" in ran.err
 
 
 def test_prefetching_makes_what_is_missing_and_nothing_else(run):

@@ -136,7 +136,7 @@ async def test_a_run_goes_on_by_itself_when_the_outage_ends(
         summary = await RolloutCollectionHelper().collect(wanted, client=agents)
     assert summary.exit_code == 0
     assert summary.tally.failures["rate_limited"].attempts == 6
-    assert "goes on after a pause" in caplog.text
+    assert "continues after a pause" in caplog.text
 
 
 def test_the_advice_that_is_printed_works_when_it_is_typed(

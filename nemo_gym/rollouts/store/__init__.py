@@ -1,6 +1,6 @@
 """The store: the files of a run, and the only way to write them.
 
-output          whether a path can be written to, and moving aside what is there
+output          whether a path can be written to, and moving an old run aside
 journal         one writer at a time, appending lines
 repair          setting aside what a crash left
 history         what earlier runs left: done, failed, given up

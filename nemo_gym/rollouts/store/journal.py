@@ -30,13 +30,13 @@ class OutputInUseError(ConfigError):
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file while the block runs; raise if somebody else does."""
+    """Hold the lock file while the block runs; raise if another process does."""
     with storage_errors(path, "lock"):
         descriptor = _acquire(path)
     try:
         yield
     finally:
-        # Removed while still locked: whoever locks the nameless file next notices that, and opens the path again.
+        # Removed while still locked: the next process that locks the nameless file notices, and opens the path again.
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)
@@ -94,7 +94,7 @@ class Fsync(StrEnum):
 
 
 class Journal:
-    """An open file for appending lines. One process at a time; the store's lock sees to that."""
+    """An open file for appending lines. Only one process has it open, which the store's lock ensures."""
 
     def __init__(self, path: Path, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> None:
         self.path = path

@@ -125,7 +125,7 @@ class Request:
         return Manifest(self.settings, facts, plan, output.name)
 
     def differences(self, earlier: Manifest) -> Iterator[str]:
-        """How this request differs from that of an earlier run, in words."""
+        """How this request differs from that of an earlier run, one sentence each."""
         for name in dict.fromkeys((*earlier.settings, *self.settings)):
             before, now = earlier.settings.get(name), self.settings.get(name)
             if before != now:
@@ -213,14 +213,14 @@ def _holds_rollouts(path: Path) -> bool:
     return first is not None and key_of(first.text) is not None
 
 
-# ---- what is there ---------------------------------------------------------------------------------------------------
+# ---- an output that is taken -----------------------------------------------------------------------------------------
 def is_taken(files: RunFiles) -> bool:
     """Whether the output holds anything at all."""
     return files.rollouts.exists() and files.rollouts.stat().st_size > 0
 
 
 def output_taken(files: RunFiles) -> OutputTakenError:
-    """The error that says what is there, and every way to go on."""
+    """The error that says what the output holds, and lists every way to continue."""
     lines, keys = 0, set()
     for line in read_lines(files.rollouts):
         lines += 1
@@ -228,7 +228,7 @@ def output_taken(files: RunFiles) -> OutputTakenError:
     rollouts = len(keys - {None})
     what = f"{rollouts} rollouts" if rollouts else f"{lines} lines that are not rollouts"
     ways = [
-        f"to start afresh, add +overwrite=true: what is there is moved to {_free_folder(files)}",
+        f"to start from scratch, add +overwrite=true: the old files are moved to {_free_folder(files)}",
         _OTHER_OUTPUT,
     ]
     if rollouts and files.plan.exists():
@@ -236,7 +236,7 @@ def output_taken(files: RunFiles) -> OutputTakenError:
         what += f" of {planned} planned"
         left = planned - rollouts
         ways = [
-            f"to {f'go on ({left} left)' if left else 'compute its metrics again'}, add +resume_from_cache=true",
+            f"to {f'continue ({left} left)' if left else 'compute its metrics again'}, add +resume_from_cache=true",
             "to add tasks or repeats, add +resume_from_cache=true +resume_mode=extend",
             *ways,
         ]

@@ -9,7 +9,7 @@ Invariants, whatever happens to the process:
 - A plan takes its place only when it is complete and approved; a fresh run moves what it replaces aside.
 - One process writes at a time.
 
-``open_plan`` decides how a run begins: afresh, where an earlier one stopped, or with a plan that was extended.
+``open_plan`` decides how a run begins: from scratch, where an earlier one stopped, or with an extended plan.
 """
 
 import logging
@@ -60,12 +60,12 @@ class RolloutStore:
 
     @property
     def can_resume(self) -> bool:
-        """Whether an earlier run left enough to go on from."""
+        """Whether an earlier run left enough to continue from."""
         return self.files.plan.exists() and self.files.rollouts.exists()
 
     # ---- ways to begin ----------------------------------------------------------------------------------------------
     def start(self, rows: Iterable[Row], request: Request, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
-        """Begin afresh: write the plan, move aside what an earlier run left. Nothing is touched without approval."""
+        """Begin from scratch: write the plan, move an earlier run aside. Nothing is touched without approval."""
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
             writer = PlanWriter(file)
             plan = write_plan(self.files.plan, writer, rows, policy)
@@ -77,14 +77,14 @@ class RolloutStore:
         return plan
 
     def resume(self, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
-        """Go on with the plan that is there."""
+        """Continue with the plan on disk."""
         history = self._read_history()
         plan = read_owed(self.files.plan, history, policy)
         approve(plan)
-        return self._go_on(plan, history)
+        return self._continue(plan, history)
 
     def extend(self, rows: Iterable[Row], request: Request, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
-        """Go on with a new plan that agrees with the old one where they overlap, and keep what is collected."""
+        """Continue with a new plan that agrees with the old one where they overlap, and keep what is collected."""
         history = self._read_history()
         with storage_errors(self.files.plan, "write"), replacing(self.files.plan) as file:
             writer = PlanWriter(file)
@@ -94,7 +94,7 @@ class RolloutStore:
             plan = replace(read_owed(Path(file.name), history, policy), path=self.files.plan)
             approve(plan)
         self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
-        return self._go_on(plan, history)
+        return self._continue(plan, history)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
     def append(self, outcomes: Iterable[Outcome]) -> None:
@@ -151,7 +151,7 @@ class RolloutStore:
             set_aside(self.files.steps, read_attempts(self.files.steps, history))
         return history
 
-    def _go_on(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:
+    def _continue(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:
         # Rollouts that the plan does not have were made by another plan, and would be counted in the metrics.
         if plan.done < len(history.done):
             planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
@@ -193,7 +193,7 @@ class ResumeMode(StrEnum):
 
     STRICT = "strict"  # refuse, and say what differs
     EXTEND = "extend"  # plan again, run what is new, keep what is collected
-    FORCE = "force"  # go on with the old plan, whatever is asked for
+    FORCE = "force"  # continue the old plan, whatever is asked for
 
 
 class PlanChangedError(ConfigError):
@@ -213,12 +213,12 @@ def open_plan(
 ) -> PlanOnDisk:
     """Prepare the files and find out what is owed. ``rows`` makes the plan and is called only if one is needed.
 
-    A fresh run moves aside what is there, or, without ``overwrite``, is refused.
+    A fresh run moves an existing output aside, or is refused without ``overwrite``.
     """
     if not resume or not store.can_resume:
         if resume:
             missing = [path.name for path in (store.files.plan, store.files.rollouts) if not path.exists()]
-            logger.info("Nothing to resume (%s not there): starting afresh", " and ".join(missing))
+            logger.info("Nothing to resume (%s does not exist): starting from scratch", " and ".join(missing))
 
         def approve_fresh(plan: PlanOnDisk) -> None:
             approve(plan)  # what is wrong with the input comes first

@@ -98,7 +98,7 @@ def unreadable(lines: Sequence[tuple[LinePlace, str]]) -> ConfigError:
     (place, reason), more = lines[0], len(lines) - 1
     return ConfigError(
         f"{place.path}: line {place.line}: {reason}" + (f" (and {more} more lines)" if more else ""),
-        hint="a line that a crash tore is set aside when its collection is resumed",
+        hint="resuming the collection sets aside a line that a crash cut off",
     )
 
 

@@ -51,7 +51,7 @@ class LinePositions:
             self._count += len(starts)
 
     def place(self, row: int) -> LinePlace:
-        """Where a line is, for people."""
+        """Where a line is, for messages."""
         (shard, _, _, lines), offset = self._find(row)
         return LinePlace(self.paths[shard], int(lines[offset]))
 

@@ -131,6 +131,8 @@ class Recipe(BaseModel):
             raise ValueError("arguments=object needs a .jsonl output: a column of a table has one type")
         if self.preset == "nemo" and (self.rows not in ("sft", "dpo") or self.stored_as != "jsonl"):
             raise ValueError("preset=nemo has rows for format=sft and format=dpo, in a .jsonl file")
+        if self.rows == "sharegpt" and self.reasoning == "reasoning_content":
+            raise ValueError("sharegpt has no field for reasoning: choose reasoning=think or reasoning=drop")
         return self
 
     @property

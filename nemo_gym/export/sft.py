@@ -17,6 +17,8 @@ from nemo_gym.export.select import GENERAL, field_text
 
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]
+_BY_MODEL: Final = ("gpt", "function_call")
+_CALL_TAGS: Final = ("<tool_call>", "</tool_call>")
 _SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt"}
 
 
@@ -124,27 +126,29 @@ def nemo_row(record: Mapping[str, Any]) -> Row:
 
 
 def sharegpt_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
-    """A conversation as Axolotl and LLaMA-Factory read it: speakers take turns, calls and results are JSON text."""
+    """A conversation as LLaMA-Factory reads it: speakers take turns, calls and tools are JSON text."""
     turns: list[dict[str, str]] = []
     for message in itertools.chain(*conversation(rollout, recipe)):
         if not isinstance(message["content"], str):
             raise UnfitError("has images or files, which sharegpt can't hold")
         if message.get("tool_calls"):
-            if message["content"].strip():
-                raise UnfitError("has text beside a tool call, which sharegpt can't hold")
-            _add_turn(turns, "function_call", _call_text(message["tool_calls"]))
+            _add_turn(turns, "function_call", _call_text(message))
         else:
             _add_turn(turns, _SPEAKERS.get(message["role"], "observation"), message["content"])
     system = [turn["value"] for turn in turns if turn["from"] == "system"]
-    spoken = [turn for turn in turns if turn["from"] != "system"]
-    # Tables need the column in every row.
-    row: Row = {"conversations": spoken} | (
-        {"system": "\n".join(system)} if system or recipe.stored_as != "jsonl" else {}
-    )
-    tools = tools_of(rollout, recipe).get("tools")
-    if tools:
-        row["tools"] = tools if isinstance(tools, str) else json.dumps([tool["function"] for tool in tools])
+    given = rollout.params.get("tools")
+    tools = options_to_chat({"tools": given}).options.get("tools") if given else None
+    row: Row = {
+        "conversations": _alternating([turn for turn in turns if turn["from"] != "system"]),
+        "system": "\n".join(system),
+        "tools": json.dumps([_with_properties(tool["function"]) for tool in tools]) if tools else "",
+    }
     yield row | (rollout.labels() if recipe.metadata else {})
+
+
+def _with_properties(function: dict[str, Any]) -> dict[str, Any]:
+    """A tool with all the keys that the trainer reads without asking."""
+    return {**function, "parameters": {"type": "object", "properties": {}, **(function.get("parameters") or {})}}
 
 
 def _add_turn(turns: list[dict[str, str]], speaker: str, text: str) -> None:
@@ -155,9 +159,19 @@ def _add_turn(turns: list[dict[str, str]], speaker: str, text: str) -> None:
         turns.append({"from": speaker, "value": text})
 
 
-def _call_text(calls: list[dict[str, Any]]) -> str:
+def _alternating(turns: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The turns up to the last one of the model; the trainer skips conversations whose speakers do not take turns."""
+    while turns and turns[-1]["from"] not in _BY_MODEL:
+        turns.pop()
+    if any((turn["from"] in _BY_MODEL) != (place % 2 == 1) for place, turn in enumerate(turns)):
+        raise UnfitError("has speakers who do not take turns, as they must in sharegpt")
+    return turns
+
+
+def _call_text(message: dict[str, Any]) -> str:
+    """The calls of a message as JSON, after what was said before them."""
     made = []
-    for call in calls:
+    for call in message["tool_calls"]:
         arguments = call["function"]["arguments"]
         made.append(
             {
@@ -165,4 +179,9 @@ def _call_text(calls: list[dict[str, Any]]) -> str:
                 "arguments": _parsed(arguments) if isinstance(arguments, str) else arguments,
             }
         )
-    return json.dumps(made[0] if len(made) == 1 else made, ensure_ascii=False)
+    text = json.dumps(made[0] if len(made) == 1 else made, ensure_ascii=False)
+    if not message["content"]:
+        return text
+    if any(tag in message["content"] + text for tag in _CALL_TAGS):
+        raise UnfitError("has text that looks like a tool call, which sharegpt can't hold beside a real one")
+    return f"{message['content']}{_CALL_TAGS[0]}{text}{_CALL_TAGS[1]}"

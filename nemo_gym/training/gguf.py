@@ -34,6 +34,7 @@ FILE_TYPES: Final = {
 SUFFIXES: Final = (".weight", ".bias")
 EMBEDDINGS: Final = "token_embd.weight"
 HEAD: Final = "output.weight"
+SPECIAL_TOKENS: Final = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"}
 # The writer sets these itself.
 OWN_FIELDS: Final = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
 
@@ -87,8 +88,13 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     It is meant for reading what was generated. Training uses the ids that the engine reports and needs no tokenizer.
     """
     file = Path(path)
-    _open(file)
-    return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    reader = _open(file)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    # Some versions of transformers take the first token of a sequence for its last one.
+    for name, key in SPECIAL_TOKENS.items():
+        if (token := _value(reader, f"tokenizer.ggml.{key}_token_id")) is not None:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(int(token)))
+    return tokenizer
 
 
 def write_gguf(

@@ -54,7 +54,27 @@ def test_sharegpt_speakers_take_turns(export):
     assert [turn["from"] for turn in row["conversations"]] == ["human", "function_call", "observation", "gpt"]
     assert json.loads(row["conversations"][1]["value"]) == {"name": "add", "arguments": {"a": 1}}
     assert row["system"] == "Be brief."
-    assert json.loads(row["tools"])[0]["name"] == "add"
+    [tool] = json.loads(row["tools"])
+    assert tool == {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
+
+
+def test_sharegpt_keeps_what_was_said_before_a_call(export):
+    row = export([export.make()], format="sharegpt")[0]
+    said, _, call = row["conversations"][1]["value"].partition("<tool_call>")
+    assert said == "<think>Let me add.</think>"
+    assert json.loads(call.removesuffix("</tool_call>")) == {"name": "add", "arguments": {"a": 1}}
+    with pytest.raises(ValueError, match="sharegpt has no field for reasoning"):
+        export([export.make()], format="sharegpt", reasoning="reasoning_content")
+
+
+def test_sharegpt_conversations_end_with_the_model_and_alternate(export):
+    unanswered = export.make(1)
+    del unanswered["response"]["output"][3]
+    twice = export.make(2)
+    twice["responses_create_params"]["input"] *= 2
+    rows = export([export.make(0), unanswered, twice], format="sharegpt")
+    assert [row["conversations"][-1]["from"] for row in rows] == ["gpt", "function_call"]
+    assert export.dropped() == {"has speakers who do not take turns, as they must in sharegpt": 1}
 
 
 def test_token_rows_hold_what_was_sampled_and_mask_the_rest(export):

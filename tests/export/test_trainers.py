@@ -104,6 +104,37 @@ def test_kto_trainer_takes_thumbs(export, tmp_path, model, tokenizer):
     losses(kto.KTOTrainer(model, deepcopy(model), args=config, train_dataset=rows, processing_class=tokenizer))
 
 
+def test_llama_factory_takes_every_conversation(export, tokenizer):
+    data = pytest.importorskip("llamafactory.data", reason="needs LLaMA-Factory")
+    from llamafactory.data.converter import SharegptDatasetConverter
+    from llamafactory.data.parser import DatasetAttr
+
+    attributes = DatasetAttr("file", dataset_name="rollouts.jsonl")
+    columns = {"messages": "conversations", "system": "system", "tools": "tools"}
+    attributes.join({"formatting": "sharegpt", "columns": columns})
+    convert = SharegptDatasetConverter(attributes, None)
+    for row in export([export.make(n) for n in range(5)], format="sharegpt"):
+        made = convert(row)
+        turns = data.TEMPLATES["qwen"].encode_multiturn(
+            tokenizer, made["_prompt"] + made["_response"], made["_system"], made["_tools"]
+        )
+        assert len(turns) == 2
+
+
+def test_axolotl_takes_every_conversation(export, tokenizer):
+    strategies = pytest.importorskip("axolotl.prompt_strategies.chat_template", reason="needs Axolotl")
+    from axolotl.utils.dict import DictDefault
+
+    settings = DictDefault({"sequence_len": 512, "chat_template": "tokenizer_default"})
+    strategy = strategies.StrategyLoader()(tokenizer, settings, {"field_messages": "messages"})
+    for row in export([export.make(n) for n in range(5)]):
+        made = strategy.tokenize_prompt(row)
+        learnt = tokenizer.decode([token for token in made["labels"] if token != -100])
+        assert "add.</think>" in learnt
+        assert "The sum is" in learnt
+        assert "Add" not in learnt
+
+
 def test_rewards_and_masks_give_a_policy_gradient(export, model):
     rows = export([export.make(0, n, float(n)) for n in range(2)], format="rl")
     ids = torch.tensor([row["input_ids"] for row in rows])

@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from nemo_gym.conversion.parts import TOKEN_FIELDS
 from nemo_gym.conversion.sampling_record import LogProbs, sampling_record
@@ -31,6 +33,7 @@ GRAMMAR_FIELDS: Final = (
     "guided_grammar",
     "grammar",
 )
+_Id = Annotated[int, msgspec.Meta(ge=0)]
 _ID_MARK: Final = "token_id:"
 SUPPORT_HINT: Final = (
     "an endpoint has to return its tokens for this (vLLM does); without that, set return_token_id_information: false"
@@ -225,10 +228,10 @@ def _scores(choice: NeMoGymChoice) -> Sequence[Mapping[str, Any]]:
 
 
 def _ids(tokens: Any) -> list[int]:
-    # Not isinstance, because True is an int too.
-    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
-        raise TokenError("tokens that are not a list of numbers")
-    return tokens
+    try:
+        return msgspec.convert(tokens, list[_Id])
+    except msgspec.ValidationError:
+        raise TokenError("tokens that are not a list of numbers") from None
 
 
 def _token_id(score: Mapping[str, Any]) -> int:

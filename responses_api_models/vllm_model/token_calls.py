@@ -184,7 +184,8 @@ class TokenCalls:
 def _with_tokens(
     choice: NeMoGymChoice, tokens: CallTokens, prompt: list[int], sampling: Mapping[str, Any]
 ) -> NeMoGymChatCompletionMessageForTraining:
-    message = choice.message.model_dump()
+    message = choice.message.__dict__ | (choice.message.model_extra or {})
     told = message.get(SAMPLING_FIELD)  # a trainer's own server knows how it sampled
     fields = tokens.fields(prompt, told if isinstance(told, dict) else sampling)
-    return NeMoGymChatCompletionMessageForTraining.model_validate(message | fields)
+    # All of it has been validated, and the tokens may be many.
+    return NeMoGymChatCompletionMessageForTraining.model_construct(**message | fields)

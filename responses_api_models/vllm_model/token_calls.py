@@ -158,8 +158,8 @@ class TokenCalls:
                 answered.replica.reader.note("no token counts, so the tokens of its prompts can't be checked")
             self._correction.learn(choice, tokens.generation, chat)
             choice.message = _with_tokens(choice, tokens, prompt, sampling)
-        if self._config.on_policy_correction:
-            self._correction.remember(chat, self.dialect, prompt)
+            if self._config.on_policy_correction and choice is completion.choices[0]:
+                self._correction.remember(chat, self.dialect, prompt)
 
     async def _prompt(self, chat: Mapping[str, Any], request: Corrected, answered: Answered, post: Post) -> list[int]:
         """Ask the endpoint that answered for the tokens of the prompt, which did not come with the answer."""

@@ -7,8 +7,9 @@
 Conversions of a 100-item conversation are measured beside reading and writing its JSON (at most 3 times that), calls of
 the model servers beside a bare client that sends the same upstream request (at most 1.3 times that for a short
 question, 1.6 times for the conversation). All but the last three items of the conversation were sent before, as in an
-agent's next turn, so a server that remembers how it began converts only these. All in one process and CPU time only;
-the mock endpoint has its own. Rounds are interleaved, because machines are shared and noisy, and the best one counts.
+agent's next turn, so a server that remembers how it began converts only these. With token ids, every answer in the
+conversation carries its tokens, as a trainer needs them. All in one process and CPU time only; the mock endpoints have
+their own. Rounds are interleaved, because machines are shared and noisy, and the best one counts.
 
 ``--instructions`` counts instructions with valgrind instead, which do not depend on what else the machine does: those
 of N calls, after some that are not counted, in user mode. ``--profile`` writes where they were spent.
@@ -32,21 +33,26 @@ from typing import Any
 import aiohttp
 import orjson
 import uvloop
-from processes import ROOT, mock_model, run
+from mock_engine import END, answer_text, rendered, tokens_of
+from processes import ROOT, mock_engine, mock_model, run
 
 from nemo_gym.config.parse import parse_config
 from nemo_gym.conversion.anthropic.calling import request_to_messages
 from nemo_gym.conversion.anthropic.serving import messages_to_request
+from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers import lag
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient
+from responses_api_models.vllm_model.tokens import OPTIONS
 
 TASK = json.loads((ROOT / "resources_servers/example_single_tool_call/data/example.jsonl").read_text().splitlines()[0])
 ASKED: dict[str, Any] = TASK["responses_create_params"]
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer none"}
+CONVERTER = ResponsesConverter(return_token_id_information=False, past_reasoning="separate")
 MODELS = "responses_api_models"
 CONVERSION_GOAL, SHORT_GOAL, LONG_GOAL = 3.0, 1.3, 1.6
+TOKEN_IDS = "token ids"
 Call = Callable[[], Awaitable[object]]
 
 
@@ -78,6 +84,23 @@ def conversation(items: int = 100) -> dict[str, Any]:
             {"type": "function_call_output", "call_id": name, "output": result},
         ]
     return ASKED | {"input": history[:items]}
+
+
+def with_tokens(asked: dict[str, Any]) -> dict[str, Any]:
+    """A request whose answers carry the tokens that they were made of."""
+    if isinstance(asked["input"], str):
+        return asked
+    history: list[dict[str, Any]] = []
+    for item, following in zip(asked["input"], [*asked["input"][1:], None], strict=True):
+        history.append(item)
+        if item.get("role", "assistant") != "assistant" or item.get("type") == "function_call_output":
+            continue
+        if following is None or following.get("type") == "function_call_output" or following.get("role") == "user":
+            *before, answer = CONVERTER.request_to_chat(asked | {"input": history})["messages"]
+            generation = [*tokens_of(answer_text(answer)), END]
+            tokens = {"prompt_token_ids": rendered(before, answer_follows=True), "generation_token_ids": generation}
+            history[-1] = item | tokens | {"generation_log_probs": [-0.25] * len(generation)}
+    return asked | {"input": history}
 
 
 def microseconds(work: Callable[[], object], *, repeats: int = 100, rounds: int = 30) -> float:
@@ -140,11 +163,18 @@ async def repeat(call: Call, n: int, parallel: int) -> None:
     await asyncio.gather(*(worker() for _ in range(parallel)))
 
 
-BARE = {"bare client, Responses API": "/responses", "bare client, Chat Completions": "/chat/completions"}
+BARE = {
+    "bare client, Responses API": "/responses",
+    "bare client, Chat Completions": "/chat/completions",
+    "bare client, Messages": "/messages",
+    "bare client, token ids": "/chat/completions",
+}
 SERVERS: dict[str, tuple[str, list[str]]] = {
     "openai_model": ("openai_model", []),
     "openai_model, chat_completions": ("openai_model", ["endpoint=chat_completions"]),
     "vllm_model": ("vllm_model", []),
+    "anthropic_model": ("anthropic_model", []),
+    "vllm_model, token ids": ("vllm_model", ["return_token_id_information=true"]),
 }
 if (ROOT / MODELS / "replay_model/app.py").exists():
     SERVERS["replay_model"] = ("replay_model", ["mode=replay"])
@@ -152,19 +182,34 @@ if (ROOT / MODELS / "replay_model/app.py").exists():
 
 def floor_of(name: str) -> str:
     """The bare client that sends what a server sends."""
-    responses, chat = BARE
+    responses, chat, messages, tokens = BARE
+    if name.endswith(TOKEN_IDS):
+        return tokens
+    if name.startswith("anthropic"):
+        return messages
     return chat if name.startswith(("vllm", "openai_model, chat")) else responses
+
+
+def bare_body(name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What a bare client sends."""
+    if BARE[name] == "/responses":
+        return asked
+    if BARE[name] == "/messages":
+        return request_to_messages(asked, max_tokens=8192).body
+    chat = CONVERTER.request_to_chat(asked)
+    return {**UNTRUNCATED, **OPTIONS, **chat} if name.endswith(TOKEN_IDS) else chat
 
 
 @asynccontextmanager
 async def caller(name: str, base_url: str, asked: dict[str, Any], folder: Path) -> AsyncIterator[Call]:
     """What makes a call of a bare client or of a model server in this process."""
     if name in BARE:
-        converter = ResponsesConverter(return_token_id_information=False)
-        body = asked if BARE[name] == "/responses" else converter.request_to_chat(asked)
+        body = bare_body(name, asked)
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
             yield bare_call(session, base_url + BARE[name], body | {"model": "mock"})
         return
+    if name.endswith(TOKEN_IDS):
+        asked = with_tokens(asked)
     server, settings = SERVERS[name]
     if server == "replay_model":
         upstream = f"upstream={{base_url: '{base_url}', api_key: none, model: mock}}"
@@ -192,24 +237,26 @@ def server_call(client: GymClient, asked: dict[str, Any]) -> Call:
     return call
 
 
-async def cpu_times(options: argparse.Namespace, names: list[str], base_url: str, asked: dict[str, Any]) -> list[float]:
+async def cpu_times(
+    options: argparse.Namespace, names: list[str], base_urls: dict[str, str], asked: dict[str, Any]
+) -> list[float]:
     """Milliseconds of CPU time of a call; the best of several rounds."""
     async with AsyncExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
-        calls = [await opened.enter_async_context(caller(name, base_url, asked, Path(folder))) for name in names]
+        calls = [await opened.enter_async_context(caller(name, base_urls[name], asked, Path(folder))) for name in names]
         rounds = [[await cpu_ms(call, options.n, options.parallel) for call in calls] for _ in range(options.rounds)]
     return [min(costs) for costs in zip(*rounds, strict=True)]
 
 
-def counted(options: argparse.Namespace, names: list[str], base_url: str, asked: str) -> list[float]:
+def counted(options: argparse.Namespace, names: list[str], base_urls: dict[str, str], asked: str) -> list[float]:
     """Thousands of instructions of a call."""
-    given = ["--asked", asked, "--base-url", base_url, "--parallel", str(options.parallel), "--n", str(options.n)]
+    given = ["--asked", asked, "--parallel", str(options.parallel), "--n", str(options.n)]
     with tempfile.TemporaryDirectory() as folder:
         counts = options.profile or Path(folder) / "counts"
         valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}"]
         return [
-            instructions([*valgrind, sys.executable, __file__, "--calls", name, *given], counts) / options.n / 1000
-            for name in names
+            instructions([*valgrind, sys.executable, __file__, *given, *calls], counts) / options.n / 1000
+            for calls in (["--calls", name, "--base-url", base_urls[name]] for name in names)
         ]
 
 
@@ -258,13 +305,14 @@ async def main(options: argparse.Namespace) -> None:
     servers = [name for name in SERVERS if options.only in name]
     names = [name for name in BARE if name in map(floor_of, servers)] + servers
     unit = "k instructions" if options.instructions else "ms"
-    with mock_model() as base_url:
+    with mock_model() as base_url, mock_engine() as engine_url:
+        base_urls = {name: engine_url if name.endswith(TOKEN_IDS) else base_url for name in names}
         for (label, asked), goal in zip(ASKED_AS.items(), (SHORT_GOAL, LONG_GOAL), strict=True):
             print(f"a call with {label}", flush=True)
             if options.instructions:
-                costs = dict(zip(names, counted(options, names, base_url, label), strict=True))
+                costs = dict(zip(names, counted(options, names, base_urls, label), strict=True))
             else:
-                costs = dict(zip(names, await cpu_times(options, names, base_url, asked), strict=True))
+                costs = dict(zip(names, await cpu_times(options, names, base_urls, asked), strict=True))
             for name, cost in costs.items():
                 beside = "" if name in BARE else ratio(cost, costs[floor_of(name)], goal)
                 print(f"  {name:37} {cost:8.3f} {unit}   {beside}".rstrip(), flush=True)

@@ -148,3 +148,12 @@ def mock_model(**settings: str) -> Iterator[str]:
     with background([sys.executable, str(HERE / "mock_model.py")], environment=environment):
         wait_for(f"http://127.0.0.1:{port}/stats")
         yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def mock_engine() -> Iterator[str]:
+    """The mock inference server that returns tokens, running."""
+    port = free_port()
+    with background([sys.executable, str(HERE / "mock_engine.py"), str(port)]):
+        wait_for(f"http://127.0.0.1:{port}/stats")
+        yield f"http://127.0.0.1:{port}/v1"

@@ -228,14 +228,27 @@ class ResponseTemplate:
         """The response for an answer; ``output`` is its message, already converted."""
         if answer.logprobs and self._wants_logprobs:
             _add_logprobs(output, answer.logprobs.get("content"))
-        reason, usage = INCOMPLETE.get(answer.finish_reason), answer.usage
+        usage = _usage_text(answer.usage) if answer.usage else b"null"
+        reason = INCOMPLETE.get(answer.finish_reason)
+        return self.join(output, id=id, created=answer.created, reason=reason, usage=usage)
+
+    def join(
+        self,
+        output: list[dict[str, Any]],
+        *,
+        id: str,  # noqa: A002 - the name of the field
+        created: int,
+        reason: str | None,
+        usage: bytes,
+    ) -> bytes:
+        """The response with this output; ``reason`` is why it stopped early, if it did."""
         start, after_id, after_time, after_details, after_output, after_status, end = self._pieces
         return b"".join(
             (
-                *(start, orjson.dumps(id), after_id, b"%d.0" % answer.created, after_time),
+                *(start, orjson.dumps(id), after_id, b"%d.0" % created, after_time),
                 *(orjson.dumps({"reason": reason}) if reason else b"null", after_details, encode_json(output)),
                 *(after_output, b'"incomplete"' if reason else b'"completed"', after_status),
-                *(_usage_text(usage) if usage else b"null", end),
+                *(usage, end),
             )
         )
 

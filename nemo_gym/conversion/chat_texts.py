@@ -83,11 +83,10 @@ class ChatTexts:
         items: str | Items = decode_exactly(new)
         if isinstance(items, str) or len(asked.text) < LONG:
             return (self._convert(items),)
-        # The assistant's last items may become one message with those that follow.
-        end = next((end for end in range(len(items), 0, -1) if _ends_a_turn(items[end - 1])), 0)
+        end = end_of_turns(items)
         if end:
             known = joined(known, self._convert(items[:end]))
-            place = _end_of_item(asked, new, end)
+            place = end_of_item(asked, new, end)
         else:
             place = len(beginning.text) if beginning is not None and known else 0
         if place:
@@ -98,7 +97,7 @@ class ChatTexts:
         return encode_list(self._converter.conversation_to_chat(items))
 
 
-def _end_of_item(asked: SplitRequest, new: bytes, count: int) -> int:
+def end_of_item(asked: SplitRequest, new: bytes, count: int) -> int:
     """Where in a request the item with this number ends, counted in its new part; 0 if its layout is unusual."""
     end = asked.end - 1
     left = _raw_items(new)[count:]
@@ -108,6 +107,11 @@ def _end_of_item(asked: SplitRequest, new: bytes, count: int) -> int:
         if asked.text[place - 1 : end] == b"}" + rest:
             return place
     return 0
+
+
+def end_of_turns(items: Items) -> int:
+    """After how many items the assistant's last turn begins, if it has begun: more may become part of it."""
+    return next((end for end in range(len(items), 0, -1) if _ends_a_turn(items[end - 1])), 0)
 
 
 def _ends_a_turn(item: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ Messages API itself are forwarded unchanged. Whatever goes wrong upstream become
 endpoint, the model and what to do, but not the key.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,8 +15,9 @@ from fastapi.responses import Response
 from pydantic import Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.conversion.anthropic.answers import message_to_response
+from nemo_gym.conversion.anthropic.answers import message_to_response, message_to_text, read_plain_message
 from nemo_gym.conversion.anthropic.calling import request_to_messages
+from nemo_gym.conversion.anthropic.message_texts import MessageTexts
 from nemo_gym.conversion.anthropic.serving import event_bytes, message_events
 from nemo_gym.conversion.chat_answers import uuid4
 from nemo_gym.conversion.from_chat import chat_to_request, response_to_completion
@@ -29,11 +31,13 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
+from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.answering import (
     MALFORMED,
+    TEXTS,
+    ConvertedParams,
     ForwardedChatParams,
-    ForwardedParams,
     refuse_malformed,
 )
 from nemo_gym.servers.models.endpoint import Upstream
@@ -74,6 +78,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
     _upstream: Upstream = PrivateAttr()
     _reader: MessageReader = PrivateAttr()
     _path: str = PrivateAttr()
+    _texts: MessageTexts = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Prepare the client; nothing is sent yet."""
@@ -100,6 +105,9 @@ class AnthropicModel(SimpleResponsesAPIModel):
         self._upstream = Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
         self._reader = MessageReader(address)
         self._path = endpoint.messages_path
+        self._texts = MessageTexts(
+            TEXTS, self._losses, self._to_send, max_tokens=config.max_tokens, model=config.anthropic_model
+        )
 
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
@@ -123,9 +131,18 @@ class AnthropicModel(SimpleResponsesAPIModel):
         sent = encode_json({**counted, "model": self.config.anthropic_model})
         return self._reader.count(await self._upstream.post(f"{self._path}/count_tokens", sent))
 
-    async def relay_responses(self, body: ForwardedParams = Body()) -> Response:
-        """Answer a Responses API request."""
-        return Response(encode_json(await self._respond(body.asked())), media_type="application/json")
+    async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
+        """Answer a Responses API request; its conversation becomes objects only as far as it is new."""
+        sent: bytes | None = None
+        if body.split is not None:
+            with contextlib.suppress(UnsupportedContentError, *MALFORMED):  # the conversion below says what is wrong
+                sent = self._texts.request(body.split)
+        if sent is None or body.split is None:
+            return JsonResponse(encode_json(await self._respond(body.asked())))
+        content = await self._upstream.post(self._path, sent)
+        message = read_plain_message(content) or self._reader.whole_message(content)
+        template = self._texts.template(body.split)
+        return JsonResponse(message_to_text(message, template, new_id=_new_id, created=int(time.time())))
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses API request."""
@@ -175,7 +192,10 @@ class AnthropicModel(SimpleResponsesAPIModel):
         return await self._upstream.post(self._path, self._encode(body))
 
     def _encode(self, body: Mapping[str, Any]) -> bytes:
-        return encode_json(self.config.extra_body | dict(body) | {"model": self.config.anthropic_model})
+        return encode_json(self._to_send(body))
+
+    def _to_send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.config.extra_body | dict(body) | {"model": self.config.anthropic_model}
 
 
 def _new_id() -> str:

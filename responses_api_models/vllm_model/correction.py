@@ -4,24 +4,33 @@ How that is done depends on the engine, which is recognised by its answers: serv
 ``required_prefix_token_ids``, SGLang accepts a chat with ``input_ids``, and vLLM and llama.cpp accept tokens only as a
 plain completion. A prompt that the template already renders correctly is always sent as a chat. So is one that can't be
 corrected; the continuity check then reports the result.
+
+The prompt of an answer contains the tokens of all earlier ones. So if a conversation is known to have had just this
+prompt, only its last answer is looked at; otherwise, as after a restart, every answer is.
 """
 
 import asyncio
+from array import array
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Final
 
 import orjson
 
 from nemo_gym.conversion.token_prefix import MARK, PastTurn, end_of_turn, says, true_prompt
 from nemo_gym.schemas.chat import NeMoGymChoice
-from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError
+from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError, asked_for
 from responses_api_models.vllm_model.text_completions import completion_request, writes_known_calls
 from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, carry_prefix, trained_answers, without_tokens
 
 CHATS: Final = "/chat/completions"
 REMEMBERED_TOOLS: Final = 256
+REMEMBERED_PROMPTS: Final = 2**16
 COMPLETIONS: Final = "/completions"
+# Engines that accept given tokens, each in its own way.
+CORRECTABLE: Final = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMA_CPP})
 UNKNOWN_CALLS: Final = "its template asks for tool calls in a form that only the endpoint can read"
 NO_LIMIT: Final = "the request has no max_output_tokens, and the endpoint does not tell its context"
 NOT_TEXT: Final = "images and recordings can't be sent with tokens"
@@ -49,6 +58,8 @@ class Correction:
     ends: set[int] = field(default_factory=set)
     completions: bool = True  # until an endpoint turns out not to have the route
     _known_calls: dict[bytes, bool] = field(default_factory=dict)
+    # Of conversations that were answered lately, digests: of everything that was rendered, and of the true prompt.
+    _prompts: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
 
     async def of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
         """The request for a chat whose earlier answers carry tokens."""
@@ -60,15 +71,16 @@ class Correction:
             return uncorrected(chat, reason=str(error))
 
     async def _of(self, chat: Mapping[str, Any], dialect: Dialect, post: Post) -> Corrected:
-        whole = await self.rendering.tokens(post, chat, dialect)
-        turns = await asyncio.gather(
-            *(self._turn(post, chat, number, dialect) for number in trained_answers(chat["messages"]))
-        )
+        plain = without_tokens_in(chat)
+        whole = await self.rendering.tokens(post, plain, dialect)
+        turns = await self._turns(chat, plain, dialect, post)
         end = end_of_turn(turns[-1].through, self.ends or await self._likely_ends(turns, post))
         if end is None:
             return uncorrected(chat, reason=NO_END)
         prompt = true_prompt(turns, whole, end)
-        plain = _without_tokens(chat)
+        if prompt.kept == len(turns) > 1:
+            number = trained_answers(chat["messages"])[-1]
+            self._remember(_conversation_key(plain, dialect, number), turns[-1].prompt)
         if prompt.ids == whole:
             return Corrected(CHATS, plain, reason=prompt.reason)
         if dialect is Dialect.SGLANG:
@@ -78,6 +90,31 @@ class Correction:
             reason = prompt.reason or (NO_COMPLETIONS if not self.completions else UNKNOWN_CALLS if body else NO_LIMIT)
             return Corrected(CHATS, plain, reason=reason) if prompt.reason else uncorrected(chat, reason=reason)
         return Corrected(COMPLETIONS, body, prompt.ids, reason=prompt.reason)
+
+    async def _turns(
+        self, chat: Mapping[str, Any], plain: Mapping[str, Any], dialect: Dialect, post: Post
+    ) -> list[PastTurn]:
+        """The answers that decide what the prompt begins with."""
+        trained = trained_answers(chat["messages"])
+        message, number = chat["messages"][trained[-1]], trained[-1]
+        if self._prompts.get(_conversation_key(plain, dialect, number)) == _key_of(message["prompt_token_ids"]):
+            turn = await self._turn(post, plain, message, number, dialect, is_prompt_known=True)
+            if not turn.edited:
+                return [turn]
+        return await asyncio.gather(
+            *(self._turn(post, plain, chat["messages"][number], number, dialect) for number in trained)
+        )
+
+    def remember(self, chat: Mapping[str, Any], dialect: Dialect, prompt: Sequence[int]) -> None:
+        """Remember the true prompt of a conversation."""
+        if dialect in CORRECTABLE and not chat.get("continue_final_message"):
+            plain = without_tokens_in(chat)
+            self._remember(_conversation_key(plain, dialect, len(plain["messages"])), prompt)
+
+    def _remember(self, conversation: bytes, prompt: Sequence[int]) -> None:
+        self._prompts[conversation] = _key_of(prompt)
+        if len(self._prompts) > REMEMBERED_PROMPTS:
+            self._prompts.popitem(last=False)
 
     async def _likely_ends(self, turns: Sequence[PastTurn], post: Post) -> set[int]:
         """Which tokens may end a turn, as long as none has been seen to: an answer may have been cut off anywhere."""
@@ -103,16 +140,24 @@ class Correction:
                 del self._known_calls[next(iter(self._known_calls))]
         return self._known_calls[tools]
 
-    async def _turn(self, post: Post, chat: Mapping[str, Any], number: int, dialect: Dialect) -> PastTurn:
-        message = chat["messages"][number]
-        generation = message["generation_token_ids"]
-        before, through, text = await asyncio.gather(
-            self.rendering.tokens(post, chat, dialect, count=number),
-            self.rendering.through(post, chat, dialect, number, self.ends),
-            self.rendering.text(post, generation),
+    async def _turn(
+        self,
+        post: Post,
+        chat: Mapping[str, Any],
+        message: Mapping[str, Any],
+        number: int,
+        dialect: Dialect,
+        *,
+        is_prompt_known: bool = False,
+    ) -> PastTurn:
+        """An answer that carries tokens; ``chat`` carries none. A known prompt need not be rendered again."""
+        prompt, generation = message["prompt_token_ids"], message["generation_token_ids"]
+        through, text = await asyncio.gather(
+            self.rendering.through(post, chat, dialect, number, self.ends), self.rendering.text(post, generation)
         )
+        before = prompt if is_prompt_known else await self.rendering.tokens(post, chat, dialect, count=number)
         edited = not says(text, message, stops=_stops(chat), one_call=chat.get("parallel_tool_calls") is False)
-        return PastTurn(message["prompt_token_ids"], generation, before, through, edited=edited)
+        return PastTurn(prompt, generation, before, through, edited=edited)
 
     def learn(self, choice: NeMoGymChoice, generation: Sequence[int], chat: Mapping[str, Any]) -> None:
         """Remember which token ended an answer, unless a limit, a stop string or a token chosen by the caller did."""
@@ -147,6 +192,16 @@ def _text_of(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
 
 
-def _without_tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
+def without_tokens_in(chat: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat whose messages carry no tokens."""
     kept = {name: value for name, value in chat.items() if name != PREFIX_FIELD}
     return kept | {"messages": [without_tokens(message) for message in chat["messages"]]}
+
+
+def _conversation_key(chat: Mapping[str, Any], dialect: Dialect, count: int) -> bytes:
+    rendered = asked_for(chat, dialect, chat["messages"][:count])
+    return blake2b(orjson.dumps([dialect, rendered]), digest_size=16).digest()
+
+
+def _key_of(prompt: Sequence[int]) -> bytes:
+    return blake2b(array("q", prompt), digest_size=16).digest()

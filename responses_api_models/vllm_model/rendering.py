@@ -1,17 +1,19 @@
 """Renders conversations to tokens with an endpoint's chat template, and turns tokens into text.
 
 vLLM and SGLang tokenize messages at ``/tokenize``; llama.cpp renders at ``/apply-template`` and tokenizes the text.
-Results are cached, because a conversation is rendered again with each of its turns.
+Results are cached, because the rollouts of a task begin alike. Messages are given without the tokens of answers, which
+endpoints don't know.
 """
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
 import orjson
 
 from responses_api_models.vllm_model.replicas import Answered
-from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, without_tokens
+from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect
 
 Post = Callable[[str, Mapping[str, Any]], Awaitable[Answered]]
 
@@ -24,7 +26,7 @@ BESIDE_TEMPLATE: Final = (
     *("add_special_tokens", "mm_processor_kwargs", "reasoning_effort", "tool_choice"),
     *("parallel_tool_calls", "response_format", "json_schema", "grammar", "reasoning_format"),
 )
-REMEMBERED: Final = 1024
+MOST_TOKENS: Final = 2**20  # remembered; each takes some forty bytes
 MARK: Final = "(something follows here)"
 
 
@@ -37,6 +39,7 @@ class Rendering:
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Any] = OrderedDict()
+        self._size = 0
         self.context: int | None = None  # how many tokens a conversation may have, once an endpoint has reported it
 
     async def tokens(
@@ -48,7 +51,7 @@ class Rendering:
         count: int | None = None,
     ) -> list[int]:
         """All messages of a chat, or the first of them, with the prompt for an answer."""
-        asked = _asked_for(chat, dialect, chat["messages"][:count])
+        asked = asked_for(chat, dialect, chat["messages"][:count])
         if count is not None:
             asked.pop("continue_final_message", None)
             asked["add_generation_prompt"] = True
@@ -60,36 +63,38 @@ class Rendering:
         """The messages of a chat up to and including an answer, with the template's ending."""
         answered = chat["messages"][: number + 1]
         if dialect is not Dialect.LLAMA_CPP:
-            asked = _asked_for(chat, dialect, answered) | {"add_generation_prompt": False}
+            asked = asked_for(chat, dialect, answered) | {"add_generation_prompt": False}
             asked.pop("continue_final_message", None)
             return await self._tokens(post, asked, dialect)
         # llama.cpp would continue an answer that comes last, so another message has to follow it.
-        asked = _asked_for(chat, dialect, [*answered, {"role": "user", "content": MARK}])
+        asked = asked_for(chat, dialect, [*answered, {"role": "user", "content": MARK}])
         tokens = await self._tokens(post, asked, dialect, until=MARK)
         last = max((place for place, token in enumerate(tokens) if token in ends), default=len(tokens) - 1)
         return tokens[: last + 1]
 
     async def _tokens(self, post: Post, asked: Mapping[str, Any], dialect: Dialect, *, until: str = "") -> list[int]:
-        key = orjson.dumps([dialect, asked, until])
-        if key not in self._known:
-            by_text = dialect is Dialect.LLAMA_CPP
-            found = await (self._by_text(post, asked, until) if by_text else self._by_messages(post, asked))
-            self._remember(key, found)
-        known: list[int] = self._known[key]
-        return known
+        key = _digest([dialect, asked, until])
+        known: list[int] | None = self._known.get(key)
+        if known is not None:
+            return known
+        by_text = dialect is Dialect.LLAMA_CPP
+        found = await (self._by_text(post, asked, until) if by_text else self._by_messages(post, asked))
+        self._remember(key, found)
+        return found
 
     async def text(self, post: Post, tokens: Sequence[int]) -> str:
         """Tokens as text."""
-        key = orjson.dumps(tokens)
-        if key not in self._known:
-            answer = await _asked(post, "/detokenize", {"tokens": list(tokens)})
-            # vLLM, SGLang, llama.cpp
-            said = next((answer[name] for name in ("prompt", "text", "content") if name in answer), None)
-            if not isinstance(said, str):
-                raise RenderingError("no text at /detokenize")
-            self._remember(key, said)
-        found: str = self._known[key]
-        return found
+        key = _digest(tokens)
+        known: str | None = self._known.get(key)
+        if known is not None:
+            return known
+        answer = await _asked(post, "/detokenize", {"tokens": list(tokens)})
+        # vLLM, SGLang, llama.cpp
+        said = next((answer[name] for name in ("prompt", "text", "content") if name in answer), None)
+        if not isinstance(said, str):
+            raise RenderingError("no text at /detokenize")
+        self._remember(key, said)
+        return said
 
     async def _by_messages(self, post: Post, asked: Mapping[str, Any]) -> list[int]:
         answer = await _asked(post, "/tokenize", asked)
@@ -105,13 +110,19 @@ class Rendering:
         return _ids(await _asked(post, "/tokenize", {"content": rendered, "add_special": True, "parse_special": True}))
 
     def _remember(self, key: bytes, value: Any) -> None:
+        self._size += len(value) - len(self._known.pop(key, ()))
         self._known[key] = value
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        while self._size > MOST_TOKENS and len(self._known) > 1:
+            self._size -= len(self._known.popitem(last=False)[1])
 
 
-def _asked_for(chat: Mapping[str, Any], dialect: Dialect, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {**_template_of(chat, dialect), "messages": [without_tokens(message) for message in messages]}
+def _digest(value: Any) -> bytes:
+    return blake2b(orjson.dumps(value), digest_size=16).digest()
+
+
+def asked_for(chat: Mapping[str, Any], dialect: Dialect, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What decides how messages are rendered."""
+    return {**_template_of(chat, dialect), "messages": messages}
 
 
 def _template_of(chat: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:

@@ -15,7 +15,14 @@ from nemo_gym.conversion.sampling_record import SAMPLING_FIELD
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessageForTraining, NeMoGymChoice
 from nemo_gym.servers.models.failures import ModelErrorKind
-from responses_api_models.vllm_model.correction import COMPLETIONS, Corrected, Correction, uncorrected
+from responses_api_models.vllm_model.correction import (
+    COMPLETIONS,
+    CORRECTABLE,
+    Corrected,
+    Correction,
+    uncorrected,
+    without_tokens_in,
+)
 from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError
 from responses_api_models.vllm_model.replicas import Answered, Replica, good_content, is_overflow
 from responses_api_models.vllm_model.settings import VLLMModelConfig
@@ -36,8 +43,6 @@ from responses_api_models.vllm_model.tokens import (
 
 logger = logging.getLogger(__name__)
 
-# Engines that accept given tokens, each in its own way.
-CORRECTABLE: Final = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMA_CPP})
 MISSING: Final = frozenset({403, 404, 405, 501})  # routes that an endpoint does not have
 
 SessionPost = Callable[[str, str, Mapping[str, Any]], Awaitable[Answered]]
@@ -153,6 +158,8 @@ class TokenCalls:
                 answered.replica.reader.note("no token counts, so the tokens of its prompts can't be checked")
             self._correction.learn(choice, tokens.generation, chat)
             choice.message = _with_tokens(choice, tokens, prompt, sampling)
+            if self._config.on_policy_correction and choice is completion.choices[0]:
+                self._correction.remember(chat, self.dialect, prompt)
 
     async def _prompt(self, chat: Mapping[str, Any], request: Corrected, answered: Answered, post: Post) -> list[int]:
         """Ask the endpoint that answered for the tokens of the prompt, which did not come with the answer."""
@@ -168,7 +175,8 @@ class TokenCalls:
             return given
         prefix = request.body.get(PREFIX_FIELD)
         takes_prefix = prefix is not None and self.dialect is not Dialect.LLAMA_CPP
-        asked = {**chat, PREFIX_FIELD: prefix} if takes_prefix else chat
+        plain = without_tokens_in(chat)
+        asked = {**plain, PREFIX_FIELD: prefix} if takes_prefix else plain
         # Not from earlier calls: the endpoint may have been restarted with another template since.
         return await Rendering().tokens(same, asked, self.dialect)
 
@@ -176,7 +184,8 @@ class TokenCalls:
 def _with_tokens(
     choice: NeMoGymChoice, tokens: CallTokens, prompt: list[int], sampling: Mapping[str, Any]
 ) -> NeMoGymChatCompletionMessageForTraining:
-    message = choice.message.model_dump()
+    message = choice.message.__dict__ | (choice.message.model_extra or {})
     told = message.get(SAMPLING_FIELD)  # a trainer's own server knows how it sampled
     fields = tokens.fields(prompt, told if isinstance(told, dict) else sampling)
-    return NeMoGymChatCompletionMessageForTraining.model_validate(message | fields)
+    # All of it has been validated, and the tokens may be many.
+    return NeMoGymChatCompletionMessageForTraining.model_construct(**message | fields)

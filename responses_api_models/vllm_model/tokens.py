@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from nemo_gym.conversion.parts import TOKEN_FIELDS
 from nemo_gym.conversion.sampling_record import LogProbs, sampling_record
@@ -31,6 +33,7 @@ GRAMMAR_FIELDS: Final = (
     "guided_grammar",
     "grammar",
 )
+_Id = Annotated[int, msgspec.Meta(ge=0)]
 _ID_MARK: Final = "token_id:"
 SUPPORT_HINT: Final = (
     "an endpoint has to return its tokens for this (vLLM does); without that, set return_token_id_information: false"
@@ -164,7 +167,7 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
         prompt = _first("prompt_token_ids", message, beside, completion.model_extra or {})
         tokens = CallTokens(
             generation=[_token_id(score) for score in scores] if ids is None else _ids(ids),
-            log_probs=[_log_prob(score) for score in scores],
+            log_probs=[score.logprob for score in scores],
             prompt=None if prompt is None else _ids(prompt),
             routed_experts=_first("routed_experts", message, beside, _extension(completion)),
         )
@@ -177,8 +180,8 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
 
 def _check_log_probs(log_probs: Sequence[float], completion: NeMoGymChatCompletion) -> None:
     """Refuse numbers that are not log-probabilities: logits, for example, which vLLM returns if it is told to."""
-    wrong = next((value for value in log_probs if not math.isfinite(value) or value > ROUNDING), None)
-    if wrong is not None:
+    if log_probs and (not math.isfinite(sum(log_probs)) or max(log_probs) > ROUNDING):
+        wrong = next(value for value in log_probs if not math.isfinite(value) or value > ROUNDING)
         raise TokenError(f"{wrong} as a log-probability")
     timings = (completion.model_extra or {}).get("timings")
     if isinstance(timings, Mapping) and timings.get("draft_n_accepted"):
@@ -217,31 +220,33 @@ def _first(name: str, *places: Mapping[str, Any]) -> Any:
     return next((place[name] for place in places if place.get(name) is not None), None)
 
 
-def _scores(choice: NeMoGymChoice) -> Sequence[Mapping[str, Any]]:
+class _Score(msgspec.Struct):
+    logprob: float
+    token: Any = None
+    id: Any = None
+
+
+def _scores(choice: NeMoGymChoice) -> list[_Score]:
     scores = (choice.logprobs or {}).get("content")
-    if not isinstance(scores, list) or not all(isinstance(score, dict) for score in scores):
+    if not isinstance(scores, list):
         raise TokenError("no log-probabilities, although they were asked for")
-    return scores
+    try:
+        return msgspec.convert(scores, list[_Score])
+    except msgspec.ValidationError:
+        raise TokenError("a token without its log-probability") from None
 
 
 def _ids(tokens: Any) -> list[int]:
-    # Not isinstance, because True is an int too.
-    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
-        raise TokenError("tokens that are not a list of numbers")
-    return tokens
+    try:
+        return msgspec.convert(tokens, list[_Id])
+    except msgspec.ValidationError:
+        raise TokenError("tokens that are not a list of numbers") from None
 
 
-def _token_id(score: Mapping[str, Any]) -> int:
-    if isinstance(score.get("id"), int):
-        return int(score["id"])
-    token = score.get("token")
+def _token_id(score: _Score) -> int:
+    if isinstance(score.id, int):
+        return score.id
+    token = score.token
     if not isinstance(token, str) or not token.startswith(_ID_MARK) or not token[len(_ID_MARK) :].isdigit():
         raise TokenError(f"the token {token!r:.40} instead of its id, although that was asked for")
     return int(token[len(_ID_MARK) :])
-
-
-def _log_prob(score: Mapping[str, Any]) -> float:
-    value = score.get("logprob")
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TokenError("a token without its log-probability")
-    return float(value)

@@ -1,13 +1,14 @@
 """Converts a message of Anthropic's Messages API, whole or as a stream of events, to a response. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import orjson
 
 from nemo_gym.conversion.anthropic.blocks import input_to_arguments
 from nemo_gym.conversion.anthropic.serving import REDACTED
-from nemo_gym.conversion.chat_answers import Item, MakeId, response_to, response_usage
+from nemo_gym.conversion.chat_answers import Item, MakeId, ResponseTemplate, response_to, response_usage
 from nemo_gym.conversion.reading import FALSE_USAGE, is_true
 from nemo_gym.conversion.unknown_items import wrap_unknown_item
 from nemo_gym.schemas.messages import AnthropicMessage, AnthropicUsage
@@ -19,6 +20,52 @@ _INCOMPLETE: Final = {
     "pause_turn": "pause_turn",
 }
 _FINISHED: Final = frozenset({*_INCOMPLETE, "end_turn", "stop_sequence", "tool_use"})
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+# The blocks that a plain message has, and what each of them must have.
+_PLAIN_BLOCKS: Final[Mapping[str, Mapping[str, type]]] = {
+    "text": {"text": str},
+    "thinking": {"thinking": str},
+    "tool_use": {"id": str, "name": str, "input": dict},
+}
+
+
+class _PlainUsage(msgspec.Struct, gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    cache_read_input_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
+    output_tokens_details: dict[str, Any] | None = None
+
+
+class PlainMessage(msgspec.Struct, gc=False):
+    """A message with only what endpoints usually send. What this accepts, ``AnthropicMessage`` accepts too."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    content: list[dict[str, Any]]
+    model: str
+    stop_reason: Literal["end_turn", "stop_sequence", "tool_use", "max_tokens"]
+    usage: _PlainUsage
+
+
+_decode = msgspec.json.Decoder(PlainMessage).decode
+
+
+def read_plain_message(content: bytes) -> PlainMessage | None:
+    """A message that is certainly valid, at a fraction of the cost of validating it; None if there is any doubt."""
+    try:
+        str(content, "utf-8")  # the decoder does not check strings that it skips
+        message = _decode(content)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    for block in message.content:
+        needed = _PLAIN_BLOCKS.get(str(block.get("type")))
+        if needed is None or not all(isinstance(block.get(name), kind) for name, kind in needed.items()):
+            return None
+    return message
 
 
 def unknown_stop(message: AnthropicMessage) -> str | None:
@@ -39,6 +86,20 @@ def message_to_response(
         model=model,
         reason=_INCOMPLETE.get(message.stop_reason or ""),
         usage=_usage(message.usage),
+    )
+
+
+def message_to_text(
+    message: AnthropicMessage | PlainMessage, template: ResponseTemplate, *, new_id: MakeId, created: int
+) -> bytes:
+    """The same as text, for requests whose responses are alike."""
+    usage = _usage(message.usage)
+    return template.join(
+        message_to_items(message.content, new_id),
+        id=f"resp_{new_id()}",
+        created=created,
+        reason=_INCOMPLETE.get(message.stop_reason or ""),
+        usage=orjson.dumps(usage) if usage else b"null",
     )
 
 
@@ -89,11 +150,11 @@ def _item(block: Mapping[str, Any], position: int, new_id: MakeId) -> Item:
     return wrap_unknown_item(block, position=position)
 
 
-def _usage(usage: AnthropicUsage) -> dict[str, Any] | None:
+def _usage(usage: AnthropicUsage | _PlainUsage) -> dict[str, Any] | None:
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     if not is_true((usage.input_tokens, usage.output_tokens, cached, written)):
         return None
-    details = (usage.model_extra or {}).get("output_tokens_details")
+    details = getattr(usage, "output_tokens_details", None)  # among the extras of a model
     thinking = details.get("thinking_tokens") if isinstance(details, dict) else None
     return response_usage(
         usage.input_tokens + cached + written,

@@ -38,8 +38,19 @@ class MessageHistory:
     messages: list[dict[str, Any]] = field(default_factory=list)
     system: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)  # of calls
+    has_begun: bool = False  # there are messages before these
     _open_calls: dict[str, deque[str]] = field(default_factory=dict)
-    _names: set[str] = field(default_factory=set)
+
+    @property
+    def ends_with_user(self) -> bool:
+        """Whether the assistant's next words start a new message."""
+        return bool(self.messages) and self.messages[-1]["role"] == "user"
+
+    @property
+    def awaits_results(self) -> bool:
+        """Whether a call has no result yet."""
+        return any(self._open_calls.values())
 
     def add(self, role: str, blocks: Iterable[dict[str, Any]]) -> None:
         """Append blocks to a side's message. Empty text blocks are left out, because endpoints refuse them."""
@@ -55,10 +66,10 @@ class MessageHistory:
         """A plain and unique id for a call."""
         plain = name = _NOT_PLAIN.sub("_", call_id) or "call"
         number = 1
-        while name in self._names:
+        while name in self.names:
             number += 1
             name = f"{plain}_{number}"
-        self._names.add(name)
+        self.names.add(name)
         self._open_calls.setdefault(call_id, deque()).append(name)
         return name
 
@@ -71,9 +82,16 @@ class MessageHistory:
 def history_to_messages(items: str | Sequence[Mapping[str, Any]]) -> MessageHistory:
     """All items as messages."""
     history = MessageHistory()
+    add_items(items, history)
+    history.lost = list(dict.fromkeys(history.lost))
+    return history
+
+
+def add_items(items: str | Sequence[Mapping[str, Any]], history: MessageHistory) -> None:
+    """Append items to messages."""
     if isinstance(items, str):
         history.add("user", [{"type": "text", "text": items}])
-        return history
+        return
     for item in items:
         match item.get("type") or "message":
             case "message":
@@ -92,14 +110,12 @@ def history_to_messages(items: str | Sequence[Mapping[str, Any]]) -> MessageHist
                 history.add("assistant", _thoughts(item, history))
             case other:
                 history.lost.append(f"items of type {other}")
-    history.lost = list(dict.fromkeys(history.lost))
-    return history
 
 
 def _add_message(item: Mapping[str, Any], history: MessageHistory) -> None:
     role, blocks = item["role"], _blocks(item["content"], history)
     if role in _INSTRUCTING:
-        if not history.messages and all(block["type"] == "text" for block in blocks):
+        if not history.messages and not history.has_begun and all(block["type"] == "text" for block in blocks):
             history.system.append("".join(block["text"] for block in blocks))
             return
         history.lost.append(LATE_INSTRUCTIONS)

@@ -19,8 +19,7 @@ from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.view.library import ViewedRun
-from nemo_gym.view.scored import Scored, is_failure, scored
-from nemo_gym.view.selection import Selection
+from nemo_gym.view.selection import Scored, Selection, is_failure, scored
 
 _BINS: Final = 20
 _RATE_BINS: Final = 10

@@ -18,10 +18,10 @@ from nemo_gym.errors import ConfigError, ExitCode
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import split_patterns, user_cache
 from nemo_gym.metrics.fields import PASS_THRESHOLD
+from nemo_gym.view.app import ListenAddress, serving
 from nemo_gym.view.export_html import export_html
 from nemo_gym.view.library import Library
 from nemo_gym.view.selection import Query, select
-from nemo_gym.view.serve import ListenAddress, serving
 
 
 class ViewerConfig(BaseModel):

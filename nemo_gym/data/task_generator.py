@@ -22,6 +22,14 @@ MAX_TRIES: Final = 1_000  # repetitions in a row, after which hardly any differe
 Row: TypeAlias = dict[str, Any]
 
 
+def check_request(n: int, difficulty: int, levels: Sequence[int]) -> None:
+    """Refuse a number of tasks, or a difficulty, that can't be generated."""
+    if n < 0:
+        raise ConfigError(f"can't generate {n} tasks", hint="ask for at least one")
+    if difficulty not in levels:
+        raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {', '.join(map(str, levels))}")
+
+
 @dataclass(frozen=True, slots=True)
 class TaskGenerator:
     """``draw(rng, difficulty)`` yields rows without end; rows with equal ``identity`` fields are the same task."""
@@ -33,11 +41,7 @@ class TaskGenerator:
 
     def generate(self, n: int, *, seed: int, difficulty: int = 1, exclude: frozenset[str] = frozenset()) -> list[Row]:
         """``n`` different rows of one difficulty."""
-        if n < 0:
-            raise ConfigError(f"can't generate {n} tasks", hint="ask for at least one")
-        if difficulty not in self.levels:
-            choices = ", ".join(map(str, self.levels))
-            raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {choices}")
+        check_request(n, difficulty, self.levels)
         # A seed of text gives the same sequence on every platform and in every process.
         rng = Random(f"{self.name}/{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
         return list(itertools.islice(self._fresh(rng, difficulty, set(exclude)), n))

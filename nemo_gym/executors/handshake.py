@@ -11,24 +11,34 @@
 A proof is an HMAC over the role, both random numbers and the accompanying data, so it can't be replayed later, on
 another connection or in the other direction. Nothing else is sent before the handshake is complete, because the
 configuration contains keys. Later traffic is encrypted only if the collector has a certificate; workers trust that
-certificate and no other.
+certificate and no other. ``Listener`` accepts the connections of workers, and admits only those that pass.
 """
 
 import asyncio
+import contextlib
 import hmac
+import logging
 import secrets
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import MOST_BYTES, Connection, Frame, receive
 from nemo_gym.io.json import decode, encode
 
+logger = logging.getLogger(__name__)
+
+Frames: TypeAlias = "asyncio.Queue[Frame]"
+# The last argument is the worker's description of itself.
+Welcome: TypeAlias = Callable[[Connection, Frames, dict[str, Any]], Awaitable[None]]
+
 UNAUTHENTICATED_LIMIT: Final = 16 << 10  # bytes in a frame from a peer that has not authenticated
 HANDSHAKE_S: Final = 10.0
+CLOSE_S: Final = 1.0
 # TCP keep-alive, because the kernel notices a dead peer even while an environment's code blocks the event loop.
 _IDLE_S, _INTERVAL_S, _PROBES = 3, 2, 3
 _NONCE_BYTES: Final = 16
@@ -60,7 +70,7 @@ def _proof(secret: bytes, role: str, ours: str, theirs: str, said: bytes = b"") 
     return hmac.new(secret, message, "sha256").hexdigest()
 
 
-async def admit(connection: Connection, frames: "asyncio.Queue[Frame]", secret: bytes) -> dict[str, Any]:
+async def admit(connection: Connection, frames: Frames, secret: bytes) -> dict[str, Any]:
     """The collector's side of the handshake; returns the worker's description of itself."""
     ours = secrets.token_hex(_NONCE_BYTES)
     connection.send(Frame({"challenge": ours}).encode())
@@ -74,9 +84,7 @@ async def admit(connection: Connection, frames: "asyncio.Queue[Frame]", secret: 
     return about
 
 
-async def introduce(
-    connection: Connection, frames: "asyncio.Queue[Frame]", secret: bytes, about: dict[str, Any]
-) -> None:
+async def introduce(connection: Connection, frames: Frames, secret: bytes, about: dict[str, Any]) -> None:
     """The worker's side of the handshake.
 
     The collector must prove its identity too, because the configuration it sends decides which code the worker runs.
@@ -91,7 +99,7 @@ async def introduce(
     connection.limit = MOST_BYTES
 
 
-async def _next(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame:
+async def _next(frames: Frames, connection: Connection) -> Frame:
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             frame = await receive(frames, connection)
@@ -143,3 +151,75 @@ def worker_tls(certificate: str) -> ssl.SSLContext:
     context.check_hostname = False
     context.load_verify_locations(cadata=certificate)
     return context
+
+
+class Listener:
+    """Listens for workers at one address."""
+
+    def __init__(self, secret: bytes, welcome: Welcome) -> None:
+        self._secret = secret
+        self._welcome = welcome
+        self._server: asyncio.Server | None = None
+        self._visits: dict[asyncio.Task[None], Connection] = {}
+
+    async def open(self, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Start listening; returns the port."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._receive, host, port, ssl=tls, backlog=1024)
+        except OSError as error:
+            raise ConfigError(
+                f"the collector can't listen at {host}:{port}: {error.strerror or error}",
+                hint="give +executor_host=<an address of this machine> or another +executor_port=…",
+            ) from None
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and close all connections."""
+        if self._server is not None:
+            # What the event loop has accepted becomes a visit in its next turn, but not if its server is closed by
+            # then: asyncio would drop the open socket. So first let nothing more be accepted.
+            with contextlib.suppress(NotImplementedError):
+                for listening in self._server.sockets:
+                    asyncio.get_running_loop().remove_reader(listening.fileno())
+            await asyncio.sleep(0)
+            self._server.close()
+        visits = dict(self._visits)
+        for visit in visits:
+            visit.cancel()
+        await asyncio.gather(*visits, return_exceptions=True)
+        for connection in visits.values():
+            connection.close()  # a task that was cancelled before it began has not done so
+        # Sockets are closed by the event loop, once what was still to be sent is gone; it may be about to end.
+        closing = [connection.closed for connection in visits.values()]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_S)
+
+    def _receive(self) -> Connection:
+        frames: Frames = asyncio.Queue()
+        connection = Connection(frames.put_nowait, limit=UNAUTHENTICATED_LIMIT)
+        visit = asyncio.get_running_loop().create_task(self._attend(connection, frames))
+        self._visits[visit] = connection
+        visit.add_done_callback(self._visits.pop)
+        return connection
+
+    async def _attend(self, connection: Connection, frames: Frames) -> None:
+        try:
+            about = await self._admit(connection, frames)
+            if about is not None:
+                await self._welcome(connection, frames, about)
+        finally:
+            connection.close()
+
+    async def _admit(self, connection: Connection, frames: Frames) -> dict[str, Any] | None:
+        """What the worker says about itself; None if it was refused."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await connection.opened
+            keep_alive(connection)
+            return await admit(connection, frames, self._secret)
+        except (RefusedError, TimeoutError) as refusal:
+            logger.warning("A connection to the collector was refused: %s", str(refusal) or "it was never opened")
+            connection.abort()
+            return None

@@ -25,9 +25,8 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame, receive
-from nemo_gym.executors.handshake import Invitation, collector_tls, new_secret
+from nemo_gym.executors.handshake import Frames, Invitation, Listener, collector_tls, new_secret
 from nemo_gym.executors.leases import Roster, Worker
-from nemo_gym.executors.listener import Frames, Listener
 from nemo_gym.executors.placement import Cluster, ClusterNode, Demand, GymGoneError, Place, StartFailure
 from nemo_gym.executors.worker import DISMISSED, READY
 from nemo_gym.rollouts.options import WorkerOptions

@@ -15,10 +15,9 @@ from typing import Any
 
 from nemo_gym.errors import did_you_mean
 from nemo_gym.filters.columns import record_fields
-from nemo_gym.filters.match import Fields, Test, to_test
 from nemo_gym.filters.parser import parse
 from nemo_gym.filters.sql import Columns, Sql, to_sql
-from nemo_gym.filters.syntax import FilterError, Node, columns_in
+from nemo_gym.filters.syntax import Fields, FilterError, Node, Test, columns_in, to_test
 
 __all__ = ["Filter", "FilterError", "parse_filter"]
 

@@ -1,15 +1,19 @@
-"""The viewer's JSON API and its page. Only the files of the library can be read, nothing can be changed.
+"""The viewer's JSON API and its page, served on a port. Only the library's files can be read, nothing can be changed.
 
-Handlers are plain functions that run in threads: they wait for SQLite and the disk, never for the network.
+Handlers are plain functions that run in threads: they wait for SQLite and the disk, never for the network. A viewer
+that is reachable from other machines needs a token (``guard``).
 """
 
 import hashlib
 import math
+import secrets
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -23,8 +27,9 @@ from starlette.types import ASGIApp
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters import FilterError
 from nemo_gym.metrics.fields import PASS_THRESHOLD
+from nemo_gym.servers.listen import bind, listening
 from nemo_gym.view import groups as grouping
-from nemo_gym.view.guard import Guard
+from nemo_gym.view.guard import ANY_ADDRESS, LOOPBACK, Guard, is_loopback
 from nemo_gym.view.index.steps_index import StepsState
 from nemo_gym.view.library import Library, Snapshot
 from nemo_gym.view.listing import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
@@ -43,6 +48,9 @@ _CACHED: Final = 8  # cached overviews, and as many timings
 Handler = Callable[[Snapshot, Request], Any]
 K = TypeVar("K")
 V = TypeVar("V")
+_PORTS_TRIED: Final = 100
+_LAST_PORT: Final = 65_535
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not used
 
 
 class Api:
@@ -236,3 +244,59 @@ def _json(value: Any) -> Response:
 def _error(status: int, error: ConfigError, **more: Any) -> Response:
     body = {"error": str(error), "hint": error.hint, **more}
     return Response(to_bytes(body), status_code=status, media_type="application/json")
+
+
+class ListenAddress(NamedTuple):
+    """Where a viewer can be opened."""
+
+    host: str
+    port: int
+    token: str | None
+
+    @property
+    def url(self) -> str:
+        host = socket.gethostname() if self.host in _EVERYWHERE else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+
+@asynccontextmanager
+async def serving(
+    library: Library, host: str, port: int, *, pass_threshold: float = PASS_THRESHOLD
+) -> AsyncIterator[ListenAddress]:
+    """Serve while the context lasts, on the port or the next free one. Beyond this machine only with a token."""
+    listener = bind_free(host, port)
+    bound = int(listener.getsockname()[1])
+    token = None if is_loopback(host) else secrets.token_urlsafe(18)  # 144 bits: can't be guessed
+    app = build_app(library, token=token, hosts=host_names(host), pass_threshold=pass_threshold)
+    async with listening({bound: app}, [listener]):
+        yield ListenAddress(host, bound, token)
+
+
+def bind_free(host: str, port: int) -> socket.socket:
+    """A socket on the port or, if it is taken, on the next free one."""
+    _check(host)
+    error = ConfigError(f"{port} is not a port", hint="+server_port=<0 to 65535>")
+    for candidate in range(port, min(port + _PORTS_TRIED, _LAST_PORT + 1)):
+        try:
+            return bind(host, candidate, owner="the viewer")
+        except ConfigError as found:
+            error = found
+    raise error
+
+
+def host_names(host: str) -> frozenset[str]:
+    """The host names that requests may use: those of this machine, and any address if it is reachable by one."""
+    if is_loopback(host):
+        return LOOPBACK | {host}
+    return LOOPBACK | {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower(), ANY_ADDRESS}
+
+
+def _check(host: str) -> None:
+    """Refuse a host that is not an address of this machine, before any port is tried."""
+    try:
+        socket.getaddrinfo(host or None, None)
+        bind(host, 0, owner="the viewer").close()
+    except (OSError, ConfigError) as error:
+        reason = str(error) if isinstance(error, ConfigError) else f"can't listen on {host!r}: {error.strerror}"
+        raise ConfigError(reason, hint="+server_host=127.0.0.1, or an address of this machine") from None

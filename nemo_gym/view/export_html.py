@@ -22,8 +22,7 @@ from nemo_gym.view.app import STATIC
 from nemo_gym.view.listing import id_of, line_of, read_record, read_values, to_bytes
 from nemo_gym.view.overview import current_numbers, overview
 from nemo_gym.view.rollout import as_saved, compare_runs, continuity, timing_of
-from nemo_gym.view.scored import is_failure
-from nemo_gym.view.selection import Selection
+from nemo_gym.view.selection import Selection, is_failure
 from nemo_gym.view.timing import run_timing
 
 _SCRIPT: Final = re.compile(r'<script(?P<attributes>[^>]*?)\ssrc="(?P<file>[^"]+)"(?P<more>[^>]*)></script>')

@@ -11,8 +11,7 @@ from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.statistics import Stats, describe
 from nemo_gym.metrics.table import Column, Floats, Ints, Mask
 from nemo_gym.view.listing import read_rows
-from nemo_gym.view.scored import is_failure
-from nemo_gym.view.selection import Selection
+from nemo_gym.view.selection import Selection, is_failure
 
 BY: Final = ("task", "agent", "failure", "file")
 SORTS: Final = ("mean", "spread", "key", "count")

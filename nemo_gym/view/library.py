@@ -28,8 +28,7 @@ from nemo_gym.metrics.table import RowKeys, distinct
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.index.steps_index import StepsIndex
 from nemo_gym.view.index.tables import ColumnFacts
-from nemo_gym.view.inputs import check_files, display_names
-from nemo_gym.view.source import Part, RolloutFile
+from nemo_gym.view.rollout_files import Part, RolloutFile, check_files, display_names
 from nemo_gym.view.task_keys import TaskKeys, task_keys
 
 logger = logging.getLogger(__name__)

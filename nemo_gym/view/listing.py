@@ -13,9 +13,9 @@ from nemo_gym.io.lines import parse_line
 from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Snapshot
+from nemo_gym.view.rollout_files import Part, decode, encode
 from nemo_gym.view.search import snippet
 from nemo_gym.view.selection import Selection
-from nemo_gym.view.source import Part, decode, encode
 
 ALWAYS: Final = ("task", "rollout", "agent", "failure", "reward", "question", "answer")
 MOST_POINTS: Final = 5_000

@@ -18,8 +18,7 @@ from nemo_gym.metrics.statistics import mean_intervals, overall, share_fields
 from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys, distinct
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.view.library import ViewedRun
-from nemo_gym.view.scored import Scored, is_failure, scored
-from nemo_gym.view.selection import Selection
+from nemo_gym.view.selection import Scored, Selection, is_failure, scored
 
 _BINS: Final = 20
 _RATE_BINS: Final = 10

@@ -19,9 +19,8 @@ from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
 from nemo_gym.view.groups import members
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.listing import id_of, ids_of, line_of, read_record, read_rows
-from nemo_gym.view.scored import Scored, is_failure, scored
-from nemo_gym.view.selection import Selection
-from nemo_gym.view.source import TASK_CONTENT, decode, encode
+from nemo_gym.view.rollout_files import TASK_CONTENT, decode, encode
+from nemo_gym.view.selection import Scored, Selection, is_failure, scored
 from nemo_gym.view.timing import rollout_timing
 
 _MOST_IN_GROUP: Final = 256

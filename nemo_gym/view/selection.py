@@ -1,8 +1,13 @@
-"""Which rollouts, in which order: a filter, a search and a sort become an array of rows of a snapshot."""
+"""Which rollouts, in which order: a filter, a search and a sort become an array of rows of a snapshot.
+
+Of the rows that are selected, those that enter statistics become a table of ``nemo_gym.metrics``. Every number of the
+viewer about rewards is computed there from such a table, so that it is the metrics' number.
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -10,11 +15,12 @@ import numpy as np
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.filters import Filter, parse_filter
-from nemo_gym.metrics.table import Floats, Ints
+from nemo_gym.metrics.fields import REWARD
+from nemo_gym.metrics.table import Column, Floats, Ints, Mask, RolloutTable
 from nemo_gym.view.index.reader import ColumnValues
 from nemo_gym.view.library import Snapshot
+from nemo_gym.view.rollout_files import ROW_BITS, Part
 from nemo_gym.view.search import to_match
-from nemo_gym.view.source import ROW_BITS, Part
 
 _CACHED: Final = 16
 
@@ -150,3 +156,59 @@ def sort_arrays(values: ColumnValues, *, descending: bool) -> list[Floats]:
     is_text = values.codes >= 0
     kind = np.where(is_text, sign, np.where(np.isnan(values.numbers), np.nan, 0.0))
     return [sign * np.where(is_text, texts, values.numbers), kind]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The rows of a selection that count, in the order of a table: task, then rollout."""
+
+    codes: Ints  # rows of the snapshot
+    index: Ints  # of the task, as in the records
+    task: Ints  # unique across files, unlike the index
+    run: Ints
+    rollout: Ints
+    rewards: Floats  # NaN where there is none
+    agents: ColumnValues
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def take(self, rows: Ints | Mask) -> "Scored":
+        places = np.arange(len(self))[rows]
+        return Scored(
+            self.codes[places],
+            self.index[places],
+            self.task[places],
+            self.run[places],
+            self.rollout[places],
+            self.rewards[places],
+            self.agents.take(places),
+        )
+
+    @cached_property
+    def table(self) -> RolloutTable:
+        """The same rows for ``nemo_gym.metrics``."""
+        present = ~np.isnan(self.rewards)
+        top = {REWARD: Column(self.rewards, present)} if present.any() else {}
+        return RolloutTable(self.task, self.rollout, top, {}, {})
+
+
+def scored(selection: Selection) -> Scored:
+    """The rows of a selection that enter statistics."""
+    keys = selection.snapshot.tasks
+    places = keys.places(selection.rows)
+    counting = np.flatnonzero(keys.counts[places])
+    places = places[counting]
+    order = np.lexsort((keys.rollout[places], keys.task[places]))
+    codes, places = selection.rows[counting[order]], places[order]
+    chosen = Selection(selection.snapshot, codes)
+    rewards, agents = chosen.values(REWARD).numbers, chosen.values("agent")
+    return Scored(codes, keys.index[places], keys.task[places], keys.run[places], keys.rollout[places], rewards, agents)
+
+
+def is_failure(selection: Selection) -> Mask:
+    """Which rows are failed attempts."""
+    kinds = [part.source.kind == "failures" for part in selection.snapshot.parts]
+    of_sidecar = np.array(kinds, np.bool_)[selection.rows >> ROW_BITS] if kinds else np.zeros(0, np.bool_)
+    failed = selection.values("failure").codes
+    return of_sidecar if failed is None else of_sidecar | (failed >= 0)

@@ -15,7 +15,7 @@ import numpy as np
 from nemo_gym.metrics.builder import number_missing
 from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Floats, Ints, Mask
-from nemo_gym.view.source import ROW_BITS, Part
+from nemo_gym.view.rollout_files import ROW_BITS, Part
 
 _RUN: Final = 2**40  # added to the task index once for each earlier file whose tasks are kept apart
 

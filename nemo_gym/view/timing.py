@@ -20,8 +20,8 @@ from nemo_gym.steps.totals import summarise
 from nemo_gym.view.index.steps_index import AttemptColumns, RunTotals
 from nemo_gym.view.library import Snapshot, ViewedRun
 from nemo_gym.view.listing import id_of
+from nemo_gym.view.rollout_files import Part, decode, encode
 from nemo_gym.view.selection import Selection
-from nemo_gym.view.source import Part, decode, encode
 from nemo_gym.view.waterfall import waterfall
 
 MOST_GROUPS: Final = 200  # kinds of steps, or servers, in one answer

@@ -137,4 +137,6 @@ def seconds(value: float) -> str:
     """Format a duration briefly."""
     if value >= 100:
         return f"{value:.0f} s"
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    if value >= 1:
+        return f"{value:.2f} s"
+    return f"{1000 * value:.3g} ms" if value >= 1e-4 or not value else f"{1e6 * value:.3g} µs"

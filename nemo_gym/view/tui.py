@@ -21,9 +21,8 @@ from nemo_gym.view.library import Library
 from nemo_gym.view.listing import id_of, line_of, read_record, read_rows
 from nemo_gym.view.overview import overview
 from nemo_gym.view.rollout import timing_of
-from nemo_gym.view.scored import is_failure
-from nemo_gym.view.selection import Query, Selection, select
-from nemo_gym.view.source import decode
+from nemo_gym.view.rollout_files import decode
+from nemo_gym.view.selection import Query, Selection, is_failure, select
 from nemo_gym.view.timing import run_timing
 from nemo_gym.view.timing_text import rollout_lines, run_lines
 from nemo_gym.view.transcript import heading, render_transcript

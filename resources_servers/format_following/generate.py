@@ -12,7 +12,7 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
-from nemo_gym.data.task_generator import GeneratorCommand, Row
+from nemo_gym.data.task_generator import GeneratorCommand, Row, check_request
 from nemo_gym.errors import ConfigError
 from resources_servers.format_following.checks import parse_checks
 from resources_servers.format_following.tasks import DEMONSTRATIONS, GOALS, Demand, Goal, Option
@@ -37,10 +37,7 @@ class Task:
 
 def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = frozenset()) -> list[Task]:
     """Make ``n`` different tasks of one difficulty, with equal shares of each kind of first demand."""
-    if n < 0:
-        raise ConfigError(f"cannot generate {n} tasks", hint="ask for at least one")
-    if difficulty not in LEVELS:
-        raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {', '.join(map(str, LEVELS))}")
+    check_request(n, difficulty, LEVELS)
     rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
     tasks = list(itertools.islice(_fresh(rng, difficulty, set(exclude)), n))
     if len(tasks) < n:

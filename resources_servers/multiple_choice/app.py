@@ -97,7 +97,7 @@ class MultipleChoiceServer(SimpleResourcesServer):
         """Prepare the processes for patterns; none is started unless a row has one."""
         super().model_post_init(context)
         self._patterns = ProcessPool(
-            "resources_servers.multiple_choice.patterns:search", time_limit_s=self.config.pattern_time_limit_s
+            "resources_servers.multiple_choice.formats:search_patterns", time_limit_s=self.config.pattern_time_limit_s
         )
 
     def setup_webserver(self) -> FastAPI:

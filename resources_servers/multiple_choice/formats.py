@@ -15,6 +15,7 @@ GradingMode = Literal[
 ]
 MODES: Final[tuple[str, ...]] = get_args(GradingMode)
 MAX_BOX: Final = 2_000
+MAX_TEXT: Final = 100_000
 Options = Mapping[str, str]
 
 _BOX: Final = re.compile(r"\\boxed\s?\{")
@@ -112,3 +113,19 @@ _FORMATS: Final[dict[str, Callable[[str, Options], str | None]]] = {
     "answer_is": _answer_is,
     "any": _any,
 }
+
+
+def search_patterns(patterns: list[str], text: str, options: Options) -> str | None:
+    """The option that the last match of the first of a row's own patterns names; of a very long text, the end counts.
+
+    Such a pattern may take any time, so it is searched for in a process that can be killed.
+    """
+    tail = text[-MAX_TEXT:]
+    for pattern in patterns:
+        found = None
+        for found in re.finditer(pattern, tail, re.IGNORECASE | re.DOTALL):  # noqa: B007 - the last one counts
+            pass
+        if found is not None:
+            groups = [group for group in found.groups() if group]
+            return match_option(groups[0] if groups else found.group(), options)
+    return None

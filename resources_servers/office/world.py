@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from resources_servers.office import calendar_tools, contact_tools, file_tools, mail_tools
+from resources_servers.office import tools  # noqa: F401 - registers the tools
 from resources_servers.office.toolkit import TOOLS, State, call_tool
 
-MODULES: Final = (mail_tools, calendar_tools, file_tools, contact_tools)  # importing them registers their tools
 COLLECTIONS: Final = ("mail", "calendar", "files", "contacts")
 DECLARATIONS: Final = [TOOLS[name].declaration() for name in TOOLS]
 _LOOSE: Final = re.compile(r"[\s.!]+")

@@ -16,7 +16,7 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
-from nemo_gym.data.task_generator import GeneratorCommand, Row
+from nemo_gym.data.task_generator import GeneratorCommand, Row, check_request
 from nemo_gym.errors import ConfigError
 from resources_servers.python_code.templates import FUNCTIONS, LEVELS, PROGRAMS, Template
 
@@ -48,10 +48,7 @@ class Problem:
 
 def generate(n: int, *, seed: int, difficulty: int, exclude: frozenset[str] = frozenset()) -> list[Problem]:
     """``n`` different problems of one difficulty; every fourth is a program, the others are functions."""
-    if n < 0:
-        raise ConfigError(f"can't generate {n} tasks", hint="ask for at least one")
-    if difficulty not in LEVELS:
-        raise ConfigError(f"there is no difficulty {difficulty}", hint=f"choose one of {', '.join(map(str, LEVELS))}")
+    check_request(n, difficulty, LEVELS)
     rng = Random(f"{seed}/{difficulty}")  # noqa: S311 - tasks, not secrets
     return list(itertools.islice(_fresh(rng, difficulty, set(exclude)), n))
 

@@ -1,5 +1,6 @@
 """Questions about a database: the model writes a query, which must return what a reference query returns."""
 
+import re
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Request
@@ -16,11 +17,14 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.openai_utils import final_text
 from nemo_gym.process_pool import CallLimitError, ProcessPool, WorkerError
 from nemo_gym.server_utils import SESSION_ID_KEY
-from resources_servers.sql_queries.extract import MAX_QUERY, extract_query
 
 # A query has its own limit; this one is for everything around it, and for reference queries.
 CPU_LIMIT_S: Final = 60.0
 MEMORY_MB: Final = 4096
+MAX_QUERY: Final = 10_000
+_START: Final = re.compile(r"^[ \t]*(?:select|with)\b", re.IGNORECASE | re.MULTILINE)
+_WORD: Final = re.compile(r"\b(?:select|with)\b", re.IGNORECASE)
+FENCE: Final = "```"
 
 
 class SqlQueriesConfig(BaseResourcesServerConfig):
@@ -158,6 +162,32 @@ class SqlQueriesServer(SimpleResourcesServer):
         except WorkerError:
             pass
         return dict(await self._pool.call(request))
+
+
+def extract_query(text: str) -> str | None:
+    """The query in an answer: the last code fence, otherwise what begins with SELECT or WITH.
+
+    It takes linear time, and omits the semicolon at the end. None if there is none, or one of unreasonable length.
+    """
+    query = _fenced(text)
+    if query is None:
+        found = _START.search(text) or _WORD.search(text)
+        query = text[found.start() :] if found else None
+    if query is None:
+        return None
+    query = query.strip().rstrip(";").rstrip()
+    return query if 0 < len(query) <= MAX_QUERY else None
+
+
+def _fenced(text: str) -> str | None:
+    end = text.rfind(FENCE)
+    start = text.rfind(FENCE, 0, end) if end > 0 else -1
+    if start < 0:
+        return None
+    inside = text[start + len(FENCE) : end]
+    first, newline, rest = inside.partition("\n")
+    # What follows the opening fence on its line is the name of the language.
+    return rest if newline and (not first.strip() or first.strip().isalnum()) else inside
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from resources_servers.verifiable_instructions.text import (
     PRONOUNS,
     STOP_WORDS,
     bare_words,
+    is_verb,
     sentences,
     syllables,
     without_punctuation,
     words,
 )
-from resources_servers.verifiable_instructions.verbs import is_verb
 
 _JAPANESE: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 _CONSONANT_PAIR: Final = re.compile(r"[bcdfghjklmnpqrstvwxyz]{2}")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final, Literal
 
-from resources_servers.verifiable_instructions.language import language_of
-from resources_servers.verifiable_instructions.text import plain_sentences, words
+from resources_servers.verifiable_instructions.text import language_of, plain_sentences, words
 
 Relation = Literal["less than", "at least"]
 

@@ -47,6 +47,22 @@ async def test_a_program_reads_and_writes(jail: Jail) -> None:
     assert result.peak_memory_mib > 1
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give every box its own user")
+async def test_boxes_of_two_jails_share_no_user(level: str) -> None:
+    if level != "landlock":
+        pytest.skip("in namespaces, all boxes may have the same user")
+    jails = [Jail(level) for _ in range(2)]
+    try:
+        program = "import os, time; print(os.getuid()); time.sleep(0.5)"
+        results = await asyncio.gather(*(jail.run(program) for jail in jails for _ in range(3)))
+    finally:
+        for jail in jails:
+            await jail.aclose()
+    users = {int(result.stdout) for result in results}
+    assert len(users) == len(results)
+    assert 0 not in users
+
+
 @pytest.mark.parametrize(
     ("program", "code"),
     [

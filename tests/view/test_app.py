@@ -13,8 +13,8 @@ import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.compare import Run, compare, read_contents
+from nemo_gym.view.app import ListenAddress, serving
 from nemo_gym.view.library import Library
-from nemo_gym.view.serve import ListenAddress, serving
 
 
 @dataclass

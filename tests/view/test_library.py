@@ -9,8 +9,8 @@ import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import find_files, split_patterns
-from nemo_gym.view.inputs import check_files
 from nemo_gym.view.library import Library, is_held
+from nemo_gym.view.rollout_files import check_files
 from nemo_gym.view.selection import Query, select
 
 

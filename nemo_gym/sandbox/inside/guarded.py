@@ -3,25 +3,45 @@
 These boxes are for machines that do not allow user namespaces, which includes most containers. Under root, every box
 has its own user, so that it shares neither signals nor limits with other processes. The level ``none`` uses the same
 boxes without any restriction and has to be asked for by name.
+
+Landlock needs neither privileges nor namespaces. Its rules are layered, and every layer must allow an access. The fork
+server applies a layer with everything that any box may read; each program adds one that allows writing only to its own
+folder.
 """
 
+import ctypes
 import itertools
 import os
 import resource
 import signal
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from nemo_gym.sandbox.inside import kernel, landlock, seccomp, system
+from nemo_gym.sandbox.inside import kernel, seccomp, system
 from nemo_gym.sandbox.limits import MIB, SandboxLimits
 
 _FIRST_USER: Final = 0x70000000  # far above the ids that distributions and user databases give out
-_USERS: Final = 4096
+_MOST_USERS: Final = 1 << 28
 _PR_SET_KEEPCAPS: Final = 8
 _READ_ANYTHING: Final = 2  # CAP_DAC_READ_SEARCH
 _SET_USER: Final = 7  # CAP_SETUID
+# Of Landlock:
+_EXECUTE: Final = 1 << 0
+_WRITE_FILE: Final = 1 << 1
+_READ_FILE: Final = 1 << 2
+_READ_DIRECTORY: Final = 1 << 3
+_FIRST_RIGHTS: Final = (1 << 13) - 1
+_REFER: Final = 1 << 13
+_TRUNCATE: Final = 1 << 14
+_IOCTL_DEVICE: Final = 1 << 15
+_READ: Final = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+_OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
+_SCOPES: Final = 0b11  # abstract sockets and signals
+_SIGNALS_SINCE: Final = 6
+_RULE_PATH: Final = 1
+_VERSION_FLAG: Final = 1
 
 
 class GuardedLevel:
@@ -39,7 +59,7 @@ class GuardedLevel:
             self._check()
             hidden = list(map(os.path.realpath, settings["hidden"]))
             visible = system.visible_paths(map(os.path.realpath, self.readable), hidden)
-            landlock.restrict([*visible.whole, "/proc"], [self.boxes, *system.DEVICES], listed=visible.listed)
+            _restrict([*visible.whole, "/proc"], [self.boxes, *system.DEVICES], listed=visible.listed)
             self.filter = seccomp.assemble(kernel.architecture(), one_group=True)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -55,10 +75,10 @@ class GuardedLevel:
         return GuardedBox(self, self.user if self._user is not None else None)
 
     def _check(self) -> None:
-        known = landlock.version()
+        known = _landlock_version()
         if known == 0:
             raise OSError("the kernel has no Landlock")
-        if self._user is None and known < landlock.SIGNALS_SINCE:
+        if self._user is None and known < _SIGNALS_SINCE:
             raise OSError(f"Landlock version {known} does not hold back signals, and only root can do without")
 
 
@@ -84,7 +104,7 @@ class GuardedBox:
             _become(self._user, blind=self._level.reachable)
         kernel.set_limit(resource.RLIMIT_NPROC, limits.processes + others)
         readable = [path for path in self._level.readable if not os.path.islink(path)]
-        landlock.restrict(readable, [self.folder, *system.DEVICES])
+        _restrict(readable, [self.folder, *system.DEVICES])
         seccomp.install(self._level.filter)  # last, because the filter forbids some of the calls above
 
     def processes(self) -> Sequence[str]:
@@ -157,15 +177,21 @@ def remove_folder(folder: str) -> None:
 
 
 def _spare_users() -> Iterator[int] | None:
-    """An iterator over unused user ids; None if this process can't switch to other users."""
+    """An iterator over unused user ids; None if this process can't switch to other users.
+
+    It starts at random, because other fork servers on this machine draw from the same ids.
+    """
     with open("/proc/self/status", encoding="ascii") as file:
         capabilities = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     if os.geteuid() != 0 or not capabilities >> _SET_USER & 1:
         return None
     with open("/proc/self/uid_map", encoding="ascii") as file:
         first, _, count = map(int, file.readline().split())
-    start = max(1, min(_FIRST_USER, first + count - _USERS))
-    return itertools.cycle(range(start, start + _USERS))
+    end = first + count - 2  # the highest ids are "nobody" and "invalid"
+    start = min(_FIRST_USER, max(end - _MOST_USERS, end // 2))
+    users = range(start, min(start + _MOST_USERS, end))
+    skipped = int.from_bytes(os.urandom(8), "little") % len(users)
+    return (users[number % len(users)] for number in itertools.count(skipped))
 
 
 def _become(user: int, *, blind: bool) -> None:
@@ -222,3 +248,54 @@ def _entries(folder: str) -> Iterator[os.stat_result]:
                 yield os.lstat(os.path.join(path, name))
             except OSError:
                 continue
+
+
+def _landlock_version() -> int:
+    """The version of the kernel's Landlock interface; 0 if it has none."""
+    try:
+        return kernel.syscall("landlock", None, 0, _VERSION_FLAG)
+    except OSError:
+        return 0
+
+
+def _restrict(readable: Iterable[str], writable: Iterable[str], *, listed: Iterable[str] = ()) -> None:
+    """Forbid access to all other files, and signals to outside processes where the kernel supports that."""
+    known = _landlock_version()
+    handled = _handled(known)
+    attributes = handled.to_bytes(8, "little") + bytes(8)
+    if known >= _SIGNALS_SINCE:
+        attributes += _SCOPES.to_bytes(8, "little")
+    ruleset = kernel.syscall("landlock", attributes, len(attributes), 0)
+    try:
+        for path in readable:
+            _allow(ruleset, path, _READ & handled)
+        for path in listed:
+            _allow(ruleset, path, _READ_DIRECTORY)
+        for path in writable:
+            _allow(ruleset, path, handled & ~_IOCTL_DEVICE)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)  # required of unprivileged processes
+        # The two other calls of Landlock have the next numbers: 1 adds a rule, 2 applies the rules.
+        kernel.raw_syscall(kernel.NUMBERS[kernel.architecture()]["landlock"] + 2, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _handled(known: int) -> int:
+    rights = _FIRST_RIGHTS
+    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE)):
+        rights |= right if known >= since else 0
+    return rights
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    try:
+        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # the path does not exist, so there is nothing to allow
+    try:
+        rights &= -1 if os.path.isdir(path) else _OF_FILES
+        rule = ctypes.create_string_buffer(rights.to_bytes(8, "little") + folder.to_bytes(4, "little", signed=True), 12)
+        number = kernel.NUMBERS[kernel.architecture()]["landlock"] + 1
+        kernel.raw_syscall(number, ruleset, _RULE_PATH, rule, 0)
+    finally:
+        os.close(folder)

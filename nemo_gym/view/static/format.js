@@ -45,6 +45,7 @@ export function formatPercent(value) {
 
 export function formatDuration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return DASH;
+  if (seconds > 0 && seconds < 0.0000995) return `${Number((seconds * 1e6).toPrecision(2))} µs`;
   if (seconds > 0 && seconds < 0.00995) return `${Number((seconds * 1000).toPrecision(2))} ms`;
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.95 ? 2 : 1)} s`;

@@ -10,6 +10,7 @@ import { Choice, Notice, Panel, Select, Trouble } from "./ui.js";
 const LEAST_SHARE = 0.001; // that has a place of its own in the bar
 const SHARES_SHOWN = 12;
 const TIMES_SHOWN = 25;
+const NEAR_LIMIT = 0.5; // a limit that is further away than that would make what happened a line at the bottom
 const AREA_HEIGHT = 150;
 const AREA_MARGIN = { left: 44, right: 12, top: 10, bottom: 24 };
 
@@ -74,7 +75,9 @@ function TimeFigures({ value }) {
       <span class="name">Rollout, median</span>
       <span class="number">${formatDuration(spread.p50)}</span>
       <span class="detail"
-        >95 % within ${formatDuration(spread.p95)}, longest ${formatDuration(spread.most)}</span
+        ><span class="unbroken">95 % within ${formatDuration(spread.p95)},</span>${" "}<span class="unbroken"
+          >longest ${formatDuration(spread.most)}</span
+        ></span
       >
     </div>
     <div class="figure">
@@ -87,19 +90,23 @@ function TimeFigures({ value }) {
     <div class="figure">
       <span class="name">Throughput</span>
       <span class="number">${formatNumber(value.rate, 2)}<span class="unit"> / s</span></span>
-      <span class="detail">${formatCount(value.attempts, "attempt")} in ${formatDuration(value.wall_s)}</span>
+      <span class="detail"
+        >${formatCount(value.attempts, "attempt")}${" "}<span class="unbroken">in ${formatDuration(value.wall_s)}</span></span
+      >
     </div>
     <div class="figure">
       <span class="name">Waiting</span>
       <span class="number">${formatPercent(value.waiting)}</span>
-      <span class="detail">${formatDuration(value.waited_s)} for slots, limits, connections, retries</span>
+      <span class="detail"
+        >${value.waited_s > 0 ? `${formatDuration(value.waited_s)} for slots, limits, connections, retries` : "none"}</span
+      >
     </div>
     ${
       typeof value.blocked === "number" &&
       html`<div class="figure">
-        <span class="name">Event loop late</span>
+        <span class="name">Event loop lag</span>
         <span class=${`number ${value.blocked > 0.2 ? "bad" : ""}`}>${formatPercent(value.blocked)}</span>
-        <span class="detail">${formatDuration(value.blocked_s)} kept from what was due</span>
+        <span class="detail">work that was due waited ${formatDuration(value.blocked_s)}</span>
       </div>`
     }
   </div>`;
@@ -155,18 +162,19 @@ function OverTime({ value }) {
 }
 
 /** A value in each of several equal spans of time. */
-function Area({ edges, values, label, limit = 0 }) {
+function Area({ edges, values, label, limit: allowed = 0 }) {
   const ref = useRef();
   const { width } = useSize(ref);
   const [at, setAt] = useState(null);
   const end = edges.at(-1) || 1;
-  const most = values.reduce((high, value) => Math.max(high, value), limit) || 1;
+  const highest = values.reduce((high, value) => Math.max(high, value), 0);
+  const limit = highest >= NEAR_LIMIT * allowed ? allowed : 0;
+  const most = Math.max(highest, limit) || 1;
   const inner = width - AREA_MARGIN.left - AREA_MARGIN.right;
   const x = (seconds) => AREA_MARGIN.left + (seconds / end) * inner;
   const y = (value) =>
     AREA_HEIGHT - AREA_MARGIN.bottom - (value / most) * (AREA_HEIGHT - AREA_MARGIN.top - AREA_MARGIN.bottom);
   const line = values.map((value, index) => `L${x(edges[index])},${y(value)}L${x(edges[index + 1])},${y(value)}`).join("");
-  const highest = values.reduce((high, value) => Math.max(high, value), 0);
   const mean = values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
   const said = `${label} over ${formatDuration(end)}: ${formatNumber(mean, 2)} on average, at most ${formatNumber(highest, 2)}`;
   const find = (event) => {

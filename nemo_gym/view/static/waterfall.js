@@ -118,7 +118,7 @@ function StepLine({ step, end, rated, look }) {
     <span class="step-track"
       ><span
         class=${`step-bar ${look} ${failed ? "failed" : ""}`}
-        style=${{ left: percentOf(step.start, end), width: percentOf(step.duration, end) }}
+        style=${{ left: `min(${percentOf(step.start, end)}, 100% - 2px)`, width: percentOf(step.duration, end) }}
         ><span class="step-wait" style=${{ width: percentOf(waited, 1) }}></span></span
       >${(step.retries ?? [])
         .slice(0, 100)

@@ -9,8 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nemo_gym.server_utils import ServerClient
-from resources_servers.sql_queries.app import RowError, SqlQueriesConfig, SqlQueriesServer
-from resources_servers.sql_queries.extract import extract_query
+from resources_servers.sql_queries.app import RowError, SqlQueriesConfig, SqlQueriesServer, extract_query
 from resources_servers.sql_queries.generate import GENERATOR
 
 DATA = Path(__file__).parents[1] / "data"

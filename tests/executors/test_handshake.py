@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.executors.listener import Listener
+from nemo_gym.executors.handshake import Listener
 
 
 async def never(*_: Any) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.steps.recording import ROOT, Span, current_span, describe_callee, first_span
+from nemo_gym.steps.recording import ROOT, Span, current_span, describe_callee, first_span, open_span
 
 if TYPE_CHECKING:
     from nemo_gym.servers.prometheus_metrics import RunMeters
@@ -58,7 +58,7 @@ class CountedServer:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._server(scope, receive, send)
             return
-        asked = current_span.get()  # set if the caller also asked for the steps
+        asked = open_span()  # set if the caller also asked for the steps
         span = asked or first_span()
         answer = _Watched(send)
         token = current_span.set(span)
@@ -82,7 +82,7 @@ class CountedServer:
             meters.count_rollout(server.name, outcome, (perf_counter_ns() - began) / 1e9, failed)
         else:
             callee = describe_callee(server.server_type, server.name, path, from_resources=False)
-            request = first_span().begin(callee)
+            request = first_span().begin(callee)  # which ends below, and nothing else happens in this context
             request.trail.zero = request.start = began
             if (note := span.trail.notes.get(ROOT)) is not None:
                 request.trail.notes[0] = msgspec.structs.replace(note, step=0)

@@ -33,8 +33,8 @@ from nemo_gym.servers.run_token import TOKEN_HEADER, read_run_token
 from nemo_gym.steps.facts import ProcessFacts, Usage
 from nemo_gym.steps.recording import Span, describe_callee, open_span
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
+from nemo_gym.steps.remote import ASK_AND_COUNT, TAIL_AT_END, TAIL_DIGITS, adopt_steps
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
-from nemo_gym.steps.remote import TAIL_AT_END, TAIL_DIGITS, adopt_steps
 from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
 from nemo_gym.steps.trace_context import traceparent
 
@@ -174,7 +174,8 @@ class GymClient(BaseModel):
         """Call a server of another process for a rollout, and record a step that contains the steps made there."""
         kind = server_type(self.global_config_dict, server_name)
         span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
-        headers = options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        ask = ASK_AND_COUNT if span.trail.is_counted else ASK_FOR_STEPS
+        headers = options["headers"] = {**(options.get("headers") or {}), **ask}
         if span.trail.trace is not None:
             headers[TRACE_HEADER] = traceparent(span)
         sent = options.get("data")

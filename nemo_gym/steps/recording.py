@@ -99,6 +99,7 @@ class Trail(msgspec.Struct, eq=False, weakref=True):
     rows: list[Any] = []  # tuples in the order of ``StepNumbers``, or spans that are open
     notes: dict[int, StepNote] = {}  # by the index of the step
     trace: "TraceContext | None" = None  # only if the run sends traces
+    is_counted: bool = False  # in the metrics of the process that made the first call
 
     def note(self, index: int) -> StepNote:
         """The note on a step."""

@@ -42,7 +42,7 @@ def write(path: Path, rollouts: int) -> None:
                 start = now + chance.randrange(1_000_000)
                 is_model = call[0] == "model"
                 now = start + chance.randrange(1_500_000_000 if is_model else 10_000_000)
-                tokens = (chance.randrange(2000), chance.randrange(500), 0) if is_model else (0, 0, 0)
+                tokens = (chance.randrange(2000), chance.randrange(500), 0) if is_model else ()
                 sizes = (chance.randrange(2000), chance.randrange(3000))
                 numbers.append((start, now, 200, *sizes, *tokens))
             record = {

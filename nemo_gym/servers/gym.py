@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from omegaconf import DictConfig
@@ -37,7 +38,7 @@ from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
 from nemo_gym.servers.profiles.sampling import Marker, profiling
-from nemo_gym.servers.served_requests import ServedMetrics
+from nemo_gym.servers.served_requests import ServedMetrics, ServedName
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.venvs import VenvOptions, ensure_venv, read_requirements, unmet
 
@@ -85,6 +86,7 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
         apps: dict[int, ASGIApp] = dict(local)
         # Entered as contexts, so that bound sockets are closed if a later one can't be bound.
         sockets = {i.port: stack.enter_context(bind(i.host, i.port, owner=i.name)) for i in inline}
+        metrics_folder: Path | None = None
         if head:
             # Bound before the token is written: if another Gym has the port, its token must not be replaced.
             sockets[head_config.port] = stack.enter_context(
@@ -93,13 +95,15 @@ async def host_gym(config: DictConfig, *, head: bool = False) -> AsyncIterator[G
                 )
             )
             token = stack.enter_context(run_token(head_config.port))
-            meters = stack.enter_context(contextlib.closing(ServedMetrics(apps, local)))
-            head_server = HeadServer(config, token=token, servers=gym.describe, meters=meters)
+            metrics_folder = Path(stack.enter_context(TemporaryDirectory(prefix="nemo_gym_metrics_")))
+            named = {port: ServedName(server.name, server.server_type) for port, server in local.items()}
+            metrics = stack.enter_context(contextlib.closing(ServedMetrics(apps, named, others=metrics_folder)))
+            head_server = HeadServer(config, token=token, servers=gym.describe, metrics=metrics)
             apps[head_config.port] = head_server.setup_webserver()
         await stack.enter_async_context(
             listening(apps, list(sockets.values()), log_all=bool(config.get(LOG_ALL_REQUESTS)))
         )
-        gym.children = await _start_children(stack, config, apart, missing)
+        gym.children = await _start_children(stack, config, apart, missing, metrics_folder)
         await stack.enter_async_context(watching_lag({i.name: i.directory for i in inline}))
         stack.enter_context(profiling(config, MARKERS, labels={server.name: server.label for server in local.values()}))
         yield gym
@@ -129,7 +133,11 @@ def _host_inline(instance: ServerInstance, client: GymClient) -> LocalServer:
 
 
 async def _start_children(
-    stack: AsyncExitStack, config: DictConfig, apart: list[ServerInstance], missing: dict[str, list[str]]
+    stack: AsyncExitStack,
+    config: DictConfig,
+    apart: list[ServerInstance],
+    missing: dict[str, list[str]],
+    metrics_folder: Path | None,
 ) -> list[Child]:
     """Start the servers that run in separate processes, and wait until they answer."""
     if not apart:
@@ -150,6 +158,15 @@ async def _start_children(
     children: list[Child] = []
     await stack.enter_async_context(stopping_at_exit(children))
     for instance, python in zip(apart, pythons, strict=True):
-        children.append(await start_child(instance, config, python=str(python), parent_fd=parent_read, log_dir=log_dir))
+        children.append(
+            await start_child(
+                instance,
+                config,
+                python=str(python),
+                parent_fd=parent_read,
+                log_dir=log_dir,
+                metrics_folder=metrics_folder,
+            )
+        )
     await wait_until_ready(children)
     return children

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Request
 from fastapi.responses import PlainTextResponse, Response
@@ -18,11 +18,9 @@ from pydantic import BaseModel
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.secrets import mask_secrets
+from nemo_gym.servers.served_requests import ServedMetrics
 from nemo_gym.servers.server_client import TOKEN_HEADER, USAGE_PATH, read_run_token, token_path
 from nemo_gym.steps.facts import usage_of_processes
-
-if TYPE_CHECKING:
-    from nemo_gym.servers.prometheus_metrics import RunMeters
 
 
 class ServerInstanceDisplayConfig(BaseModel):
@@ -69,10 +67,10 @@ class HeadServer:
         *,
         token: str,
         servers: Callable[[], Sequence[ServerInstanceDisplayConfig]],
-        meters: "Callable[[], RunMeters] | None" = None,
+        metrics: ServedMetrics | None = None,
     ) -> None:
         self._token = token
-        self._meters = meters
+        self._metrics = metrics
         self._servers = servers
         self._open_yaml = OmegaConf.to_yaml(config)
         self._masked_yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(OmegaConf.to_container(config))))
@@ -84,15 +82,15 @@ class HeadServer:
         app.get("/global_config_dict_yaml")(self.global_config_dict_yaml)
         app.get("/server_instances")(self.server_instances)
         app.get(USAGE_PATH)(self.processor_usage)
-        if self._meters is not None:
+        if self._metrics is not None:
             app.get("/metrics")(self.metrics)
         return app
 
     async def metrics(self, request: Request) -> Response:
         """What Prometheus scrapes."""
-        assert self._meters is not None
+        assert self._metrics is not None
         try:
-            return self._meters().page(request.headers.get("accept", ""))
+            return await self._metrics.page(request.headers.get("accept", ""))
         except ModuleNotFoundError as error:
             if error.name != "prometheus_client":
                 raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.config.instances import ServerInstance, read_instances
@@ -34,6 +35,7 @@ from nemo_gym.servers.http.connections import HttpSettings, aiohttp, close_http_
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, PortRouter, bind, listening
 from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.profiles.sampling import Marker, profiling
+from nemo_gym.servers.served_requests import FOLDER_VARIABLE, ServedName, answering_for_metrics
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.sessions import SECRET_VARIABLE, session_secret
 
@@ -88,7 +90,13 @@ async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings,
         end_with_parent()  # in case a handler blocks the loop
     listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
     port = listener.getsockname()[1]
-    async with app.router.lifespan_context(app), listening({port: app}, [listener], log_all=log_all):
+    apps: dict[int, ASGIApp] = {port: app}
+    served = ServedName(instance.name, instance.server_type)
+    async with (
+        app.router.lifespan_context(app),
+        answering_for_metrics(apps, port, served),
+        listening(apps, [listener], log_all=log_all),
+    ):
         await stop.wait()
     await close_http_client()
 
@@ -198,7 +206,13 @@ async def _read_line(stream: asyncio.StreamReader) -> bytes:
 
 
 async def start_child(
-    instance: ServerInstance, config: DictConfig, *, python: str, parent_fd: int, log_dir: Path | None
+    instance: ServerInstance,
+    config: DictConfig,
+    *,
+    python: str,
+    parent_fd: int,
+    log_dir: Path | None,
+    metrics_folder: Path | None = None,
 ) -> Child:
     """Start the entrypoint of an instance as a program in a new process group."""
     environment = os.environ | {
@@ -208,6 +222,7 @@ async def start_child(
         STARTED_IN_ENV_VAR: str(started_in()),
         "PYTHONPATH": os.pathsep.join([*_import_paths(instance), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
+        FOLDER_VARIABLE: str(metrics_folder or ""),
     }
     process = await asyncio.create_subprocess_exec(
         python,

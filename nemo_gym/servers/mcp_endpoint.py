@@ -33,7 +33,7 @@ from nemo_gym.servers.mcp_tools import (
     MCPServerMetadata,
     normalize_tool_name,
 )
-from nemo_gym.steps.recording import Callee, Span, Trail, current_span, root_span
+from nemo_gym.steps.recording import Callee, Span, Trail, open_span, root_span
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 GYM_TOOL_MARK = "__gym_tool__"
@@ -113,7 +113,7 @@ class MCPEndpoint:
         given = Headers(scope=scope).get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
         token = SESSION_TOKEN.set(given)
         try:
-            caller = current_span.get()
+            caller = open_span()
             steps = self._rollouts.get(given or "") if caller is None else None
             if steps is not None:
                 caller = root_span(steps)
@@ -126,7 +126,7 @@ class MCPEndpoint:
 
     def watch(self, metadata: MCPServerMetadata) -> MCPServerMetadata:
         """Remember whose token this is, if the rollout that is being seeded records its steps."""
-        span, token = current_span.get(), metadata.headers.get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
+        span, token = open_span(), metadata.headers.get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
         if span is not None and token:
             self._rollouts[token] = span.trail
         return metadata
@@ -150,14 +150,11 @@ class MCPEndpoint:
             await answer.send(message)
             await send(message)
 
-        token = current_span.set(span)
         try:
             await self._serve(scope, replay(body, receive), watched)
         except BaseException as error:
             span.fail(error)
             raise
-        finally:
-            current_span.reset(token)
         # The protocol reports a tool that failed with status 200.
         status = 500 if answer.status < 400 and _TOOL_FAILED.search(answer.body) else answer.status
         span.end(status, len(body), answer.body)

@@ -8,17 +8,21 @@ than ``MOST_VALUES`` values, whatever other processes report about their calls.
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from starlette.responses import Response
 
 from nemo_gym.steps.record import Step
 
 MOST_VALUES: Final = 200  # of one label
 OTHER: Final = "other"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+PREFIX: Final = "rollout_gym_"
 BEAT_S: Final = 0.1
 CALL_BUCKETS: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 ROLLOUT_BUCKETS: Final = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3600, 10_000)
@@ -50,10 +54,10 @@ class RunMeters:
         self._values: defaultdict[str, set[str]] = defaultdict(set)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"rollout_gym_{name}", text, labels, registry=registry)
+            return Counter(f"{PREFIX}{name}", text, labels, registry=registry)
 
         def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-            return Histogram(f"rollout_gym_{name}_seconds", text, labels, buckets=buckets, registry=registry)
+            return Histogram(f"{PREFIX}{name}_seconds", text, labels, buckets=buckets, registry=registry)
 
         self._rollouts = counter("rollouts", "Attempts at rollouts that ended.", "agent", "outcome")
         self._failures = counter("rollout_failures", "Attempts that failed.", "agent", "failure_class")
@@ -131,10 +135,48 @@ class RunMeters:
         if self._beat is not None:
             self._beat.cancel()
 
-    def page(self, accept: str) -> Response:
-        """All metrics, in the format that the scraper asks for."""
+    def page(self, accept: str, others: Sequence[str] = ()) -> Response:
+        """All metrics, in the format that the scraper asks for; ``others`` are the texts of other processes."""
         encoder, content_type = choose_encoder(accept)
-        return Response(encoder(self.registry), headers={"content-type": content_type})
+        registry = _Together(self.registry, others) if others else self.registry
+        return Response(encoder(registry), headers={"content-type": content_type})
+
+    def text(self) -> str:
+        """The metrics of this process alone, for another one that adds them to its own."""
+        encoder, _ = choose_encoder(OPENMETRICS)
+        return encoder(self.registry).decode()
+
+
+class _Together:
+    """The metrics of several processes as one registry, in which equal samples are added up."""
+
+    def __init__(self, own: CollectorRegistry, others: Sequence[str]) -> None:
+        self._own = own
+        self._others = others
+
+    def collect(self) -> Iterator[Metric]:
+        """The families of this process, with the samples of the others in those that are ours."""
+        parse: Callable[[str], Iterator[Metric]] = text_string_to_metric_families
+        texts = [{found.name: found for found in parse(text)} for text in self._others]
+        for family in self._own.collect():
+            theirs = [found[family.name] for found in texts if family.name in found]
+            yield _added(family, theirs) if family.name.startswith(PREFIX) else family
+
+
+def _added(family: Metric, others: Sequence[Metric]) -> Metric:
+    """One family from several processes. A family is as old as its oldest part."""
+    values: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
+    for sample in (sample for each in (family, *others) for sample in each.samples):
+        key = (sample.name, frozenset(sample.labels.items()))
+        known = values.get(key)
+        if known is not None:
+            is_date = sample.name.endswith("_created")
+            both = (known.value, sample.value)
+            sample = known._replace(value=min(both) if is_date else sum(both))  # noqa: PLW2901
+        values[key] = sample
+    together = Metric(family.name, family.documentation, family.type, family.unit)
+    together.samples = list(values.values())
+    return together
 
 
 def is_inside_model(step: Step, steps: Sequence[Step]) -> bool:

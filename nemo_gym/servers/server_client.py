@@ -31,10 +31,10 @@ from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
 from nemo_gym.servers.rollout_scope import current_mark
 from nemo_gym.steps.facts import ProcessFacts, Usage
-from nemo_gym.steps.recording import FRESH, ROOT, Span, current_span, describe_callee
+from nemo_gym.steps.recording import Span, describe_callee, open_span
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
+from nemo_gym.steps.remote import ASK_AND_COUNT, TAIL_AT_END, TAIL_DIGITS, adopt_steps
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
-from nemo_gym.steps.remote import TAIL_AT_END, TAIL_DIGITS, adopt_steps
 from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
 from nemo_gym.steps.trace_context import traceparent
 
@@ -164,7 +164,7 @@ class GymClient(BaseModel):
         if options.get("cookies") is not None:
             options["cookies"] = cookie_values(options["cookies"])
         path = url_path if url_path.startswith("/") else f"/{url_path}"
-        caller = current_span.get()
+        caller = open_span()
         if caller is None:
             return await _send(method, address + path, options)
         return await self._request_with_steps(server_name, path, method, options, caller)
@@ -173,23 +173,18 @@ class GymClient(BaseModel):
         self, server_name: str, path: str, method: str, options: dict[str, Any], caller: Span
     ) -> Any:
         """Call a server of another process for a rollout, and record a step that contains the steps made there."""
-        if caller.index == FRESH:
-            caller.index, span = ROOT, caller
-        else:
-            kind = server_type(self.global_config_dict, server_name)
-            span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
-        headers = options["headers"] = {**(options.get("headers") or {}), **ASK_FOR_STEPS}
+        kind = server_type(self.global_config_dict, server_name)
+        span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
+        ask = ASK_AND_COUNT if span.trail.is_counted else ASK_FOR_STEPS
+        headers = options["headers"] = {**(options.get("headers") or {}), **ask}
         if span.trail.trace is not None:
             headers[TRACE_HEADER] = traceparent(span)
         sent = options.get("data")
-        token = current_span.set(span)
         try:
             response = await _send(method, self._address_of(server_name) + path, options)
         except BaseException as error:
             span.fail(error)
             raise
-        finally:
-            current_span.reset(token)
         adopt_steps(span, take_tail(response, STEPS_HEADER))
         span.end(response.status, len(sent) if isinstance(sent, bytes) else 0, await response.read())
         return response

@@ -3,14 +3,15 @@
     {"_ng_task_index":0,"_ng_rollout_index":1,"_ng_attempt":1,"agent":"simple_agent","started_at":1763300000.123456,
      "duration":2.5,"outcome":"completed","clock_ns":5000000000,
      "calls":[["model","policy_model","/v1/responses","","completed"],["verify","weather","/verify",""]],
-     "numbers":[[5001000000,5801000000,200,900,1200,120,30,0],[5802000000,5812000000,200,4200,310,0,0,0]]}
+     "numbers":[[5001000000,5801000000,200,900,1200,120,30,0],[5802000000,5812000000,200,4200,310]]}
 
 Each of the ``calls`` is a step: kind, server, route, tool, and the reason why it finished, if there is one. Its
-``numbers`` have the order of ``StepNumbers``. ``notes`` holds what few steps have. Times
-are readings of the monotonic clock in nanoseconds, as they were taken, because working them out would cost more than
-recording them; ``clock_ns`` is the reading at the start of the rollout, and ``started_at`` the time
-of day. Earlier versions wrote a list ``steps``, which is still read. Records are repaired when they are read, so
-readers may rely on this: times and counts are finite and not negative, and the parent of a step comes before it.
+``numbers`` have the order of ``StepNumbers``; only calls of models have tokens. ``notes`` holds what few steps have.
+Times are readings of the monotonic clock in nanoseconds, as they were taken, because working them out would cost more
+than recording them; ``clock_ns`` is the reading at the start of the rollout, and ``started_at`` the time of day.
+Earlier versions wrote eight numbers for every step, or a list ``steps``; both are still read. Records are repaired when
+they are read, so readers may rely on this: times and counts are finite and not negative, and the parent of a step comes
+before it.
 """
 
 import math
@@ -25,7 +26,9 @@ from nemo_gym.schemas.rows import ATTEMPT_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK
 
 StepKind: TypeAlias = Literal["seed", "model", "tool", "verify", "judge", "call"]
 KINDS: Final[tuple[StepKind, ...]] = ("seed", "model", "tool", "verify", "judge", "call")
+MODEL_KINDS: Final[tuple[StepKind, ...]] = ("model", "judge")
 COMPLETED: Final = "completed"
+FAILED: Final = 0  # the status of a call that failed without an answer
 LONGEST_S: Final = 1e9  # thirty years; any longer duration must be wrong
 _LARGEST: Final = 2**53
 _LATEST: Final = 1e12
@@ -114,6 +117,12 @@ class StepNumbers(NamedTuple):
 
 
 NUMBERS: Final = len(StepNumbers._fields)
+_NUMBERS_WITHOUT_TOKENS: Final = 5
+
+
+def numbers_written(kind: str) -> int:
+    """How many numbers are written of a step: only calls of models have tokens."""
+    return NUMBERS if kind in MODEL_KINDS else _NUMBERS_WITHOUT_TOKENS
 
 
 class StepNote(msgspec.Struct, array_like=True, gc=False):
@@ -133,6 +142,24 @@ class StepsLine(RecordHead, omit_defaults=True, gc=False, kw_only=True):
     calls: list[list[str]]
     numbers: list[StepNumbers]
     notes: list[StepNote] = []
+
+
+class NewLine(msgspec.Struct, omit_defaults=True, gc=False, rename=NAMES):
+    """A record as it is written at the end of an attempt; the same fields as in ``StepsLine``, whose calls are JSON."""
+
+    task: int
+    rollout: int
+    attempt: int
+    agent: str
+    started_at: float
+    duration: float
+    outcome: str
+    clock_ns: int
+    calls: list[msgspec.Raw]
+    numbers: list[Any]
+    notes: list[StepNote] = []
+    waited: float = 0.0
+    run: str = ""
 
 
 encode_line = msgspec.json.Encoder().encode
@@ -169,7 +196,7 @@ def to_line(record: RolloutSteps) -> bytes:
     line = StepsLine(
         **{name: getattr(record, name) for name in RecordHead.__struct_fields__},
         calls=[called(step.kind, step.server, step.route, step.tool, step.finish) for step in steps],
-        numbers=[numbers_of(step) for step in steps],
+        numbers=[numbers_of(step)[: numbers_written(step.kind)] for step in steps],  # type: ignore[misc]
         notes=[note for index, step in enumerate(steps) if (note := note_on(index, step)) is not None],
     )
     return encode_line(line)

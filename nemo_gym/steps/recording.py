@@ -17,6 +17,8 @@ import msgspec
 
 from nemo_gym.io.json import decode, encode
 from nemo_gym.steps.record import (
+    FAILED,
+    MODEL_KINDS,
     MOST_NS,
     Step,
     StepKind,
@@ -26,6 +28,7 @@ from nemo_gym.steps.record import (
     called,
     note_on,
     numbers_of,
+    numbers_written,
     steps_of,
 )
 
@@ -44,7 +47,7 @@ class Callee:
 
     def __init__(self, kind: StepKind, server: str, route: str, tool: str = "", *, is_resources: bool = False) -> None:
         self.kind, self.route, self.is_resources = kind, route, is_resources
-        self.is_model = kind in ("model", "judge")
+        self.is_model = kind in MODEL_KINDS
         self.words = (kind, server, route, tool)
         self.json = msgspec.Raw(encode(self.words))
         self._finished: dict[str, msgspec.Raw] = {}
@@ -60,22 +63,43 @@ class Callee:
 
 
 _MOST_REASONS: Final = 64  # that are remembered; they come from outside
+_MOST_ROUTES: Final = 1024  # likewise
 
 
-class Trail:
+class Callees:
+    """The targets at one server."""
+
+    __slots__ = ("_server", "of_others", "of_resources")
+
+    def __init__(self, server_type: str, server: str) -> None:
+        self._server = (server_type, server)
+        self.of_resources: dict[str, Callee] = {}  # by path, for calls made by resources servers
+        self.of_others: dict[str, Callee] = {}
+
+    def find(self, path: str, caller: "Span") -> Callee:
+        """The target for a call of that path."""
+        known = self.of_resources if caller.callee.is_resources else self.of_others
+        callee = known.get(path)
+        if callee is None:
+            callee = describe_callee(*self._server, path, from_resources=caller.callee.is_resources)
+            if len(known) < _MOST_ROUTES:
+                known[path] = callee
+        return callee
+
+
+class Trail(msgspec.Struct, eq=False, weakref=True):
     """The steps of an attempt as they are recorded: times as the clock gives them, and calls as JSON.
 
     Whatever can be left for those who read the record is left for them.
     """
 
-    __slots__ = ("__weakref__", "calls", "notes", "rows", "trace", "zero")
-
-    def __init__(self) -> None:
-        self.zero = perf_counter_ns()
-        self.calls: list[msgspec.Raw] = []
-        self.rows: list[Any] = []  # tuples in the order of ``StepNumbers``, or spans that are open
-        self.notes: dict[int, StepNote] = {}  # by the index of the step
-        self.trace: TraceContext | None = None  # only if the run sends traces
+    zero: int  # the clock when the attempt began
+    room: int = MOST_STEPS  # for steps; none before the call of the agent, which is the attempt itself
+    calls: list[msgspec.Raw] = []  # which msgspec copies, like the next two
+    rows: list[Any] = []  # tuples in the order of ``StepNumbers``, or spans that are open
+    notes: dict[int, StepNote] = {}  # by the index of the step
+    trace: "TraceContext | None" = None  # only if the run sends traces
+    is_counted: bool = False  # in the metrics of the process that made the first call
 
     def note(self, index: int) -> StepNote:
         """The note on a step."""
@@ -89,7 +113,7 @@ class Trail:
         index = len(self.rows)
         start, end, *counts = numbers_of(step)
         self.calls.append(msgspec.Raw(encode(called(step.kind, step.server, step.route, step.tool, step.finish))))
-        self.rows.append((self.zero + start, self.zero + end, *counts))
+        self.rows.append((self.zero + start, self.zero + end, *counts)[: numbers_written(step.kind)])
         note = note_on(index, step)
         if note is not None:
             self.notes[index] = note
@@ -114,57 +138,68 @@ class Trail:
 Told: TypeAlias = tuple[int, int, int, str]
 
 
-class Span:
-    """A call in progress. The root span of an attempt is not itself a step.
+class Span(msgspec.Struct, gc=False, eq=False):
+    """A call in progress.
 
-    It has no constructor, because that would cost more than everything else that is recorded of a call.
+    It stays current when it ends, because to set a context variable back costs as much as the rest of the recording.
+    Calls that are made later find the span that they belong to by way of ``heir``.
     """
 
-    __slots__ = ("answer", "callee", "index", "start", "trail")
-
-    trail: Trail
     callee: Callee
-    index: int  # of the step; negative for a root span
+    trail: Trail
+    caller: "Span | None"
+    index: int  # of the step
     start: int
-    answer: "tuple[bytes, Told] | None"  # set by code that has parsed the answer of the model anyway
+    heir: "Span | None" = None  # once this call has ended: the one that made it
+    answer: tuple[bytes, Told] | None = None  # set by code that has parsed the answer of the model anyway
 
     def begin(self, callee: Callee) -> "Span":
-        """Begin a step inside this one."""
+        """Begin a step inside this one, and make it the current one."""
         trail = self.trail
         rows = trail.rows
-        span = Span()
-        span.trail, span.callee, span.answer = trail, callee, None
-        span.index = index = len(rows)
-        if index < MOST_STEPS:
-            if self.index >= 0:
-                trail.note(index).parent = self.index
-            rows.append(span)
-            trail.calls.append(callee.json)
-        span.start = perf_counter_ns()
+        index = len(rows)
+        if index >= trail.room:
+            return self._begin_unrecorded()
+        if self.index >= 0:
+            trail.note(index).parent = self.index
+        span = Span(callee, trail, self, index, perf_counter_ns())
+        rows.append(span)
+        trail.calls.append(callee.json)
+        _make_current(span)
         return span
+
+    def _begin_unrecorded(self) -> "Span":
+        trail = self.trail
+        if trail.rows:
+            span = root_span(trail)
+            _make_current(span)
+            return span
+        trail.room = MOST_STEPS  # the attempt itself begins
+        return self
 
     def end(self, status: int, sent: int, received: bytes) -> None:
         """Record that the call was answered."""
-        end, callee, index = perf_counter_ns(), self.callee, self.index
-        if not 0 <= index < MOST_STEPS:
+        end, callee, trail = perf_counter_ns(), self.callee, self.trail
+        self.heir = self.caller
+        if not callee.is_model:
+            trail.rows[self.index] = (self.start, end, status, sent, len(received))
             return
-        if not callee.is_model or status >= 400:
-            self.trail.rows[index] = (self.start, end, status, sent, len(received), 0, 0, 0)
-            return
-        answer, trail = self.answer, self.trail
-        tokens_in, tokens_out, cached, finish = (
-            answer[1] if answer is not None and answer[0] is received else told_by(received, callee.route)
-        )
-        trail.rows[index] = (self.start, end, status, sent, len(received), tokens_in, tokens_out, cached)
+        answer = self.answer
+        if status >= 400:
+            told = _NOTHING_TOLD
+        elif answer is not None and answer[0] is received:
+            told = answer[1]
+        else:
+            told = told_by(received, callee.route)
+        tokens_in, tokens_out, cached, finish = told
+        trail.rows[self.index] = (self.start, end, status, sent, len(received), tokens_in, tokens_out, cached)
         if finish:
-            trail.calls[index] = callee.finished(finish)
+            trail.calls[self.index] = callee.finished(finish)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call failed without an answer."""
-        index = self.index
-        if 0 <= index < MOST_STEPS:
-            self.trail.rows[index] = (self.start, perf_counter_ns(), 0, 0, 0, 0, 0, 0)
-            self.trail.calls[index] = self.callee.finished(type(error).__name__)
+        self.end(FAILED, 0, b"")
+        self.trail.calls[self.index] = self.callee.finished(type(error).__name__)
 
     def wait(self, seconds: float, cause: str) -> None:
         """Record that part of this call was spent waiting: for a slot, the gate, a connection or a retry."""
@@ -178,43 +213,58 @@ class Span:
         self.trail.note(self.index).retries += retries
 
 
+class RootSpan(Span, gc=False, eq=False):
+    """The attempt itself, a request from another process, or a call beyond those that are recorded: not a step."""
+
+    def end(self, status: int, sent: int, received: bytes) -> None:
+        """Nothing to record."""
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing to record."""
+
+
 _ATTEMPT: Final = Callee("call", "", "")
+_NOTHING_TOLD: Final[Told] = (0, 0, 0, "")
 ROOT: Final = -1  # the index of a root span
-FRESH: Final = -2  # of one whose first call is the attempt itself, which is not recorded as a step
 
 
 def first_span() -> Span:
     """The root span for a request from another process."""
-    return root_span(Trail())
+    return root_span(Trail(perf_counter_ns()))
 
 
 def attempt_span() -> Span:
     """The root span of an attempt."""
-    span = Span()
-    span.trail, span.callee, span.index, span.start, span.answer = Trail(), _ATTEMPT, FRESH, 0, None
-    return span
+    return RootSpan(_ATTEMPT, Trail(perf_counter_ns(), 0), None, ROOT, 0)
 
 
 def root_span(trail: Trail) -> Span:
     """A root span. Given the trail of an attempt, the steps of calls that come from outside join the others."""
-    span = Span()
-    span.trail, span.callee, span.index, span.start, span.answer = trail, _ATTEMPT, ROOT, 0, None
+    return RootSpan(_ATTEMPT, trail, None, ROOT, 0)
+
+
+current_span: ContextVar[Span | None] = ContextVar("span", default=None)  # or one that has ended
+_make_current = current_span.set
+
+
+def open_span() -> Span | None:
+    """The call in progress that the calling code belongs to; None if that is not part of a rollout with steps."""
+    span = current_span.get()
+    while span is not None and span.heir is not None:
+        span = span.heir
     return span
-
-
-current_span: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
 def note_wait(since: float, cause: str) -> None:
     """Record that the current call has been waiting since the given time."""
-    span = current_span.get()
+    span = open_span()
     if span is not None:
         span.wait(perf_counter() - since, cause)
 
 
 def note_retry(failed: str, delay_s: float) -> None:
     """Record that an attempt at the current call failed and will be repeated."""
-    span = current_span.get()
+    span = open_span()
     if span is not None:
         span.retry(StepRetry((perf_counter_ns() - span.trail.zero) // 1000 / 1e6, failed))
         span.wait(delay_s, "retry")

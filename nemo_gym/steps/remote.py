@@ -19,6 +19,7 @@ from nemo_gym.steps.trace_context import read_traceparent
 
 HEADER: Final = "X-NG-Steps"
 ASK: Final = {HEADER: "1"}
+ASK_AND_COUNT: Final = {HEADER: "counted"}  # the caller counts these steps in its metrics
 TAIL_AT_END: Final = "end"  # the value of the header if the number of bytes comes last
 TAIL_DIGITS: Final = 8
 _RAW_HEADER: Final = HEADER.lower().encode()
@@ -44,10 +45,15 @@ def asks_for_steps(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name == _RAW_HEADER for name, _ in headers)
 
 
+def _is_counted(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return (_RAW_HEADER, ASK_AND_COUNT[HEADER].encode()) in headers
+
+
 async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request and append its steps to the answer."""
     span = first_span()
     span.trail.trace = read_traceparent(scope["headers"])
+    span.trail.is_counted = _is_counted(scope["headers"])
     answer = _AnswerWithSteps(span, send)
     token = current_span.set(span)
     try:

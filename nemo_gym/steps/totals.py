@@ -6,16 +6,25 @@ Numbers are added up as columns, which costs a tenth of a loop over objects. A f
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from nemo_gym.steps.record import COMPLETED, LONGEST_S, NUMBERS, RolloutSteps, StepNote, StepNumbers, to_line
-from nemo_gym.steps.steps_file import StepsReading
+from nemo_gym.steps.record import (
+    COMPLETED,
+    LONGEST_S,
+    MOST_NS,
+    NUMBERS,
+    RolloutSteps,
+    StepNote,
+    StepNumbers,
+    numbers_written,
+    to_line,
+)
+from nemo_gym.steps.steps_file import StepsReading, StepTimings, timings_of_all
 from nemo_gym.steps.summary import Floats, Spread, StepTimes, TimeSummary, attempts_at_once, pressure
-from nemo_gym.steps.timings import StepTimings, timings_of_all
 
 Ints = NDArray[np.int64]
 _BLOCK: Final = 128  # attempts, of those that are added one by one
@@ -23,23 +32,31 @@ _BLOCKS: Final = 64  # that are added up at once
 _MOST_SEQUENCES: Final = 4096  # that are remembered
 _NANO: Final = 1e-9
 _LONGEST_NS: Final = LONGEST_S * 1e9
-_WRITTEN: Final = b"0123456789,"
-_ADDED_UP: Final = [StepNumbers._fields.index(name) for name in ("start", "end", "status", "tokens_out")]
+_WRITTEN: Final = b"0123456789,[]"
+_CALLS, _NUMBERS = attrgetter("calls"), attrgetter("numbers")
+_START, _END, _STATUS, _TOKENS_OUT = map(StepNumbers._fields.index, ("start", "end", "status", "tokens_out"))
 _OF_ATTEMPTS: Final = tuple(map(attrgetter, ("clock_ns", "started_at", "duration")))
 
 
-class _Sequences(dict[bytes, Ints]):
-    """The calls of an attempt as numbers. Calls of a kind, to one server or of one tool, have one number."""
+class _Sequence(NamedTuple):
+    """The calls of an attempt."""
+
+    which: Ints  # the kind of call; calls of a kind, to one server or of one tool, have one number
+    sizes: Ints  # how many numbers are written of each
+
+
+class _Sequences(dict[bytes, _Sequence]):
+    """Sequences of calls by their JSON: most attempts make one of a few."""
 
     def __init__(self) -> None:
         super().__init__()
         self.numbers: dict[tuple[str, str, str], int] = {}
 
-    def __missing__(self, text: bytes) -> Ints:
+    def __missing__(self, text: bytes) -> _Sequence:
         numbers, calls = self.numbers, orjson.loads(text)
-        found = np.array(
-            [numbers.setdefault((kind, server, tool), len(numbers)) for kind, server, _, tool, *_ in calls], int
-        )
+        which = [numbers.setdefault((kind, server, tool), len(numbers)) for kind, server, _, tool, *_ in calls]
+        sizes = [numbers_written(kind) for kind, *_ in calls]
+        found = _Sequence(np.array(which, int), np.array(sizes, int))
         if len(self) < _MOST_SEQUENCES:
             self[text] = found
         return found
@@ -49,38 +66,48 @@ class _Block:
     """Some attempts, reduced to the columns that are needed later."""
 
     def __init__(self, attempts: list[StepTimings], sequences: _Sequences) -> None:
-        which = [sequences[bytes(attempt.calls)] for attempt in attempts]
-        texts = [bytes(attempt.numbers)[2:-2] for attempt in attempts]
-        rows = _numbers_in(texts)
-        if len(rows) != NUMBERS * sum(map(len, which)):
-            which, rows = _fitted(which, texts)
-        self.which = np.concatenate(which)
-        self.counts = np.array([*map(len, which)])
-        self.starts, self.ends, self.status, self.tokens = rows.reshape(-1, NUMBERS).T[_ADDED_UP]
+        made = [*map(sequences.__getitem__, map(bytes, map(_CALLS, attempts)))]
+        which, sizes = (np.concatenate(columns) for columns in zip(*made, strict=True))
+        self.counts = np.array([len(sequence.which) for sequence in made])
+        rows = _numbers_in(attempts) if self.counts.all() else None
+        if rows is None or len(rows) != sizes.sum():
+            self.counts, which, rows = _fitted(attempts, made)
+            sizes = np.full(len(which), NUMBERS)
+        first = np.cumsum(sizes) - sizes
+        self.which = which
+        self.starts, self.ends, self.status = rows[first + _START], rows[first + _END], rows[first + _STATUS]
+        self.tokens = np.zeros(len(which), np.int64)
+        has_tokens = sizes == NUMBERS
+        self.tokens[has_tokens] = rows[first[has_tokens] + _TOKENS_OUT]
         self.clocks, self.began, self.taken = (np.array([*map(column, attempts)]) for column in _OF_ATTEMPTS)
         self.notes = [(place, attempt.notes) for place, attempt in enumerate(attempts) if attempt.notes]
 
 
-def _numbers_in(texts: list[bytes]) -> Ints:
-    """All numbers in the texts. Making them one by one would take three times as long."""
-    text = b",".join(filter(None, texts)).replace(b"],[", b",")
+def _numbers_in(attempts: list[StepTimings]) -> Ints | None:
+    """All numbers of some attempts, if they are as we write them. Making them one by one would take thrice as long."""
+    text = b",".join(map(_NUMBERS, attempts))
     if text.translate(None, _WRITTEN):
-        text = b",".join(filter(None, map(_sensible, texts)))
-    return np.fromstring(text, np.int64, sep=",")
+        return None
+    try:
+        return np.fromstring(text.translate(None, b"[]"), np.int64, sep=",")
+    except ValueError:  # a comma too many
+        return None
 
 
-def _sensible(text: bytes) -> bytes:
-    """The same numbers as we would write them, with zero in place of what is not one."""
-    rows = orjson.loads(b"[[%b]]" % text)
-    return b",".join(b"%d" % (number if type(number) is int and number > 0 else 0) for row in rows for number in row)
+def _fitted(attempts: list[StepTimings], made: list[_Sequence]) -> tuple[Ints, Ints, Ints]:
+    """The number of calls of each attempt, the calls, and eight numbers for each, of whatever lines these are.
 
-
-def _fitted(which: list[Ints], texts: list[bytes]) -> tuple[list[Ints], Ints]:
-    """Shorten what has more calls than numbers, or the other way round, which nobody could have written."""
-    rows = [_numbers_in([text]) for text in texts]
-    counts = [min(len(calls), len(numbers) // NUMBERS) for calls, numbers in zip(which, rows, strict=True)]
-    fitted = [numbers[: NUMBERS * count] for numbers, count in zip(rows, counts, strict=True)]
-    return [calls[:count] for calls, count in zip(which, counts, strict=True)], np.concatenate(fitted)
+    Earlier versions wrote eight numbers for every call. What has more calls than numbers, or the other way round, is
+    shortened; zero takes the place of what is not a number as we would write it.
+    """
+    counts, which, rows = [], [np.zeros(0, int)], []
+    for attempt, sequence in zip(attempts, made, strict=True):
+        given = [row for row in orjson.loads(bytes(attempt.numbers)) if isinstance(row, list)][: len(sequence.which)]
+        counts.append(len(given))
+        which.append(sequence.which[: len(given)])
+        rows += [(row + [0] * NUMBERS)[:NUMBERS] for row in given]
+    numbers = [number if type(number) is int and 0 < number <= MOST_NS else 0 for row in rows for number in row]
+    return np.array(counts, int), np.concatenate(which), np.array(numbers, np.int64)
 
 
 class _StepTotals:

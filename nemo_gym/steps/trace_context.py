@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from nemo_gym.steps.record import RolloutSteps
-from nemo_gym.steps.recording import Span, Trail, current_span
+from nemo_gym.steps.recording import Span, Trail, open_span
 
 HEADER: Final = "traceparent"  # of the W3C recommendation "Trace Context"
 _RAW_HEADER: Final = HEADER.encode()
@@ -49,7 +49,7 @@ def step_spans(root: bytes, parents: Iterable[int | None]) -> list[bytes]:
 
 def current_traceparent() -> str:
     """The value of the header for a request that the current call makes; empty if its rollout is not traced."""
-    span = current_span.get()
+    span = open_span()
     return "" if span is None or span.trail.trace is None else traceparent(span)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -111,6 +112,55 @@ async def test_the_head_server_counts_what_servers_are_asked_from_the_first_scra
     assert bool(ended[0].steps) == with_steps
     assert refused("rollouts_total", agent=AGENT, outcome="failed") == 1
     assert refused("rollout_failures_total", failure_class="status_422") == 1
+
+
+@pytest.mark.parametrize("with_steps", [False, True])
+@pytest.mark.parametrize(
+    "isolated",
+    [
+        (f"++{AGENT}.responses_api_agents.simple_agent.isolation=process",),
+        ("++policy_model.responses_api_models.openai_model.num_workers=2",),
+        (
+            f"++{AGENT}.responses_api_agents.simple_agent.num_workers=2",
+            "++example_single_tool_call.resources_servers.example_single_tool_call.isolation=process",
+        ),
+    ],
+)
+async def test_servers_in_processes_of_their_own_are_counted_once(
+    mock_model: Any, isolated: tuple[str, ...], with_steps: bool
+) -> None:
+    async with host_gym(configuration(mock_model.base_url, *isolated), head=True) as gym:
+        head = gym.client.head_server_config
+        far = GymClient(head_server_config=head, global_config_dict=gym.config)
+        attempt = recorded(AgentAttempt(far)) if with_steps else AgentAttempt(far)
+        url = f"http://{head.host}:{head.port}/metrics"
+        await scrape(url)
+        for number in range(4):
+            await attempt(planned(number))
+        found = Samples(await scrape(url))
+        newer = Samples(await scrape(url, "application/openmetrics-text; version=1.0.0"), openmetrics=True)
+        await far.post("policy_model", "/v1/responses", json={"input": "hello"})
+        asked_directly = Samples(await scrape(url))
+    for samples in (found, newer):
+        check_calls(samples, rollouts=4)
+        assert samples("rollouts_total", agent=AGENT, outcome="completed") == 4
+        assert samples("rollouts_in_flight") == 0
+    assert asked_directly("model_calls_total", server="policy_model", status="200") == 9
+
+
+async def test_a_process_that_does_not_answer_does_not_hold_up_the_scrape(mock_model: Any) -> None:
+    isolated = f"++{AGENT}.responses_api_agents.simple_agent.isolation=process"
+    async with host_gym(configuration(mock_model.base_url, isolated), head=True) as gym:
+        head = gym.client.head_server_config
+        url = f"http://{head.host}:{head.port}/metrics"
+        await scrape(url)
+        [child] = gym.children
+        child.process.send_signal(signal.SIGSTOP)
+        try:
+            found = Samples(await scrape(url))
+        finally:
+            child.process.send_signal(signal.SIGCONT)
+    assert found("event_loop_lag_seconds_count") is not None
 
 
 async def test_a_model_server_that_others_call_counts_its_calls(mock_model: Any) -> None:

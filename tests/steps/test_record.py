@@ -1,5 +1,6 @@
 """Records of steps: as JSON and back, however odd the JSON is."""
 
+import json
 from pathlib import Path
 
 import orjson
@@ -7,8 +8,9 @@ import pytest
 
 from nemo_gym.io.files import RunFiles, role_of
 from nemo_gym.steps.record import RolloutSteps, Step, StepNote, StepNumbers, StepRetry, from_line, to_line
-from nemo_gym.steps.steps_file import read_steps
-from nemo_gym.steps.totals import summarise
+from nemo_gym.steps.steps_file import read_steps, timings_of_all
+from nemo_gym.steps.summary import TimeSummary
+from nemo_gym.steps.totals import TimeTotals, summarise
 
 RECORD = RolloutSteps(
     task=3,
@@ -209,3 +211,24 @@ def test_the_times_of_an_earlier_version_are_added_up(tmp_path: Path) -> None:
     assert times["tool"].own_s == pytest.approx(0.75)
     assert (times["tool"].failed, times["model"].tokens_out) == (1, 7)
     assert times["model"].waited == pytest.approx({"slot": 0.1})
+
+
+def test_eight_numbers_for_every_step_as_earlier_versions_wrote_them_mean_the_same() -> None:
+    steps = [
+        Step("tool", "s", "/t", "t", 0.1, 0.2, 200, 5, 6),
+        Step("model", "m", "/v1", "", 0.4, 0.5, 200, 7, 8, 9, 10),
+    ]
+    record = RolloutSteps(task=0, rollout=0, attempt=1, duration=1.0, outcome="completed", steps=steps)
+    line = json.loads(to_line(record))
+    assert [len(row) for row in line["numbers"]] == [5, 8]
+    line["numbers"][0] += [0, 0, 0]
+    earlier = json.dumps(line).encode()
+    assert from_line(earlier) == from_line(to_line(record)) == record
+    assert summary_of(earlier) == summary_of(to_line(record))
+    assert summary_of(to_line(record)).steps[0].tokens_out == 10
+
+
+def summary_of(line: bytes) -> TimeSummary:
+    totals = TimeTotals()
+    totals.add_all(timings_of_all([line]))
+    return totals.summary()

@@ -24,6 +24,7 @@ from nemo_gym.steps.recording import (
     first_span,
     note_retry,
     note_wait,
+    open_span,
 )
 from nemo_gym.steps.remote import adopt_steps
 
@@ -37,6 +38,12 @@ EXPECTED = [
     ("model", "policy_model", "/v1/responses", ""),
     ("verify", "example_single_tool_call", "/verify", ""),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_current() -> None:
+    """A span stays current when it has ended, and these tests share a context."""
+    current_span.set(None)
 
 
 def configuration(base_url: str, *extra: str) -> DictConfig:
@@ -271,12 +278,14 @@ def test_an_answer_with_impossible_figures_is_recorded_without_them() -> None:
 
 
 async def test_a_call_that_outlives_its_attempt_ends_where_it_began() -> None:
+    agent = describe_callee("responses_api_agents", AGENT, "/run", from_resources=False)
     left_open = describe_callee("resources_servers", "s", "/look_up", from_resources=False)
     counted = describe_callee("responses_api_models", "m", "/v1/responses", from_resources=False)
 
     async def attempt(planned: PlannedRollout) -> Outcome:
         span = current_span.get()
         assert span is not None
+        assert span.begin(agent) is span, "the first call is the attempt itself"
         span.begin(left_open)
         span.begin(counted).end(200, 7, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
         return Completed(planned, b"{}", 1.0, 1.0)
@@ -284,6 +293,44 @@ async def test_a_call_that_outlives_its_attempt_ends_where_it_began() -> None:
     tool, model = record_of(await recorded(attempt)(planned())).steps
     assert (tool.tool, tool.duration, tool.status) == ("look_up", 0.0, 0)
     assert (model.tokens_in, model.tokens_out, model.bytes_out) == (0, 3, 7)
+
+
+def test_a_call_belongs_to_the_innermost_call_in_progress() -> None:
+    root = first_span()
+    verify = root.begin(describe_callee("resources_servers", "s", "/verify", from_resources=False))
+    judge = verify.begin(describe_callee("responses_api_models", "m", "/v1/responses", from_resources=True))
+    assert open_span() is judge
+    judge.end(200, 0, b"")
+    assert open_span() is verify
+    verify.fail(ValueError())
+    assert open_span() is root
+    assert [step.parent for step in steps_of(root)] == [None, 0]
+
+
+async def test_calls_beside_each_other_are_not_inside_each_other() -> None:
+    root = first_span()
+    current_span.set(root)
+    tool = describe_callee("resources_servers", "s", "/look_up", from_resources=False)
+    inner = describe_callee("responses_api_models", "m", "/v1/responses", from_resources=True)
+
+    async def call(seconds: float) -> None:
+        caller = open_span()
+        assert caller is not None
+        span = caller.begin(tool)
+        await asyncio.sleep(seconds)
+        made_by = open_span()
+        assert made_by is span
+        made_by.begin(inner).end(200, 0, b"")
+        span.end(200, 0, b"")
+
+    await asyncio.gather(call(0.02), call(0.01))
+    assert [(step.kind, step.parent) for step in steps_of(root)] == [
+        ("tool", None),
+        ("tool", None),
+        ("judge", 1),
+        ("judge", 0),
+    ]
+    assert open_span() is root
 
 
 def test_a_configuration_without_servers_has_no_types() -> None:

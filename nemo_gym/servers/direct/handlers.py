@@ -42,7 +42,7 @@ from nemo_gym.servers.http.reply import cookie_header
 from nemo_gym.servers.http.urls import REDIRECTS, redirect_target
 from nemo_gym.servers.rollout_scope import PATH_PREFIX, rollout_context, split_path_prefix
 from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware, incoming_cookies
-from nemo_gym.steps.recording import FRESH, ROOT, Callee, Span, current_span, describe_callee
+from nemo_gym.steps.recording import Callees, Span, current_span
 
 
 @dataclass(slots=True)
@@ -111,7 +111,6 @@ def is_json(scope: Scope) -> bool:
 REFUSED = object()
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _PREFIXES = (PATH_PREFIX, PATH_PREFIX.lstrip("/"))
-MOST_ROUTES = 1024  # that are remembered; paths may come from outside
 
 
 class LocalServer:
@@ -121,8 +120,7 @@ class LocalServer:
         self.app = app
         self.name = name
         self.server_type = server_type
-        # By path; those of calls by resources servers are in the second.
-        self._callees: tuple[dict[str, Callee], dict[str, Callee]] = ({}, {})
+        self._callees = Callees(server_type, name)
         self.label = label
         self._faults = FaultLog(label)
         self.base_url = base_url
@@ -150,21 +148,6 @@ class LocalServer:
         with rollout_context(rollout_id):
             return await self._call(method, path, **options)
 
-    def _begin(self, path: str, caller: Span) -> Span | None:
-        """Begin a step, unless this call is the attempt itself."""
-        if caller.index == FRESH:
-            caller.index = ROOT
-            return None
-        return caller.begin(self._callees[caller.callee.is_resources].get(path) or self._callee(path, caller))
-
-    def _callee(self, path: str, caller: Span) -> Callee:
-        from_resources = caller.callee.is_resources
-        callee = describe_callee(self.server_type, self.name, path, from_resources=from_resources)
-        known = self._callees[from_resources]
-        if len(known) < MOST_ROUTES:
-            known[path] = callee
-        return callee
-
     async def _call(
         self,
         method: str,
@@ -179,8 +162,12 @@ class LocalServer:
     ) -> Any:
         """Call a route; ``redirects`` is the number of redirects followed so far, ``caller`` gets a step."""
         path = path if path.startswith("/") else f"/{path}"
-        span = self._begin(path, caller) if caller is not None else None
-        token = current_span.set(span) if span is not None else None
+        span: Span | None = None
+        if caller is not None:  # the steps of the rollout are recorded
+            while caller.heir is not None:  # as in ``open_span``, which would cost a call
+                caller = caller.heir
+            known = self._callees.of_resources if caller.callee.is_resources else self._callees.of_others
+            span = caller.begin(known.get(path) or self._callees.find(path, caller))
         try:
             call = Call(method, path, encode_json(json), sent_cookies(cookies), self._session_cookies)
             route = self._routes.get((method, path))
@@ -197,9 +184,6 @@ class LocalServer:
             if span is not None:
                 span.fail(error)
             raise
-        finally:
-            if token is not None:
-                current_span.reset(token)
         if span is not None:
             span.end(reply.status, len(call.body), received)
         return reply

@@ -18,8 +18,8 @@ import numpy as np
 from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.steps.record import RolloutSteps, from_line
+from nemo_gym.steps.steps_file import StepTimings, timings_of
 from nemo_gym.steps.summary import StepTimes, TimeSummary
-from nemo_gym.steps.timings import StepTimings, timings_of
 from nemo_gym.steps.totals import TimeTotals
 from nemo_gym.view.index.parsing import Fingerprint, fingerprint, whole_lines
 

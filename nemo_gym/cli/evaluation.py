@@ -132,7 +132,7 @@ def _read(name: str, path: Path, *, by_content: bool) -> Run:
         raise ConfigPathNotFoundError(f"{path}: no such file", hint=f"correct +{name}=<rollout file>")
     table = Shards([path], strict=False).table()
     planned = PlannedKeys.of([path])
-    known = coverage(planned.keys(), table.key_columns(), planned.failures) if planned else f"{len(table)} rollouts"
+    known = coverage(planned.keys(), table.key_columns(), planned.failures) if planned else f"rollouts read: {len(table)}"
     console.note(f"{name}: {path}, {known}")
     return Run(table, read_contents(path) if by_content else None)
 

@@ -215,7 +215,7 @@ DATASET_COMMANDS: Final = (
     Command(
         name="materialize_prompts",
         path="dataset render",
-        function="nemo_gym.cli.derived_files:materialize_prompts",
+        function="nemo_gym.cli.dataset_files:materialize_prompts",
         parameters="nemo_gym.prompt:MaterializePromptsConfig",
         summary="Fill a prompt template with the fields of each row and save the rows.",
         examples=(_RENDER,),
@@ -229,7 +229,7 @@ DATASET_COMMANDS: Final = (
     Command(
         name="export",
         path="dataset export",
-        function="nemo_gym.cli.derived_files:export",
+        function="nemo_gym.cli.dataset_files:export",
         parameters="nemo_gym.export.recipe:Recipe",
         summary="Select rollouts and write them as training data: conversations, pairs, tokens; as lines or tables.",
         examples=(
@@ -247,8 +247,8 @@ DATASET_COMMANDS: Final = (
     Command(
         name="download_dataset_from_hf",
         path="dataset download",
-        function="nemo_gym.cli.hub_datasets:download_dataset",
-        parameters="nemo_gym.cli.hub_datasets:DownloadDatasetConfig",
+        function="nemo_gym.cli.dataset_files:download_dataset",
+        parameters="nemo_gym.cli.dataset_files:DownloadDatasetConfig",
         summary="Download task files from the Hugging Face hub.",
         examples=(
             "ng_download_dataset_from_hf +repo_id=owner/name +split=train +output_fpath=data/train.jsonl",
@@ -267,8 +267,8 @@ DATASET_COMMANDS: Final = (
     Command(
         name="upload_dataset_to_hf",
         path="dataset upload",
-        function="nemo_gym.cli.hub_datasets:upload_dataset",
-        parameters="nemo_gym.cli.hub_datasets:UploadDatasetConfig",
+        function="nemo_gym.cli.dataset_files:upload_dataset",
+        parameters="nemo_gym.cli.dataset_files:UploadDatasetConfig",
         summary="Upload a task file to the Hugging Face hub, named after its environment.",
         examples=(
             (

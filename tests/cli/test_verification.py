@@ -228,7 +228,7 @@ def test_a_rollout_that_was_completed_after_all_did_not_fail(run):
     Path("old.jsonl").write_text("")
     save("good", "bad")  # the second one was judged in a later attempt
     ran = run(*COMMAND, "+judge_failed_only=true")
-    assert (ran.code, ran.err) == (0, "old.jsonl: no rollout lacks a verdict because of its judge\n")
+    assert (ran.code, ran.err) == (0, "old.jsonl: the judge did not fail on any rollout\n")
     assert not Path("results").exists()
 
 

@@ -1,33 +1,74 @@
-"""``ng_download_dataset_from_hf`` and ``ng_upload_dataset_to_hf``: task files from the hub, and to it.
+"""Commands that make files from others or exchange them with the hub: ``ng_materialize_prompts``, ``ng_export``, ….
 
-A download is resumed, compared with the hub's checksum, and appears whole. An upload is checked before anything is
-sent, and goes through the hub's own library, which handles large files.
+They need no servers, so nothing of those is imported here: it would take longer than exporting thousands of rollouts.
+A download (``ng_download_dataset_from_hf``) is resumed, compared with the hub's checksum, and appears whole. An upload
+(``ng_upload_dataset_to_hf``) is checked before anything is sent, and goes through the hub's own library, which handles
+large files.
 """
 
 import importlib
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, model_validator
+from tqdm import tqdm
 
 from nemo_gym.cli import console
-from nemo_gym.cli.parameters import read_parameters
+from nemo_gym.cli.command import path_overrides
+from nemo_gym.cli.parameters import check_prompt, read_parameters
 from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.config.locate import find_readable
 from nemo_gym.data.hub import HUB, HubFile, fetch, list_files
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode
+from nemo_gym.export.pipeline import export_rollouts
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import replacing
+from nemo_gym.prompt import MaterializePromptsConfig
+from nemo_gym.prompt import materialize_prompts as materialize
 from nemo_gym.rollouts.tasks import read_tasks
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 Split = Literal["train", "validation", "test"]
 TOKEN: Final = "HF_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_HELP: Final = f"Token for the hub; by default {TOKEN} of the environment."
+
+
+def materialize_prompts(overrides: Sequence[str]) -> int:
+    """Fill the template for every row and save the rows."""
+    config = read_parameters(MaterializePromptsConfig, overrides)
+    check_prompt(config.prompt_config)
+    materialize(config.input_jsonl_fpath, config.prompt_config, config.output_jsonl_fpath)
+    return ExitCode.OK
+
+
+def export(overrides: Sequence[str]) -> int:
+    """Select rollouts, write them in the requested format, and report."""
+    recipe = read_parameters(Recipe, path_overrides(overrides, "input", as_list=True))
+    parse_filter(recipe.filter)  # a mistake is reported before anything is read
+    report = export_rollouts(recipe, _bar, command=shlex.join(["ng_export", *overrides]))
+    console.note(report.text())
+    for path in report.paths():
+        console.emit(str(path))
+    return ExitCode.OK
+
+
+@contextmanager
+def _bar(label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    in_bytes = label == "reading"
+    with tqdm(total=total, desc=label, unit="B" if in_bytes else "", unit_scale=in_bytes, file=sys.stderr) as bar:
+        yield bar.update
 
 
 class DownloadDatasetConfig(BaseModel):

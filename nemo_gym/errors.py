@@ -83,6 +83,11 @@ class RolloutError(Exception):
     """One rollout failed. It is classified once, recorded, and never ends the run."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, for messages: ``1 rollout``, ``2 rollouts``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Up to three known names that resemble the given one, the most similar first."""
     return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)

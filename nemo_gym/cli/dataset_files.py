@@ -26,7 +26,7 @@ from nemo_gym.cli.parameters import check_prompt, read_parameters
 from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.config.locate import find_readable
 from nemo_gym.data.hub import HUB, HubFile, fetch, list_files
-from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ExitCode, counted
 from nemo_gym.export.pipeline import export_rollouts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.filters import parse_filter
@@ -174,7 +174,7 @@ def upload_dataset(overrides: Sequence[str]) -> int:
     except (OSError, ValueError, _network_error(library)) as error:  # the hub's own errors are among these
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"could not upload to {repo_id}: {reason}", hint="check the names and the token") from error
-    console.note(f"{rows} rows uploaded to {repo_id}, {config.split}.jsonl")
+    console.note(f"{counted(rows, 'row')} uploaded to {repo_id}, {config.split}.jsonl")
     console.emit(str(getattr(done, "pr_url", None) or getattr(done, "commit_url", None) or done))
     return ExitCode.OK
 

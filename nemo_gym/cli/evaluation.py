@@ -25,7 +25,7 @@ from nemo_gym.cli.command import is_path, path_overrides, quote
 from nemo_gym.cli.gyms import reach_gym, run_async
 from nemo_gym.cli.parameters import build, read_configuration, read_parameters
 from nemo_gym.config.instances import read_instances
-from nemo_gym.errors import ConfigPathNotFoundError, ExitCode, UsageError
+from nemo_gym.errors import ConfigPathNotFoundError, ExitCode, UsageError, counted
 from nemo_gym.export.telemetry import import_extra
 from nemo_gym.export.trackers import tracking
 from nemo_gym.global_config import get_wandb_run
@@ -67,8 +67,8 @@ def aggregate_rollouts(overrides: Sequence[str]) -> int:
 
 def as_text(done: Aggregation, *, merged: bool) -> str:
     """What was counted, and where the files are."""
-    left_out = f", {done.unreadable} unreadable lines left out" if done.unreadable else ""
-    lines = [f"{done.rollouts} rollouts{left_out}"]
+    left_out = f", {counted(done.unreadable, 'unreadable line')} left out" if done.unreadable else ""
+    lines = [f"{counted(done.rollouts, 'rollout')}{left_out}"]
     if merged:
         lines.append(f"rollouts: {done.files.rollouts}")
     if done.metrics:
@@ -132,7 +132,9 @@ def _read(name: str, path: Path, *, by_content: bool) -> Run:
         raise ConfigPathNotFoundError(f"{path}: no such file", hint=f"correct +{name}=<rollout file>")
     table = Shards([path], strict=False).table()
     planned = PlannedKeys.of([path])
-    known = coverage(planned.keys(), table.key_columns(), planned.failures) if planned else f"rollouts read: {len(table)}"
+    known = (
+        coverage(planned.keys(), table.key_columns(), planned.failures) if planned else counted(len(table), "rollout")
+    )
     console.note(f"{name}: {path}, {known}")
     return Run(table, read_contents(path) if by_content else None)
 
@@ -257,5 +259,5 @@ def export_traces(overrides: Sequence[str]) -> int:
     sent = import_extra("nemo_gym.export.trace_sender", "ng_export_traces", extra="otel").send_all(
         config.endpoint, files
     )
-    console.note(f"{sent.attempts} attempts sent as {sent.spans} spans")
+    console.note(f"{counted(sent.attempts, 'attempt')} sent as {counted(sent.spans, 'span')}")
     return ExitCode.OK

@@ -14,7 +14,7 @@ from nemo_gym.cli import console
 from nemo_gym.cli.command import path_overrides
 from nemo_gym.cli.gyms import cancelled_by_signals, run_async
 from nemo_gym.cli.parameters import read_parameters
-from nemo_gym.errors import ConfigError, ExitCode
+from nemo_gym.errors import ConfigError, ExitCode, counted
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import split_patterns, user_cache
 from nemo_gym.metrics.fields import PASS_THRESHOLD
@@ -89,7 +89,8 @@ async def _announce_index(library: Library) -> None:
     rollouts = sum(run.rollouts.state.rows for run in library.runs)
     failures = sum(run.failures.state.rows for run in library.runs if run.failures)
     console.note(
-        f"{rollouts} rollouts, {failures} failures; open the address above in a browser. Ctrl-C ends the viewer"
+        f"{counted(rollouts, 'rollout')}, {counted(failures, 'failure')}; open the address above in a browser. "
+        "Ctrl-C ends the viewer"
     )
 
 
@@ -110,7 +111,7 @@ def _export(library: Library, config: ViewerConfig) -> int:
         whole=not config.filter.strip(),
         threshold=config.pass_threshold,
     )
-    console.note(f"{written.rollouts} rollouts, {written.bytes / 1e6:.1f} MB")
+    console.note(f"{counted(written.rollouts, 'rollout')}, {written.bytes / 1e6:.1f} MB")
     console.emit(config.export_html)
     return ExitCode.OK
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from nemo_gym.errors import counted
 from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.metrics.compare import RunComparison
@@ -248,7 +249,7 @@ class Report:
 
     def text(self) -> str:
         """The report for a terminal. Coverage comes first, because without it a mean over survivors misleads."""
-        known = self.coverage if self.coverage is not None else f"{self.details['rollouts']} rollouts"
+        known = self.coverage if self.coverage is not None else counted(self.details["rollouts"], "rollout")
         parts = [f"{self.agent}: {known}"]
         if self.details["intervals"]:
             parts += ["means, each with its 95 % interval:", self._means()]

@@ -316,4 +316,4 @@ def test_the_second_job_with_the_same_shard_refuses(run):
         assert "is collecting to this output" in ran.err
         assert run("ng_collect_rollouts", *HOSTED, "+shard=1/2").code == 0
     assert run("ng_collect_rollouts", *HOSTED, "+shard=0/2").code == 0
-    assert "already holds 1 rollouts" in run("ng_collect_rollouts", *HOSTED, "+shard=0/2").err
+    assert "already holds 1 rollout" in run("ng_collect_rollouts", *HOSTED, "+shard=0/2").err

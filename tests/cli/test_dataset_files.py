@@ -79,7 +79,7 @@ def test_a_file_is_uploaded_under_the_name_of_its_environment(run, hub):
     header, file = (operation["value"] for operation in operations)
     assert header["summary"] == "Hello"
     assert (file["path"], base64.b64decode(file["content"])) == ("validation.jsonl", TRAIN)
-    assert "1 rows uploaded to us/Nemotron-RL-math-calculator" in ran.err
+    assert "1 row uploaded to us/Nemotron-RL-math-calculator" in ran.err
 
 
 def test_nothing_is_sent_if_the_rows_are_wrong_or_the_token_is(run, hub):

@@ -30,7 +30,7 @@ def test_without_a_gym_the_default_metrics_are_computed_and_that_is_said(run, no
     assert ran.out.startswith("Key metrics for x:\n")
     assert json.loads(ran.out.partition("\n")[2]) == {"mean/reward": 0.5}
     assert "these are the default metrics" in ran.err
-    assert "1 rollouts occur more than once and count once" in ran.err
+    assert "saved more than once, counted once: 1 rollout" in ran.err
     assert "x: 3 rollouts" in ran.err
     assert "metrics: all_aggregate_metrics.json" in ran.err
     assert [json.loads(line)["_ng_task_index"] for line in Path("all.jsonl").read_text().splitlines()] == [0, 1, 2]
@@ -49,7 +49,7 @@ def test_lines_that_can_not_be_read_are_counted_or_refused(run, nobody):
     ran = run("ng_aggregate_rollouts", "+input_glob=s1.jsonl", *OUTPUT, nobody)
     assert ran.code == 0, ran.err
     assert "warning: s1.jsonl line 2 does not count: not JSON" in ran.err
-    assert "1 rollouts, 1 unreadable lines left out" in ran.err
+    assert "1 rollout, 1 unreadable line left out" in ran.err
     refused = run(
         "ng_aggregate_rollouts", "+input_glob=s1.jsonl", "+output_jsonl_fpath=b.jsonl", "+strict=true", nobody
     )

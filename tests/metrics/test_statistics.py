@@ -119,7 +119,7 @@ def test_averages_are_over_all_rollouts_of_an_agent(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "a: 2 rollouts"
     assert json.dumps({"reward": 0.5, "n": 1.0}, indent=4) in done.stdout
-    assert "(no agent): 1 rollouts" in done.stdout
+    assert "(no agent): 1 rollout" in done.stdout
 
 
 def test_mistakes_are_explained(tmp_path: Path) -> None:

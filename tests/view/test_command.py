@@ -44,7 +44,7 @@ def test_it_prints_the_address_serves_and_ends_in_order(write, record, tmp_path,
         taken.listen()
         port = taken.getsockname()[1]
         with commands.start("ng_viewer", "+jsonl_fpath=a.jsonl", f"+server_port={port}", folder=tmp_path) as viewer:
-            assert viewer.read_until("Ctrl-C ends the viewer").startswith("1 rollouts, 0 failures")
+            assert viewer.read_until("Ctrl-C ends the viewer").startswith("1 rollout, 0 failures")
             url = viewer.out.strip()
             assert url.startswith("http://127.0.0.1:")
             assert int(url.rstrip("/").rpartition(":")[2]) > port
@@ -58,7 +58,7 @@ def test_a_file_to_send_is_written(write, record, command, tmp_path):
     write("a.jsonl", [record(0, number, float(number)) for number in range(2)])
     code, out, err = command("+jsonl_fpath=a.jsonl", "+export_html=out.html", '+filter="reward < 1"')
     assert (code, out) == (0, "out.html\n")
-    assert "1 rollouts" in err
+    assert "1 rollout," in err
     assert "rollout-gym-data" in (tmp_path / "out.html").read_text("utf-8")
 
 

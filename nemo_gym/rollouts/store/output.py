@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_gym import __version__
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, counted
 from nemo_gym.io.files import (
     BUFFER_BYTES,
     OutputPathError,
@@ -226,7 +226,7 @@ def output_taken(files: RunFiles) -> OutputTakenError:
         lines += 1
         keys.add(key_of(line.text))
     rollouts = len(keys - {None})
-    what = f"{rollouts} rollouts" if rollouts else f"{lines} lines that are not rollouts"
+    what = counted(rollouts, "rollout") if rollouts else f"{counted(lines, 'line')} without a rollout"
     ways = [
         f"to start from scratch, add +overwrite=true: the old files are moved to {_free_folder(files)}",
         _OTHER_OUTPUT,

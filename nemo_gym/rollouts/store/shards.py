@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, counted
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
 from nemo_gym.io.lines import Block, line_ends, read_blocks
@@ -240,7 +240,7 @@ class Shards:
         self.repeated = len(out)
         if out:
             differ = f"; {conflicts} of them differ, and the {on_conflict} one counts" if conflicts else ""
-            logger.info("%d rollouts occur more than once and count once%s", len(out), differ)
+            logger.info("saved more than once, counted once: %s%s", counted(len(out), "rollout"), differ)
 
     def _differ(self, first: int, second: int) -> bool:
         one, other = self._positions.read([first, second])

@@ -137,7 +137,7 @@ async def test_files_without_a_plan_are_not_overwritten_by_a_resumed_run_either(
     output = tmp_path / "out.jsonl"
     output.write_text("my notes\n")
     async with agents_with(scored) as agents:
-        with pytest.raises(OutputTakenError, match="1 lines that are not rollouts"):
+        with pytest.raises(OutputTakenError, match="1 line without a rollout"):
             await RolloutCollectionHelper().collect(
                 collect_to(output, tasks_file(1), resume_from_cache=True), client=agents
             )

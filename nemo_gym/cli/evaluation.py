@@ -226,7 +226,7 @@ def profile(overrides: Sequence[str]) -> int:
     files = RunFiles.of(Path(config.rollouts))
     if not files.rollouts.is_file() and not files.steps.is_file():
         raise ConfigPathNotFoundError(f"{files.rollouts}: no such file", hint="correct +rollouts=<rollout file>")
-    found = profile_of(files)
+    found = profile_of(files, check=True)
     if config.json_:
         console.emit(to_json(_plain(found), indent=True).decode())
     else:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.rollout_scope import adopt_mark, adopt_path_prefix
-from nemo_gym.steps.remote import asks_for_steps, serve_with_steps
+from nemo_gym.steps.remote import KeptSteps, asks_for_steps, serve_with_steps
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
@@ -24,13 +24,14 @@ class PortRouter:
 
     def __init__(self, apps: Mapping[int, ASGIApp]) -> None:
         self._apps = apps
+        self._kept = KeptSteps()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         adopt_mark(scope["headers"])
         app = self._apps[scope["server"][1]]
         if asks_for_steps(scope["headers"]):
-            await serve_with_steps(app, adopt_path_prefix(scope), receive, send)
+            await serve_with_steps(app, adopt_path_prefix(scope), receive, send, self._kept)
         else:
             await app(adopt_path_prefix(scope), receive, send)
 

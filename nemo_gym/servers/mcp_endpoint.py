@@ -34,6 +34,7 @@ from nemo_gym.servers.mcp_tools import (
     normalize_tool_name,
 )
 from nemo_gym.steps.recording import Callee, Span, Trail, open_span, root_span
+from nemo_gym.steps.remote import KeptRollout, kept_steps
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 GYM_TOOL_MARK = "__gym_tool__"
@@ -99,6 +100,9 @@ class MCPEndpoint:
     def __init__(self, server: Any, *, name: str = "") -> None:
         self._name = name
         self._rollouts: WeakValueDictionary[str, Trail] = WeakValueDictionary()  # by token, while the rollout runs
+        self._kept: WeakValueDictionary[str, KeptRollout] = (
+            WeakValueDictionary()
+        )  # of rollouts that run in other processes
         if hasattr(server, "streamable_http_app"):  # a function server wraps the server that speaks the protocol
             server.streamable_http_app()
             server = server.session_manager.app
@@ -114,9 +118,9 @@ class MCPEndpoint:
         token = SESSION_TOKEN.set(given)
         try:
             caller = open_span()
-            steps = self._rollouts.get(given or "") if caller is None else None
-            if steps is not None:
-                caller = root_span(steps)
+            trail = self._trail_of(given or "") if caller is None else None
+            if trail is not None:
+                caller = root_span(trail)
             if caller is None:
                 await self._serve(scope, receive, send)
             else:
@@ -129,7 +133,17 @@ class MCPEndpoint:
         span, token = open_span(), metadata.headers.get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
         if span is not None and token:
             self._rollouts[token] = span.trail
+            kept = kept_steps.get()
+            if kept is not None and span.trail.rollout:
+                self._kept[token] = kept.of(span.trail.rollout)
         return metadata
+
+    def _trail_of(self, token: str) -> Trail | None:
+        """Where to record a call with this token: in the rollout itself, or for the process that runs it."""
+        trail, kept = self._rollouts.get(token), self._kept.get(token)
+        if trail is not None and not trail.is_sent:
+            return trail
+        return kept.trail if kept is not None else None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # With a new manager for each request, nothing has to be started before or stopped afterwards.

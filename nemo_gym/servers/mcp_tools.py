@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, TypeAdapter
 
+from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware, session_secret
 
@@ -167,7 +168,7 @@ class ExposedTools:
         self.tokens = SessionTokens(server_key)
         self._app = app
         self._choose = choose
-        self._server = LocalServer(app, label=server_key, base_url=base_url, name=name)
+        self._server = LocalServer(app, label=server_key, base_url=base_url, name=name, server_type=RESOURCES_SERVERS)
 
     @cached_property
     def by_name(self) -> dict[str, MCPTool]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
+from uuid import uuid4
 
 import msgspec
 from omegaconf import DictConfig, OmegaConf
@@ -35,6 +36,7 @@ from nemo_gym.steps.recording import Span, describe_callee, open_span
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
 from nemo_gym.steps.remote import ASK_AND_COUNT, TAIL_AT_END, TAIL_DIGITS, adopt_steps
 from nemo_gym.steps.remote import HEADER as STEPS_HEADER
+from nemo_gym.steps.remote import ROLLOUT_HEADER as ROLLOUT_STEPS_HEADER
 from nemo_gym.steps.trace_context import HEADER as TRACE_HEADER
 from nemo_gym.steps.trace_context import traceparent
 
@@ -175,9 +177,11 @@ class GymClient(BaseModel):
         """Call a server of another process for a rollout, and record a step that contains the steps made there."""
         kind = server_type(self.global_config_dict, server_name)
         span = caller.begin(describe_callee(kind, server_name, path, from_resources=caller.callee.is_resources))
-        ask = ASK_AND_COUNT if span.trail.is_counted else ASK_FOR_STEPS
-        headers = options["headers"] = {**(options.get("headers") or {}), **ask}
-        if span.trail.trace is not None:
+        trail = span.trail
+        ask = ASK_AND_COUNT if trail.is_counted else ASK_FOR_STEPS
+        trail.rollout = trail.rollout or uuid4().hex
+        headers = options["headers"] = {**(options.get("headers") or {}), **ask, ROLLOUT_STEPS_HEADER: trail.rollout}
+        if trail.trace is not None:
             headers[TRACE_HEADER] = traceparent(span)
         sent = options.get("data")
         try:

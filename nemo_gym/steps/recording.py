@@ -100,6 +100,8 @@ class Trail(msgspec.Struct, eq=False, weakref=True):
     notes: dict[int, StepNote] = {}  # by the index of the step
     trace: "TraceContext | None" = None  # only if the run sends traces
     is_counted: bool = False  # in the metrics of the process that made the first call
+    rollout: str = ""  # an id, if other processes take part
+    is_sent: bool = False  # of a request from another process: whether its steps have been returned
 
     def note(self, index: int) -> StepNote:
         """The note on a step."""

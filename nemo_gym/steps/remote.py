@@ -4,9 +4,14 @@ A header of the answer gives the number of bytes after the body. They are sent o
 requested them removes them before it passes the answer on. Behind a streamed answer their number follows them, because
 it is not known when the header is sent. Times reported by another process are trusted only as far as they fit into the
 call.
+
+Agents call tools over MCP with clients that ask for nothing. Their steps are kept until the next request of the same
+rollout, and returned with its steps. A header with an id says which requests belong together.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
+from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import Final
 
@@ -14,12 +19,15 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.steps.record import LONGEST_S, Seconds, Step, StepNote, StepRetry
-from nemo_gym.steps.recording import MOST_STEPS, ROOT, Span, current_span, first_span
+from nemo_gym.steps.recording import MOST_STEPS, ROOT, Span, Trail, current_span, first_span
 from nemo_gym.steps.trace_context import read_traceparent
 
 HEADER: Final = "X-NG-Steps"
 ASK: Final = {HEADER: "1"}
 ASK_AND_COUNT: Final = {HEADER: "counted"}  # the caller counts these steps in its metrics
+ROLLOUT_HEADER: Final = "X-NG-Steps-Of"
+_RAW_ROLLOUT_HEADER: Final = ROLLOUT_HEADER.lower().encode()
+MOST_KEPT: Final = 10_000  # rollouts whose steps are kept
 TAIL_AT_END: Final = "end"  # the value of the header if the number of bytes comes last
 TAIL_DIGITS: Final = 8
 _RAW_HEADER: Final = HEADER.lower().encode()
@@ -33,6 +41,9 @@ class InnerSteps(msgspec.Struct, omit_defaults=True, gc=False):
     waited_for: str = ""
     retries: list[StepRetry] = []  # which msgspec copies
     steps: list[Step] = []
+    earlier: list[
+        Step
+    ] = []  # of the same rollout, since its last call; they start that long before the end of this one
 
 
 _encode = msgspec.json.Encoder().encode
@@ -49,24 +60,68 @@ def _is_counted(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return (_RAW_HEADER, ASK_AND_COUNT[HEADER].encode()) in headers
 
 
-async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request and append its steps to the answer."""
+class KeptRollout:
+    """The steps of one rollout that runs elsewhere, since it was last asked for them."""
+
+    __slots__ = ("__weakref__", "trail")
+
+    def __init__(self) -> None:
+        self.trail = Trail(perf_counter_ns())
+
+    def take(self) -> list[Step]:
+        """The steps; the start of each tells how long ago it began."""
+        trail, self.trail = self.trail, Trail(perf_counter_ns())  # a call that is still open ends in the old one
+        now = (self.trail.zero - trail.zero) / 1e9
+        steps = trail.steps()
+        for step in steps:
+            step.start = max(0.0, now - step.start)
+        return steps
+
+
+class KeptSteps:
+    """Steps of rollouts that run elsewhere, until they are asked for."""
+
+    def __init__(self) -> None:
+        self._rollouts: OrderedDict[str, KeptRollout] = OrderedDict()
+
+    def of(self, rollout: str) -> KeptRollout:
+        """Where to keep the steps of that rollout."""
+        found = self._rollouts.setdefault(rollout, KeptRollout())
+        if len(self._rollouts) > MOST_KEPT:
+            self._rollouts.popitem(last=False)
+        return found
+
+    def take(self, rollout: str) -> list[Step]:
+        """What has been kept of that rollout."""
+        found = self._rollouts.get(rollout)
+        return found.take() if found is not None and found.trail.rows else []
+
+
+kept_steps: ContextVar[KeptSteps | None] = ContextVar("kept_steps", default=None)  # of the request that is served
+
+
+async def serve_with_steps(app: ASGIApp, scope: Scope, receive: Receive, send: Send, kept: KeptSteps) -> None:
+    """Serve a request and append its steps to the answer, and those that were kept."""
     span = first_span()
-    span.trail.trace = read_traceparent(scope["headers"])
-    span.trail.is_counted = _is_counted(scope["headers"])
-    answer = _AnswerWithSteps(span, send)
-    token = current_span.set(span)
+    trail, headers = span.trail, scope["headers"]
+    trail.trace = read_traceparent(headers)
+    trail.is_counted = _is_counted(headers)
+    trail.rollout = next((value.decode("latin-1") for name, value in headers if name == _RAW_ROLLOUT_HEADER), "")
+    answer = _AnswerWithSteps(span, send, kept)
+    token, kept_token = current_span.set(span), kept_steps.set(kept)
     try:
         await app(scope, receive, answer.send)
     finally:
+        kept_steps.reset(kept_token)
         current_span.reset(token)
 
 
 class _AnswerWithSteps:
     """Holds back the start of an answer until it is known whether the body comes in one piece."""
 
-    def __init__(self, span: Span, send: Send) -> None:
+    def __init__(self, span: Span, send: Send, kept: KeptSteps) -> None:
         self._span = span
+        self._kept = kept
         self._send = send
         self._head: Message | None = None
         self._streams = False
@@ -105,7 +160,9 @@ class _AnswerWithSteps:
         trail = self._span.trail
         note = trail.notes.get(ROOT) or StepNote(ROOT)
         duration = (perf_counter_ns() - trail.zero) / 1e9
-        return _encode(InnerSteps(duration, note.waited / 1e9, note.waited_for, note.retries, trail.steps()))
+        trail.is_sent = True
+        earlier = self._kept.take(trail.rollout) if trail.rollout else []
+        return _encode(InnerSteps(duration, note.waited / 1e9, note.waited_for, note.retries, trail.steps(), earlier))
 
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
@@ -129,16 +186,27 @@ def adopt_steps(span: Span, tail: bytes) -> None:
         span.wait(inner.waited, inner.waited_for)
     if inner.retries:
         span.retry(*(StepRetry(_at(retry.at, offset), retry.failed) for retry in inner.retries))
-    first = len(trail.rows)
-    for index, step in enumerate(inner.steps[: MOST_STEPS - first]):
+    for step in inner.steps:
         step.start = _at(min(step.start, length), offset)
         step.duration = min(step.duration, length)
+    _add_all(trail, inner.steps, span)
+    ended = offset + inner.duration if inner.duration <= length else start + length
+    for step in inner.earlier:
+        step.start = _at(max(0.0, ended - step.start), 0.0)
+        step.duration = min(step.duration, max(0.0, start + length - step.start))
+    _add_all(trail, inner.earlier, None)
+
+
+def _add_all(trail: Trail, steps: list[Step], outer: Span | None) -> None:
+    """Add the steps of another process inside a call, or beside it."""
+    first = len(trail.rows)
+    for index, step in enumerate(steps[: max(0, MOST_STEPS - first)]):
         step.waited = min(step.waited, step.duration)
-        inside = step.parent is not None and step.parent < index
-        step.parent = (
-            first + step.parent if inside and step.parent is not None else span.index if span.index >= 0 else None
-        )
-        if step.kind == "model" and span.callee.is_resources:
+        if step.parent is not None and step.parent < index:
+            step.parent += first
+        else:
+            step.parent = outer.index if outer is not None and outer.index >= 0 else None
+        if step.kind == "model" and outer is not None and outer.callee.is_resources:
             step.kind = "judge"
         trail.add(step)
 

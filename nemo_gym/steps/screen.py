@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from nemo_gym.io.files import RunFiles
-from nemo_gym.steps.bottleneck import Bottleneck, find_bottleneck
+from nemo_gym.steps.bottleneck import Bottleneck, Cause, find_bottleneck
 from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
-from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.steps_file import identify, key_of, read_steps
 from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
 from nemo_gym.steps.totals import summarise
 
@@ -21,6 +21,7 @@ BAR: Final = 40
 ROWS: Final = 20
 FIRST_SHARES: Final = 4
 COUNTED_BYTES: Final = 64 * 2**20
+SKEW_S: Final = 600.0  # by which the clocks of machines may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,59 @@ class RunProfile:
     facts: RunFacts | None
     finding: Bottleneck
     has_steps: bool = True
+    foreign: str = ""  # how it is known that the steps are those of another run, if they are
 
 
-def profile_of(files: RunFiles) -> RunProfile:
-    """Read the timing files of a run."""
-    reading = read_steps(files.steps)
-    summary = summarise(reading)
-    facts = longest_session(read_facts(files.timing))
-    return RunProfile(summary, facts, find_bottleneck(summary, facts), has_steps=summary.attempts > 0)
+def profile_of(files: RunFiles, *, check: bool = False) -> RunProfile:
+    """Read the timing files of a run; with ``check``, find out whether the steps can be those of its rollouts.
+
+    Nothing is concluded from the steps of another run.
+    """
+    summary = summarise(read_steps(files.steps))
+    sessions = read_facts(files.timing)
+    facts = longest_session(sessions)
+    foreign = (_other_keys(files) or _other_times(files, sessions)) if check and summary.attempts else ""
+    finding = _UNRELATED if foreign else find_bottleneck(summary, facts)
+    return RunProfile(summary, facts, finding, has_steps=summary.attempts > 0, foreign=foreign)
+
+
+_UNRELATED: Final = Bottleneck(Cause.NOTHING, "these are the steps of another run", "")
+
+
+def _other_keys(files: RunFiles) -> str:
+    """Say so if steps were written in another order than rollouts; both are written together, as attempts end.
+
+    Runs over the same tasks have the same keys, but with several rollouts at once they don't end in the same order.
+    Some rollouts may lack steps. Large files are not read, because that takes too long.
+    """
+    try:
+        if files.rollouts.stat().st_size > COUNTED_BYTES:
+            return ""
+        with files.rollouts.open("rb") as rollouts, files.steps.open("rb") as steps:
+            keys = [key_of(line) for line in rollouts]
+            if None in keys:
+                return ""
+            rest = iter(keys)
+            for line in steps:
+                attempt = identify(line)
+                if attempt is not None and attempt.completed and attempt.key not in rest:
+                    task, rollout = attempt.key
+                    return f"rollout {rollout} of task {task} is missing from {files.rollouts}, or at another place"
+    except OSError:
+        pass
+    return ""
+
+
+def _other_times(files: RunFiles, sessions: Sequence[RunFacts]) -> str:
+    """Say so if no attempt began while this run was running. A session that was killed is not among those known."""
+    known = [facts for facts in sessions if facts.attempts and facts.started_at and facts.wall_s]
+    if not known:
+        return ""
+    for block in read_steps(files.steps).timings():
+        for attempt in block:
+            if any(-SKEW_S <= attempt.started_at - facts.started_at <= facts.wall_s + SKEW_S for facts in known):
+                return ""
+    return f"none of these attempts began while the run of {files.timing} was running"
 
 
 def short_lines(profile: RunProfile) -> Iterator[str]:
@@ -66,7 +112,10 @@ def screen_lines(profile: RunProfile, files: RunFiles) -> Iterator[str]:
     failed = ", ".join(f"{number} {kind or 'unnamed'}" for kind, number in summary.failures.items())
     attempts = "1 attempt" if summary.attempts == 1 else f"{summary.attempts} attempts"
     yield f"{attempts}, {summary.completed} completed{f' ({failed})' if failed else ''}"
-    yield from _mismatch(summary, files)
+    if profile.foreign:
+        yield f"these are the steps of another run: {profile.foreign}"
+    else:
+        yield from _mismatch(summary, files)
     yield from _rates(profile)
     yield ""
     for name, share in summary.shares().items():

@@ -121,3 +121,20 @@ def identify(line: bytes) -> RecordedAttempt | None:
     if head.numbers is _NOTHING and head.steps is _NOTHING:
         return None
     return RecordedAttempt(RolloutKey(head.task, head.rollout), head.outcome == COMPLETED)
+
+
+class _Key(msgspec.Struct, gc=False, rename=NAMES):
+    task: int
+    rollout: int
+
+
+_look_at_key = msgspec.json.Decoder(_Key).decode
+
+
+def key_of(line: bytes) -> RolloutKey | None:
+    """The rollout that a line of any file of a run belongs to; None if it does not say."""
+    try:
+        key = _look_at_key(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return RolloutKey(key.task, key.rollout)

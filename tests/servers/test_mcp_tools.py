@@ -4,13 +4,15 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
 import pytest
 from fastapi import FastAPI, Request, Response
+from omegaconf import DictConfig
 from pydantic import BaseModel
 
 from nemo_gym.base_resources_server import (
@@ -34,6 +36,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.errors import ConfigError
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.listen import bind, listening
 from nemo_gym.servers.loader import build_app
 from nemo_gym.servers.mcp_tools import MCPSession, SessionTokens
@@ -42,6 +45,8 @@ from nemo_gym.steps.recording import current_span, first_span
 pytest.importorskip("mcp", reason="needs the extra mcp")
 
 CLIENT = ServerClient.detached()
+RESPONSE = {"id": "r", "object": "response", "created_at": 0, "model": "m", "output": [], "parallel_tool_calls": True}
+RESPONSE |= {"tool_choice": "auto", "tools": []}
 
 
 class Amount(BaseModel):
@@ -152,7 +157,7 @@ async def official_client(url: str, headers: dict[str, str]) -> AsyncIterator[An
         yield session
 
 
-async def call(session: Any, name: str, **arguments: Any) -> tuple[str, bool]:
+async def call(session: Any, name: str, /, **arguments: Any) -> tuple[str, bool]:
     result = (await session.call_tool(name, arguments)).model_dump(mode="json", by_alias=True)
     return result["content"][0]["text"], bool(result["isError"])
 
@@ -234,6 +239,42 @@ async def test_a_call_over_mcp_is_a_step_of_the_rollout_that_got_the_token(kind:
             ("tool", "/mcp", "spill", None, 500),
             ("call", "/spill", "", 3, 500),
         ]
+
+
+@pytest.mark.parametrize("settings", [{}, {"isolation": "process"}])
+async def test_calls_over_mcp_of_an_environment_in_its_own_process_are_steps(
+    gym_config: Callable[..., DictConfig], settings: dict[str, Any]
+) -> None:
+    config = gym_config(a={"expose_tools_over_mcp": True, "other": "b", **settings}, b={})
+    async with host_gym(config) as gym:
+        [url] = [f"http://{instance.host}:{instance.port}" for instance in gym.instances if instance.name == "a"]
+        rollouts = []
+        for _ in range(2):
+            rollouts.append(first_span())
+            current_span.set(rollouts[-1])
+            seeded = await gym.client.post("a", "/seed_session", json={})
+            current_span.set(None)
+            headers = (await seeded.json())["mcp"]["headers"]
+            async with official_client(url, headers) as session:
+                assert (await call(session, "greet", name="you"))[0] == '{"text":"hello, you"}'
+                await call(session, "ask_other", name="me")
+            current_span.set(rollouts[-1])
+            row = {"responses_create_params": {"input": "hi"}, "response": RESPONSE}
+            verified = await gym.client.post("a", "/verify", json=row, cookies=seeded.cookies)
+            current_span.set(None)
+            assert verified.status == 200
+    for rollout in rollouts:
+        steps = sorted(rollout.trail.steps(), key=lambda step: step.start)
+        assert [(step.kind, step.server, step.route, step.tool, step.status) for step in steps] == [
+            ("seed", "a", "/seed_session", "", 200),
+            ("tool", "a", "/mcp", "greet", 200),
+            ("call", "a", "/greet", "", 200),
+            ("tool", "a", "/mcp", "ask_other", 200),
+            ("call", "a", "/ask_other", "", 200),
+            ("call", "b", "/greet", "", 200),
+            ("verify", "a", "/verify", "", 200),
+        ]
+        assert all(before.end <= after.start + 1e-3 for before, after in pairwise(steps) if after.kind != "call")
 
 
 def message(method: str, params: dict[str, Any]) -> dict[str, Any]:

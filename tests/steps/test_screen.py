@@ -7,6 +7,7 @@ import pytest
 
 from nemo_gym.cli.main import main
 from nemo_gym.io.files import RunFiles
+from nemo_gym.steps.facts import RunFacts, add_facts
 from nemo_gym.steps.record import RolloutSteps, Step, to_line
 from nemo_gym.steps.steps_file import read_steps
 from nemo_gym.steps.totals import summarise
@@ -92,6 +93,36 @@ def test_steps_that_do_not_fit_the_rollouts_are_remarked_on(
         said = capsys.readouterr().out
         assert (f"has {rollouts} rollouts" in said) == (remark is not None)
         assert (remark or "") in said
+
+
+def test_nothing_is_concluded_from_the_steps_of_another_run(
+    files: RunFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rollouts(*tasks: int) -> None:
+        rows = [{"_ng_task_index": task, "_ng_rollout_index": 0, "reward": 1.0} for task in tasks]
+        files.rollouts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def profile() -> str:
+        assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
+        return capsys.readouterr().out
+
+    rollouts(*range(8))
+    assert "another run" not in profile()
+    rollouts(8, *range(8), 9)  # two that were collected without steps
+    assert "the others have no steps" in profile()
+    for order in ((0, 1, 3, 2, 4, 5, 6, 7), range(1, 9)):
+        rollouts(*order)
+        said = profile()
+        assert "these are the steps of another run: rollout 0 of task" in said
+        assert "limited by nothing that stands out: these are the steps of another run" in said
+
+    rollouts(*range(8))
+    add_facts(files.timing, RunFacts(started_at=1000.0, wall_s=2.0, attempts=8), resumed=False)
+    assert "another run" not in profile()
+    add_facts(files.timing, RunFacts(started_at=90_000.0, wall_s=2.0, attempts=8), resumed=False)
+    assert "these are the steps of another run: none of these attempts began while" in profile()
+    add_facts(files.timing, RunFacts(started_at=90_000.0, wall_s=2.0), resumed=False)  # which had nothing to do
+    assert "another run" not in profile()
 
 
 def test_one_attempt_and_unknown_durations_are_called_that(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:

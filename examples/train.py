@@ -30,9 +30,16 @@ from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.training.chart import before_and_after_svg
 from nemo_gym.training.gguf import load_model, write_gguf
-from nemo_gym.training.learner import Learner
+from nemo_gym.training.learner import (
+    Learner,
+    Tree,
+    imitation_loss,
+    pack,
+    policy_gradient_loss,
+    predictions,
+    preference_loss,
+)
 from nemo_gym.training.sequences import Group, TokenSequence, read_groups
-from nemo_gym.training.tree import Tree, imitation_loss, pack, policy_gradient_loss, predictions, preference_loss
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 Options = argparse.Namespace

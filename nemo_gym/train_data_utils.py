@@ -7,8 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
+from nemo_gym.data.agent_datasets import Mode, Render, datasets_in_scope
 from nemo_gym.data.prepare import Options, Preparation, prepare
-from nemo_gym.data.samples import Mode, Render, datasets_in_scope
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
 
 __all__ = ["TrainDataProcessor", "TrainDataProcessorConfig"]

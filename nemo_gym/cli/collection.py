@@ -29,8 +29,8 @@ from nemo_gym.config.addresses import server_names
 from nemo_gym.config.instances import read_instances, require_instances
 from nemo_gym.config.interpolation import plain_data
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
+from nemo_gym.data.agent_datasets import Mode
 from nemo_gym.data.prepare import MissingDatasetError
-from nemo_gym.data.samples import Mode
 from nemo_gym.errors import ConfigError, ExitCode, UsageError
 from nemo_gym.executors.processes import worker_count, worker_pool
 from nemo_gym.export.trackers import files_to_keep, off_the_loop

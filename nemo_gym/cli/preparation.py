@@ -17,9 +17,8 @@ from nemo_gym.cli.parameters import (
 from nemo_gym.config.instances import require_instances
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.locate import find_readable
-from nemo_gym.data.download import backend_of, download
+from nemo_gym.data.agent_datasets import Mode, backend_of, datasets_in_scope, download
 from nemo_gym.data.prepare import Preparation
-from nemo_gym.data.samples import Mode, datasets_in_scope
 from nemo_gym.errors import ExitCode
 from nemo_gym.servers.venvs import ensure_venv, read_requirements, unmet
 from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig

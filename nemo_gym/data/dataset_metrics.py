@@ -1,15 +1,22 @@
-"""Metrics of a dataset: counts, sizes and statistics of its own fields, computed in one pass.
+"""Metrics of a dataset: counts, sizes and statistics of its fields, computed in one pass, compared with earlier ones.
 
 A field may hold both numbers and strings; then both are described. The elements of lists are counted, objects are not,
 and numbers that are not finite are ignored.
+
+New metrics contradict those of an earlier preparation if data changed but kept its name. Additional metrics are not a
+contradiction, and numbers may differ by rounding.
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+from nemo_gym.errors import ConfigError
+from nemo_gym.io.files import replacing
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
 
 EXAMPLES: Final = "Number of examples"
@@ -130,3 +137,80 @@ def _finite(value: float) -> float | None:
 
 def _rounded(value: float) -> float:
     return round(float(value), 2 if abs(value) >= 1 else 3)
+
+
+class MetricsConflictError(ConfigError, ValueError):
+    """Existing metrics files do not match the data."""
+
+
+def read_metrics(path: Path) -> Any:
+    """The metrics in an existing file."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON ({error})", hint="delete the file; it will be written again") from None
+
+
+def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Everything in the old metrics that the new ones contradict, each with its place."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key, value in old.items():
+            inner = f"{place}.{key}" if place else str(key)
+            if key in new:
+                yield from differences(value, new[key], inner)
+            else:
+                yield f"{inner}: was {value!r}, now missing"
+    elif not _same(old, new):
+        yield f"{place}: was {old!r}, now {new!r}"
+
+
+def _same(old: Any, new: Any) -> bool:
+    if _is_number(old) and _is_number(new):
+        # Half of the last digit that metrics files keep.
+        return bool(abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
+    if isinstance(old, list) and isinstance(new, list):
+        # Compared in any order. Elements may be objects, which can't be hashed, so they are compared as text.
+        return Counter(map(_text, old)) == Counter(map(_text, new))
+    return bool(old == new)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def conflict_path(metrics: Path) -> Path:
+    """The path for metrics that contradict the existing ones."""
+    return metrics.with_name(f"{metrics.stem}_conflict.json")
+
+
+def write_conflicts(metrics: dict[Path, dict[str, Any]]) -> dict[Path, list[str]]:
+    """Write metrics that contradict existing ones beside those; return the differences."""
+    conflicts = {}
+    for path, content in metrics.items():
+        found = list(differences(read_metrics(path), content)) if path.is_file() else []
+        if found:
+            write_metrics(conflict_path(path), content)
+            conflicts[path] = found
+    return conflicts
+
+
+def conflict_error(conflicts: dict[Path, list[str]]) -> MetricsConflictError:
+    """An error that lists all differences."""
+    problems = ["the data no longer matches the metrics of an earlier preparation:"]
+    for path, found in conflicts.items():
+        problems += [f"{path} (now in {conflict_path(path)}):", *(f"  {difference}" for difference in found)]
+    return MetricsConflictError(
+        "\n".join(problems),
+        hint="if the data was changed on purpose, delete these metrics files and their conflict files, "
+        "or use +overwrite_metrics_conflicts=true",
+    )
+
+
+def write_metrics(path: Path, content: dict[str, Any]) -> None:
+    """Write or replace a metrics file."""
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=4).encode() + b"\n")

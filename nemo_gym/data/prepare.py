@@ -1,14 +1,12 @@
 """Collates the datasets of several agents into one task file per type, with metrics beside every file.
 
 Everything is checked before anything is written: that all data exists, that every sample is valid, and that no metrics
-contradict those of an earlier preparation, which would mean that data changed but kept its name. Additional metrics are
-not a contradiction, and numbers may differ by rounding. Files are replaced as a whole.
+contradict those of an earlier preparation, which would mean that data changed but kept its name. Files are replaced as
+a whole.
 """
 
-import json
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,58 +14,25 @@ from typing import Any
 from nemo_gym.config.datasets import BenchmarkDatasetConfig
 from nemo_gym.config.keys import RESPONSES_API_AGENTS
 from nemo_gym.config.locate import find_readable
-from nemo_gym.data.dataset_metrics import DatasetTally
-from nemo_gym.data.download import Backend, backend_of, download
-from nemo_gym.data.samples import AgentDataset, InvalidSample, InvalidSamplesError, Render, Row, Sample, read_samples
+from nemo_gym.data.agent_datasets import (
+    AgentDataset,
+    Backend,
+    InvalidSample,
+    InvalidSamplesError,
+    Render,
+    Row,
+    Sample,
+    backend_of,
+    download,
+    read_samples,
+)
+from nemo_gym.data.dataset_metrics import DatasetTally, conflict_error, conflict_path, write_conflicts, write_metrics
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
 
 logger = logging.getLogger(__name__)
-
-
-class MetricsConflictError(ConfigError, ValueError):
-    """Existing metrics files do not match the data."""
-
-
-def read_metrics(path: Path) -> Any:
-    """The metrics in an existing file."""
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error})", hint="delete the file; it will be written again") from None
-
-
-def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
-    """Everything in the old metrics that the new ones contradict, each with its place."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key, value in old.items():
-            inner = f"{place}.{key}" if place else str(key)
-            if key in new:
-                yield from differences(value, new[key], inner)
-            else:
-                yield f"{inner}: was {value!r}, now missing"
-    elif not _same(old, new):
-        yield f"{place}: was {old!r}, now {new!r}"
-
-
-def _same(old: Any, new: Any) -> bool:
-    if _is_number(old) and _is_number(new):
-        # Half of the last digit that metrics files keep.
-        return bool(abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
-    if isinstance(old, list) and isinstance(new, list):
-        # Compared in any order. Elements may be objects, which can't be hashed, so they are compared as text.
-        return Counter(map(_text, old)) == Counter(map(_text, new))
-    return bool(old == new)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
 
 
 class MissingDatasetError(ConfigError, AssertionError):
@@ -137,11 +102,11 @@ def prepare(datasets: Sequence[AgentDataset], options: Options) -> Preparation:
     for kind, tally in tallies.items():
         first = next(item.dataset for item in checked if item.dataset.config.type == kind)
         metrics[options.output / f"{kind}_metrics.json"] = _metrics(first, tally)
-    conflicts = _write_conflicts(metrics)
+    conflicts = write_conflicts(metrics)
     if conflicts and not options.overwrite_conflicts:
-        raise _conflict_error(conflicts)
+        raise conflict_error(conflicts)
     for path, content in metrics.items():
-        _write_metrics(path, content)
+        write_metrics(path, content)
         if path not in conflicts:  # one from an earlier preparation has been settled
             conflict_path(path).unlink(missing_ok=True)
     return Preparation({kind: _collate(kind, checked, options.output) for kind in tallies}, invalid)
@@ -169,11 +134,6 @@ def fetch_missing(datasets: Sequence[AgentDataset], options: Options) -> None:
         download(dataset, backend, token=options.token)
 
 
-def conflict_path(metrics: Path) -> Path:
-    """The path for metrics that contradict the existing ones."""
-    return metrics.with_name(f"{metrics.stem}_conflict.json")
-
-
 def _check(dataset: AgentDataset, options: Options, of_type: DatasetTally) -> _Checked:
     found = find_readable(dataset.path)
     assert found is not None, "missing data has been fetched"
@@ -190,33 +150,6 @@ def _check(dataset: AgentDataset, options: Options, of_type: DatasetTally) -> _C
 
 def _metrics(dataset: AgentDataset, tally: DatasetTally) -> dict[str, Any]:
     return {**dataset.config.model_dump(mode="json"), **tally.report()}
-
-
-def _write_conflicts(metrics: dict[Path, dict[str, Any]]) -> dict[Path, list[str]]:
-    """Write metrics that contradict existing ones beside those; return the differences."""
-    conflicts = {}
-    for path, content in metrics.items():
-        found = list(differences(read_metrics(path), content)) if path.is_file() else []
-        if found:
-            _write_metrics(conflict_path(path), content)
-            conflicts[path] = found
-    return conflicts
-
-
-def _conflict_error(conflicts: dict[Path, list[str]]) -> MetricsConflictError:
-    problems = ["the data no longer matches the metrics of an earlier preparation:"]
-    for path, found in conflicts.items():
-        problems += [f"{path} (now in {conflict_path(path)}):", *(f"  {difference}" for difference in found)]
-    return MetricsConflictError(
-        "\n".join(problems),
-        hint="if the data was changed on purpose, delete these metrics files and their conflict files, "
-        "or use +overwrite_metrics_conflicts=true",
-    )
-
-
-def _write_metrics(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as file:
-        file.write(json.dumps(content, indent=4).encode() + b"\n")
 
 
 def _collate(kind: str, checked: Sequence[_Checked], output: Path) -> TypeFiles:

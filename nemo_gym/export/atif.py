@@ -66,8 +66,8 @@ def _add_item(step: Row, kind: str, item: Mapping[str, Any], recipe: Recipe) -> 
     if kind == "message":
         step["message"] += _text(item.get("content"))
     elif kind == "reasoning":
-        if recipe.reasoning != "drop" and (texts := reasoning_texts(item)):
-            step["reasoning_content"] = step.get("reasoning_content", "") + "".join(texts)
+        if recipe.reasoning != "drop":
+            step["reasoning_content"] = step.get("reasoning_content", "") + _reasoning(item)
     elif kind == "function_call":
         step.setdefault("tool_calls", []).append(
             {
@@ -86,6 +86,13 @@ def _add_item(step: Row, kind: str, item: Mapping[str, Any], recipe: Recipe) -> 
             "completion_token_ids": item[TRAINABLE],
             "logprobs": item.get("generation_log_probs"),
         }
+
+
+def _reasoning(item: Mapping[str, Any]) -> str:
+    try:
+        return "".join(reasoning_texts(item))
+    except (KeyError, TypeError):
+        raise UnfitError("has items that are not valid") from None
 
 
 def _add_result(step: Row | None, item: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def question_text(record: Mapping[str, Any]) -> bytes:
     asked = params.get("input") if isinstance(params, Mapping) else None
     if asked is None:
         asked = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), "")
-    items = [asked] if isinstance(asked, str) else asked
+    items = asked if isinstance(asked, list) else [asked]
     return normalised("\n".join(text for item in items for text in _texts(item)))
 
 

@@ -159,11 +159,13 @@ def _check_filter(recipe: Recipe, paths: list[Path]) -> None:
 
 def _check(report: ExportReport) -> None:
     """Refuse an export that makes no sense, before any file is moved into place."""
+    if not report.lines:
+        raise ConfigError("no rollout is left, because the input is empty", hint="the input has no rollouts")
     if not report.rows.total():
         dropped = sorted(report.drops.counts.items(), key=lambda item: -item[1])
         rules = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)
-        hint = _HINTS.get(dropped[0][0], "loosen the first of these rules") if dropped else "the input has no rollouts"
-        raise ConfigError(f"no rollout is left of {report.lines}; dropped: {rules or 'none'}", hint=hint)
+        hint = _HINTS.get(dropped[0][0], "loosen the first of these rules")
+        raise ConfigError(f"no rollout is left of {report.lines}; dropped: {rules}", hint=hint)
     if len(report.models) > 1 and not report.recipe.mixed_models:
         models = ", ".join(f"{model} ({count})" for model, count in report.models.most_common())
         raise ConfigError(

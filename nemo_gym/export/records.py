@@ -98,8 +98,8 @@ class Rollout:
     def labels(self) -> dict[str, Any]:
         """Where a row comes from."""
         return {
-            "task": self.record.get(TASK_INDEX_KEY_NAME),
-            "rollout": self.record.get(ROLLOUT_INDEX_KEY_NAME),
+            "task": _index(self.record.get(TASK_INDEX_KEY_NAME)),
+            "rollout": _index(self.record.get(ROLLOUT_INDEX_KEY_NAME)),
             "reward": self.reward,
             "agent": self.agent,
             "model": self.model,
@@ -185,6 +185,10 @@ def _read(line: bytes, path: Path, number: int, start: int) -> Rollout | str:
         return NO_REWARD
     params, response = _mapping(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _mapping(record, RESPONSE_KEY_NAME)
     return Rollout(record, path, number, start, float(reward), params, response, output)
+
+
+def _index(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -107,8 +107,12 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
 
 def has_log_probs(output: Iterable[Mapping[str, Any]]) -> bool:
     """Whether log-probabilities of the sampled tokens were recorded."""
-    calls = [item for item in output if item.get(TRAINABLE) is not None]
-    return all(len(call.get("generation_log_probs") or ()) == len(call[TRAINABLE]) for call in calls)
+    for call in output:
+        if call.get(TRAINABLE) is not None:
+            found = call.get("generation_log_probs") or ()
+            if len(found) != len(call[TRAINABLE]) or not set(map(type, found)) <= {float, int}:
+                return False
+    return True
 
 
 class Candidate(NamedTuple):

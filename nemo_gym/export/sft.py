@@ -17,6 +17,8 @@ from nemo_gym.export.select import GENERAL, field_text
 
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]
+_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
+_NOT_VALID: Final = "has items that are not valid"
 _BY_MODEL: Final = ("gpt", "function_call")
 _CALL_TAGS: Final = ("<tool_call>", "</tool_call>")
 _SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt"}
@@ -39,6 +41,8 @@ def prompt_items(rollout: Rollout) -> list[dict[str, Any]]:
     items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     if not isinstance(items, list) or not items:
         raise UnfitError("has no prompt")
+    if not set(map(type, items)) <= {dict} or not isinstance(instructions, str | None):
+        raise UnfitError("has a prompt that is not valid")
     return [*([{"role": "system", "content": instructions}] if instructions else []), *items]
 
 
@@ -62,15 +66,16 @@ def _messages(items: list[dict[str, Any]], state: ResponsesConverterState, recip
     state.messages = []
     try:
         messages = items_to_messages(items, state)
+        for message in messages:
+            # Most are a role and text.
+            if len(message) > 2 or type(message["content"]) is not str or message["role"] not in _ROLES:
+                _tidy(message, recipe)
     except UnsupportedContentError:
         raise UnfitError("has content that a chat can't hold") from None
     except (KeyError, TypeError, AttributeError):
-        raise UnfitError("has items that are not valid") from None
+        raise UnfitError(_NOT_VALID) from None
     if state.lost:
         raise UnfitError(f"has {state.lost[0]}")
-    for message in messages:
-        if len(message) > 2 or type(message["content"]) is not str:  # most are a role and text
-            _tidy(message, recipe)
     return messages
 
 
@@ -79,15 +84,21 @@ def _tidy(message: dict[str, Any], recipe: Recipe) -> None:
     if content is None:
         message["content"] = ""  # chat templates concatenate it with other text, which fails with None
     elif not isinstance(content, str):
-        texts = [part.get("text") for part in content if part["type"] == "text"]
+        texts = [part["text"] for part in content if part["type"] == "text"]
         if len(texts) == len(content):
             message["content"] = "".join(texts)
         elif recipe.stored_as != "jsonl":
             raise UnfitError("has images or files, which a table can't hold")
     if message.pop("refusal", None) and not message["content"]:
         raise UnfitError("is a refusal")
-    for call in message.get("tool_calls", ()) if recipe.arguments == "object" else ():
-        call["function"]["arguments"] = _parsed(call["function"]["arguments"])
+    texts = [message["role"], message.get("tool_call_id", "")]
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        texts += [call["id"], function["name"], function["arguments"]]
+        if recipe.arguments == "object":
+            function["arguments"] = _parsed(function["arguments"])
+    if message["role"] not in _ROLES or set(map(type, texts)) != {str}:
+        raise UnfitError(_NOT_VALID)
 
 
 def _parsed(arguments: str) -> Any:
@@ -97,10 +108,17 @@ def _parsed(arguments: str) -> Any:
         raise UnfitError("has tool calls whose arguments are not JSON") from None
 
 
+def _tools(rollout: Rollout) -> list[dict[str, Any]] | None:
+    given = rollout.params.get("tools")
+    try:
+        return options_to_chat({"tools": given}).options.get("tools") if given else None
+    except (KeyError, TypeError, AttributeError):
+        raise UnfitError("has tools that are not valid") from None
+
+
 def tools_of(rollout: Rollout, recipe: Recipe) -> dict[str, Any]:
     """The tools of a conversation as a field of its row; JSON text if the row becomes part of a table."""
-    given = rollout.params.get("tools")
-    tools = options_to_chat({"tools": given}).options.get("tools") if given else None
+    tools = _tools(rollout)
     if recipe.stored_as != "jsonl":
         return {"tools": json.dumps(tools) if tools else None}
     return {"tools": tools} if tools else {}
@@ -136,8 +154,7 @@ def sharegpt_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
         else:
             _add_turn(turns, _SPEAKERS.get(message["role"], "observation"), message["content"])
     system = [turn["value"] for turn in turns if turn["from"] == "system"]
-    given = rollout.params.get("tools")
-    tools = options_to_chat({"tools": given}).options.get("tools") if given else None
+    tools = _tools(rollout)
     row: Row = {
         "conversations": _alternating([turn for turn in turns if turn["from"] != "system"]),
         "system": "\n".join(system),

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.data.dataset_metrics import DatasetTally, RunningStatistics
-from nemo_gym.data.prepare import differences
+from nemo_gym.data.dataset_metrics import DatasetTally, RunningStatistics, differences
 
 
 def rounded(value: float) -> float:

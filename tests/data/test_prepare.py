@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.data.agent_datasets import InvalidSamplesError
 from nemo_gym.data.prepare import MissingDatasetError
-from nemo_gym.data.samples import InvalidSamplesError
 from nemo_gym.errors import ConfigError
 from nemo_gym.train_data_utils import TrainDataProcessor
 

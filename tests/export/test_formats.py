@@ -189,3 +189,38 @@ def test_the_validator_of_the_trajectory_format_accepts_every_row(export):
     trajectories = pytest.importorskip("harbor.models.trajectories", reason="needs harbor, which has the validator")
     for row in export([export.make(n) for n in range(3)], format="atif"):
         trajectories.Trajectory.model_validate(row)
+
+
+def changed(rollout, change):
+    change(rollout["responses_create_params"], rollout["response"]["output"])
+    return rollout
+
+
+@pytest.mark.parametrize("form", ["sft", "sharegpt", "kto", "atif", "sft.parquet"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda asked, _: asked.update(input=5),
+        lambda asked, _: asked.update(input=["Add."]),
+        lambda asked, _: asked.update(input=[{"role": "user", "content": 9}]),
+        lambda asked, _: asked.update(instructions=[1]),
+        lambda _, output: output[0].update(summary=5),
+        lambda _, output: output[1].update(arguments=None),
+        lambda _, output: output[2].update(output={"sum": 3}),
+        lambda _, output: output[3].update(content=[None]),
+    ],
+)
+def test_rollouts_of_the_wrong_types_are_dropped_and_counted(export, tmp_path, form, change):
+    kind, _, container = form.partition(".")
+    if container:
+        pytest.importorskip("pyarrow", reason="tables need the extra 'export'")
+    output = str(tmp_path / f"rows.{container or 'jsonl'}")
+    export([export.make(0), changed(export.make(1), change)], format=kind, output=output)
+    tolerated = kind == "atif" and export.dropped() == {}  # a trajectory has less to say about types
+    assert tolerated or sum(export.dropped().values()) == 1
+
+
+@pytest.mark.parametrize("form", ["sft", "sharegpt", "kto"])
+def test_tools_that_are_not_valid_are_a_reason_to_drop(export, form):
+    export([export.make(0), changed(export.make(1), lambda asked, _: asked.update(tools=["add"]))], format=form)
+    assert export.dropped() == {"has tools that are not valid": 1}

@@ -294,3 +294,32 @@ def test_a_pattern_does_not_mean_the_other_files_of_a_run(export, tmp_path):
     report = export_rollouts(Recipe(input=str(tmp_path / "*.jsonl"), output=str(out), format="sft"))
     assert (report.files, report.lines) == (1, 1)
     assert Path(out).exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("The answer is 4.", "the  answer is: 4", True),
+        ("“Yes” — of course…", "yes of course", True),
+        ("Straße ΣΑΣ", "STRASSE σας", True),
+        ("1.5", "15", False),
+        ("naïve", "naive", False),
+    ],
+)
+def test_texts_are_the_same_if_their_words_are(export, one, other, same):
+    rows = export([export.make(0, 0, text=one), export.make(0, 1, text=other)], unique=True)
+    assert len(rows) == (1 if same else 2)
+
+
+def test_answers_that_differ_in_a_call_or_its_result_are_not_duplicates(export):
+    first, second, third = (export.make(0, n, text="Done.") for n in range(3))
+    second["response"]["output"][1]["arguments"] = '{"a": 2}'
+    third["response"]["output"][2]["output"] = "4"
+    assert len(export([first, second, third], unique=True)) == 3
+
+
+def test_log_probabilities_that_are_not_numbers_are_none(export):
+    broken = export.make(0, 1)
+    broken["response"]["output"][1]["generation_log_probs"] = ["a", "b"]
+    assert len(export([export.make(), broken], format="rl")) == 1
+    assert export.dropped() == {"log-probabilities": 1}

@@ -13,9 +13,8 @@ import torch
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.training.gguf import load_model
-from nemo_gym.training.learner import Learner
+from nemo_gym.training.learner import Learner, log_probs_of, pack, predictions
 from nemo_gym.training.sequences import TokenSequence
-from nemo_gym.training.tree import log_probs_of, pack, predictions
 
 PROMPT = [1, 84, 101, 115, 116]
 

@@ -15,9 +15,8 @@ import torch
 
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.training.gguf import load_model
-from nemo_gym.training.learner import Learner
-from nemo_gym.training.sequences import Group, TokenSequence
-from nemo_gym.training.tree import (
+from nemo_gym.training.learner import (
+    Learner,
     Tree,
     imitation_loss,
     log_probs_of,
@@ -26,6 +25,7 @@ from nemo_gym.training.tree import (
     predictions,
     preference_loss,
 )
+from nemo_gym.training.sequences import Group, TokenSequence
 
 PROMPT = [1, 84, 101, 115, 116]
 ANSWERS = [[70, 71, 2], [99, 98, 97, 96, 2], [60, 61, 2], [50, 51, 52, 53]]

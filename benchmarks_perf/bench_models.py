@@ -37,9 +37,9 @@ from mock_engine import END, answer_text, rendered, tokens_of
 from processes import ROOT, mock_engine, mock_model, run
 
 from nemo_gym.config.parse import parse_config
+from nemo_gym.conversion.answer_tokens import UNTRUNCATED
 from nemo_gym.conversion.anthropic.calling import request_to_messages
 from nemo_gym.conversion.anthropic.serving import messages_to_request
-from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers import lag
 from nemo_gym.servers.gym import host_gym

@@ -27,7 +27,6 @@ from nemo_gym.schemas.chat import (
     NeMoGymFunction,
     NeMoGymFunctionDefinition,
 )
-from nemo_gym.schemas.content import NeMoGymResponseInputText
 from nemo_gym.schemas.items import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -39,6 +38,7 @@ from nemo_gym.schemas.items import (
     NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseInput,
     NeMoGymResponseInputItem,
+    NeMoGymResponseInputText,
     NeMoGymResponseOutputItem,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputMessageForTraining,

@@ -1,4 +1,7 @@
-"""Items of a conversation in the Responses API, one class for each type, and the union of all of them.
+"""Items of a conversation in the Responses API, one class for each type, the union of all of them, and their parts.
+
+The parts of a message's content are forwarded far more often than they are read, so they stay dictionaries: validation
+checks the fields named here and keeps every other key unchanged. Nothing that a caller supplied is dropped.
 
 What a model returned (:class:`ReturnedItem`) keeps keys that are not named here, because some endpoints want them
 back; what a caller sends ignores them, because some endpoints refuse them.
@@ -8,11 +11,96 @@ names the one class that was meant. An item of an unknown ``type`` is refused, a
 token ids become the ``…ForTraining`` variant of their class.
 """
 
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, SerializeAsAny, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializeAsAny,
+    Tag,
+    model_validator,
+    with_config,
+)
+from typing_extensions import TypedDict
 
-from nemo_gym.schemas.content import InputPart, TextOrInputParts, TextOrParts
+# Keys that newer endpoints add to a part are kept.
+_OPEN = ConfigDict(extra="allow")
+
+
+@with_config(_OPEN)
+class NeMoGymResponseInputText(TypedDict):
+    """Text that is sent to the model."""
+
+    text: str
+    type: Literal["input_text"]
+
+
+@with_config(_OPEN)
+class ResponseInputImage(TypedDict):
+    """An image, given by URL (possibly ``data:``) or by the id of an uploaded file."""
+
+    type: Literal["input_image"]
+    detail: NotRequired[str | None]
+    file_id: NotRequired[str | None]
+    image_url: NotRequired[str | None]
+
+
+@with_config(_OPEN)
+class ResponseInputFile(TypedDict):
+    """A document, given by content, URL or the id of an uploaded file."""
+
+    type: Literal["input_file"]
+    file_data: NotRequired[str | None]
+    file_id: NotRequired[str | None]
+    file_url: NotRequired[str | None]
+    filename: NotRequired[str | None]
+
+
+@with_config(_OPEN)
+class ResponseInputAudio(TypedDict):
+    """An audio recording, encoded as base64."""
+
+    type: Literal["input_audio"]
+    input_audio: dict[str, Any]
+
+
+@with_config(_OPEN)
+class ResponseOutputTextParam(TypedDict):
+    """Text of an earlier answer, without the other fields of an output message."""
+
+    text: str
+    type: Literal["output_text"]
+
+
+@with_config(_OPEN)
+class ResponseOutputRefusalParam(TypedDict):
+    """A refusal in an earlier answer, without the other fields of an output message."""
+
+    refusal: str
+    type: Literal["refusal"]
+
+
+InputPart: TypeAlias = Annotated[
+    NeMoGymResponseInputText | ResponseInputImage | ResponseInputFile | ResponseInputAudio,
+    Field(discriminator="type"),
+]
+# An easy message may also hold what the assistant said.
+EasyPart: TypeAlias = Annotated[
+    NeMoGymResponseInputText
+    | ResponseInputImage
+    | ResponseInputFile
+    | ResponseInputAudio
+    | ResponseOutputTextParam
+    | ResponseOutputRefusalParam,
+    Field(discriminator="type"),
+]
+
+# The tags name the branch in validation errors.
+TextOrInputParts: TypeAlias = Annotated[str, Tag("text")] | Annotated[list[InputPart], Tag("parts")]
+TextOrParts: TypeAlias = Annotated[str, Tag("text")] | Annotated[list[EasyPart], Tag("parts")]
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 

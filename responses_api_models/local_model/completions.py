@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_gym.conversion.answer_tokens import SAMPLING_FIELD
 from nemo_gym.conversion.parts import POLICY_VERSION
-from nemo_gym.conversion.sampling_record import SAMPLING_FIELD
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from responses_api_models.local_model.tool_calls import Answer
 

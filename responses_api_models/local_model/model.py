@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.sampling_record import UNTRUNCATED, LogProbs, sampling_record
+from nemo_gym.conversion.answer_tokens import UNTRUNCATED, LogProbs, sampling_record
 from responses_api_models.local_model.completions import Outcome, Tokens
 from responses_api_models.local_model.engine import EngineError
 from responses_api_models.local_model.engine_pool import EnginePool, Fleet, Generation

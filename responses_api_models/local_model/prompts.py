@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from nemo_gym.conversion.token_prefix import PastTurn, Prompt, end_of_turn, says, true_prompt, turns_within
+from nemo_gym.conversion.answer_tokens import PastTurn, Prompt, end_of_turn, says, true_prompt, turns_within
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.prompting import plain_messages, shows_calls, text_of
 from responses_api_models.local_model.request import ChatRequest

@@ -18,7 +18,7 @@ from nemo_gym.conversion.answer_events import completion_stream, response_stream
 from nemo_gym.conversion.chat_requests import PastReasoning
 from nemo_gym.conversion.chat_texts import ChatTexts
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS
-from nemo_gym.conversion.plain_response import is_plain_response
+from nemo_gym.conversion.plain_answers import is_plain_response
 from nemo_gym.conversion.unknown_items import release_encoded
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (

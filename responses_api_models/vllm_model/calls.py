@@ -12,10 +12,10 @@ from typing import Any, Literal
 from fastapi import Body, Request
 from fastapi.responses import Response
 
+from nemo_gym.conversion.answer_tokens import UNTRUNCATED
 from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
 from nemo_gym.conversion.chat_texts import ChatTexts
 from nemo_gym.conversion.parts import POLICY_VERSION
-from nemo_gym.conversion.sampling_record import UNTRUNCATED
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion

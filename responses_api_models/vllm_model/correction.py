@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from nemo_gym.conversion.token_prefix import MARK, PastTurn, end_of_turn, says, true_prompt
+from nemo_gym.conversion.answer_tokens import MARK, PastTurn, end_of_turn, says, true_prompt
 from nemo_gym.schemas.chat import NeMoGymChoice
 from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError, asked_for
 from responses_api_models.vllm_model.text_completions import completion_request, writes_known_calls

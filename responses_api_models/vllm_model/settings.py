@@ -5,7 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
-from nemo_gym.conversion.sampling_record import LogProbs
+from nemo_gym.conversion.answer_tokens import LogProbs
 from nemo_gym.openai_utils import NeMoGymAsyncOpenAI
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.http.urls import check_endpoint, shown

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from nemo_gym.conversion.sampling_record import SAMPLING_FIELD
+from nemo_gym.conversion.answer_tokens import SAMPLING_FIELD
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChatCompletionMessageForTraining, NeMoGymChoice
 from nemo_gym.servers.models.failures import ModelErrorKind

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from nemo_gym.conversion.answer_tokens import LogProbs, sampling_record
 from nemo_gym.conversion.parts import TOKEN_FIELDS
-from nemo_gym.conversion.sampling_record import LogProbs, sampling_record
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChoice
 
 PREFIX_FIELD: Final = "required_prefix_token_ids"

@@ -18,16 +18,18 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 
 from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
 from nemo_gym.conversion.chat_texts import ChatTexts, encode_list, joined
-from nemo_gym.conversion.endings import mark_cut_off, unanswered, unknown_finish
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
-from nemo_gym.conversion.plain_completion import read_plain_completion
+from nemo_gym.conversion.plain_answers import read_plain_completion
 from nemo_gym.conversion.reading import (
     ReadResponse,
     error_body,
     explain,
     has_unknown_items,
+    mark_cut_off,
     read_chat_completion,
     read_response,
+    unanswered,
+    unknown_finish,
 )
 from nemo_gym.conversion.request_texts import RequestFrame, RequestTexts, SplitRequest
 from nemo_gym.conversion.streams import BrokenStreamError

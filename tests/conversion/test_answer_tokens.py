@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.conversion.token_prefix import (
+from nemo_gym.conversion.answer_tokens import (
     PastTurn,
     PrefixMismatchError,
     end_of_turn,

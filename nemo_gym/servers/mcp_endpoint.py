@@ -99,10 +99,9 @@ class MCPEndpoint:
 
     def __init__(self, server: Any, *, name: str = "") -> None:
         self._name = name
-        self._rollouts: WeakValueDictionary[str, Trail] = WeakValueDictionary()  # by token, while the rollout runs
-        self._kept: WeakValueDictionary[str, KeptRollout] = (
-            WeakValueDictionary()
-        )  # of rollouts that run in other processes
+        # By token, while the rollout runs: in this process, and in others.
+        self._rollouts: WeakValueDictionary[str, Trail] = WeakValueDictionary()
+        self._kept: WeakValueDictionary[str, KeptRollout] = WeakValueDictionary()
         if hasattr(server, "streamable_http_app"):  # a function server wraps the server that speaks the protocol
             server.streamable_http_app()
             server = server.session_manager.app

@@ -41,9 +41,8 @@ class InnerSteps(msgspec.Struct, omit_defaults=True, gc=False):
     waited_for: str = ""
     retries: list[StepRetry] = []  # which msgspec copies
     steps: list[Step] = []
-    earlier: list[
-        Step
-    ] = []  # of the same rollout, since its last call; they start that long before the end of this one
+    # Of the same rollout since its last call; their start tells how long before the end of this call they began.
+    earlier: list[Step] = []
 
 
 _encode = msgspec.json.Encoder().encode

@@ -233,7 +233,7 @@ def _integer(request: Request, name: str, *, default: int) -> int:
 def _code(snapshot: Snapshot, rollout: str) -> int:
     code = code_of(snapshot, rollout)
     if code is None:
-        raise HTTPException(404, f"no rollout {rollout!r}")
+        raise HTTPException(404, f"there is no rollout {rollout!r}")
     return code
 
 

@@ -62,7 +62,7 @@ def test_it_collects_five_tasks_four_times_and_shows_what_there_is(
     assert "ng_collect_rollouts" in done.out
     assert (done.out + done.err).count("mean/reward") == 1
     assert "What is 95% of 200?" in done.out
-    assert "from here on by the model" in done.out
+    assert "model output from here on" in done.out
     assert demo.NEXT in done.out
     assert "Collecting rollouts: 100%" in done.err
     assert "results/demo/rollouts.jsonl" in done.err

@@ -233,7 +233,7 @@ def _integer(request: Request, name: str, *, default: int) -> int:
 def _code(snapshot: Snapshot, rollout: str) -> int:
     code = code_of(snapshot, rollout)
     if code is None:
-        raise HTTPException(404, f"no rollout {rollout!r}")
+        raise HTTPException(404, f"there is no rollout {rollout!r}")
     return code
 
 
@@ -295,8 +295,11 @@ def host_names(host: str) -> frozenset[str]:
 def _check(host: str) -> None:
     """Refuse a host that is not an address of this machine, before any port is tried."""
     try:
-        socket.getaddrinfo(host or None, None)
-        bind(host, 0, owner="the viewer").close()
-    except (OSError, ConfigError) as error:
-        reason = str(error) if isinstance(error, ConfigError) else f"can't listen on {host!r}: {error.strerror}"
-        raise ConfigError(reason, hint="+server_host=127.0.0.1, or an address of this machine") from None
+        family, _, _, _, address = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"the viewer can't listen on {host!r}: {error.strerror}",
+            hint="+server_host=127.0.0.1, or an address of this machine",
+        ) from None

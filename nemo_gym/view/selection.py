@@ -144,7 +144,7 @@ def _order(snapshot: Snapshot, rows: Ints, keys: Sequence[SortKey]) -> Ints:
 
 
 def sort_arrays(values: ColumnValues, *, descending: bool) -> list[Floats]:
-    """Arrays for lexsort, the decisive one last: numbers before texts, and what is missing always last."""
+    """Arrays for lexsort, the decisive one last: numbers before text, and what is missing always last."""
     sign = -1.0 if descending else 1.0
     if values.codes is None:
         return [sign * values.numbers]  # NaN comes last

@@ -19,7 +19,7 @@ from nemo_gym.schemas.rows import (
     TASK_INDEX_KEY_NAME,
 )
 
-MODEL_STARTS: Final = "from here on by the model"
+MODEL_STARTS: Final = "model output from here on"
 _LABEL_ROOM: Final = 11
 _LONGEST_FIELD: Final = 60
 _LONGEST_OUTPUT: Final = 2_000

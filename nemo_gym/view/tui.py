@@ -1,6 +1,6 @@
 """Rollouts in a terminal: a table, a filter, the transcript. Needs Textual, an extra, so it is imported only when used.
 
-Only rows that were scrolled to are loaded. New rows do not move the table while somebody reads it: the last line says
+Only rows that were scrolled to are loaded. New rows do not move the table while it is being read: the last line says
 how many there are, and ``r`` shows them.
 """
 

@@ -1,6 +1,6 @@
 """Writes conversation tasks: ``python -m resources_servers.conversation.generate --n 100 --seed 0``.
 
-Each task is a desk at which somebody wants something and says very little at first. The difficulty is the number of
+Each task is a desk at which a person wants something and says very little at first. The difficulty is the number of
 things that have to be found out, less one.
 """
 

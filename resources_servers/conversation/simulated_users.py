@@ -1,4 +1,4 @@
-"""Simulated users: a model that plays somebody, or rules that answer what was asked.
+"""Simulated users: a model that plays a person, or rules that answer what was asked.
 
 Both know facts that the assistant has to find out. Neither keeps anything between turns: what was said is in the
 conversation.

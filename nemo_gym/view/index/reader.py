@@ -2,7 +2,7 @@
 
 Every read is of one generation, within which rows are added but never change. A column is loaded when it is first
 needed for sorting, grouping or plotting; later, only new rows are added to it. A value is a number, text or missing:
-numbers are floats with NaN for what is missing, texts are numbered.
+numbers are floats with NaN for what is missing, strings are numbered.
 """
 
 import queue

@@ -126,7 +126,8 @@ export class EmbeddedSource {
     const found = this.timings[run];
     if (!found) throw new Error("this page does not hold that file");
     if (!filter.trim() && !search.trim()) return found;
-    return { ...found, attempts: 0, notes: ["this page has times of all its rollouts only; ng_viewer has them of a selection"] };
+    const note = "An exported page can only add up the times of all its rollouts. ng_viewer can select.";
+    return { ...found, attempts: 0, notes: [note] };
   }
 
   async compare(a, b) {

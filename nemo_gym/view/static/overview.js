@@ -318,7 +318,7 @@ function ScatterPanel({ source, place, version, columns }) {
         describe=${(at) => `${y} ${formatField(y, value.y[at])} · ${x} ${formatField(x, value.x[at])}`}
       />`
     }
-    ${value && !value.ids.length && html`<p class="quiet">no rollout has both</p>`}
+    ${value && !value.ids.length && html`<p class="quiet">no rollout has both values</p>`}
     ${value?.sampled && html`<p class="quiet">a sample of ${formatCount(value.ids.length, "rollout")}</p>`}
   <//>`;
 }

@@ -40,7 +40,7 @@ export function Transcript({ record, search }) {
         </button>
       </div>
       <${Given} entries=${given} settings=${settings} />
-      ${made.length > 0 && html`<div class="rule"><span>from here on by the model</span></div>`}
+      ${made.length > 0 && html`<div class="rule"><span>model output from here on</span></div>`}
       ${made.map(
         (entry, index) =>
           html`<${Step}

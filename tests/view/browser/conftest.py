@@ -20,7 +20,7 @@ Export = Callable[..., Path]
 
 
 def load(name: str) -> ModuleType:
-    """A module beside this one; the tests are no package."""
+    """A module beside this one; the tests are not a package."""
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

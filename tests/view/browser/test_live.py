@@ -1,4 +1,4 @@
-"""A file that grows while somebody looks at it."""
+"""A file that grows while it is being viewed."""
 
 import json
 from pathlib import Path

@@ -28,7 +28,7 @@ def test_a_rollout_is_read_from_top_to_bottom(page: Any, one_run: str, ask: Ask)
     page.see("Task 0", "h1")
     assert page.text(".reward.large") == f"{record['reward']:g}"
     page.see(record["expected_answer"], ".scores")
-    page.see("from here on by the model")
+    page.see("model output from here on")
     page.wait("document.querySelector('.prose math mfrac, .prose math mrow') !== null", "mathematics")
     calls = sum(item["type"] == "function_call" for item in record["response"]["output"])
     boxes, results, apart, [transcript] = page.look(".call-box", ".call-result", ".step.result", ".transcript")

@@ -1,4 +1,4 @@
-"""A link with a token, opened as people open links: from a page of somebody else."""
+"""A link with a token, opened as people open links: from a page of another site."""
 
 from collections.abc import Iterator
 from pathlib import Path

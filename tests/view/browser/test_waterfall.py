@@ -89,7 +89,7 @@ def walk(page: Any, address: str) -> None:
     assert page.evaluate("window.taken === undefined")
 
 
-def test_names_and_numbers_of_strangers_break_nothing(page: Any, hostile: Path, serve: Any) -> None:
+def test_hostile_names_and_numbers_break_nothing(page: Any, hostile: Path, serve: Any) -> None:
     walk(page, serve(hostile))
 
 

@@ -1,9 +1,10 @@
-"""A small model gets better at an environment, on two CPU cores: collect, export, train, collect again, compare.
+"""Makes a small model better at an environment, on two CPU cores: collect, export, train, collect again, compare.
 
     python examples/train.py --output results/train
 
-Every stage leaves a file in the output folder and is not repeated once that is complete: after a kill at any moment the
-same command goes on. A larger model on a GPU: --model big.gguf --device cuda --dtype bfloat16.
+Read it from ``main`` downwards, copy it, and change what you need. Every stage leaves a file in the output folder and
+is not repeated once that is complete, so after a kill the same command continues. A larger model on a GPU needs only
+other options: --model large.gguf --device cuda --dtype bfloat16.
 """
 
 import argparse
@@ -28,29 +29,32 @@ from nemo_gym.metrics.report import comparison_text
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.store.shards import Shards
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.training import learner
 from nemo_gym.training.chart import before_and_after_svg
 from nemo_gym.training.gguf import load_model, write_gguf
-from nemo_gym.training.learner import (
-    Learner,
-    Tree,
-    imitation_loss,
-    pack,
-    policy_gradient_loss,
-    predictions,
-    preference_loss,
-)
 from nemo_gym.training.sequences import Group, TokenSequence, read_groups
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
 
 Options = argparse.Namespace
-RATES = {"grpo": 1e-3, "dpo": 5e-4, "sft": 2e-3}
-EPOCHS = {"grpo": 1, "dpo": 1, "sft": 2}
-# Options that leave the rollouts of the base model alone, which all methods of a folder share.
-OF_METHOD = {"method", "rounds", "device", "dtype", "lr", "epochs", "batch", "rank", "clip", "beta", "solved"}
+
+
+class Method(NamedTuple):
+    """How a method trains, unless the options say otherwise, and the rules by which ng_export selects its rollouts."""
+
+    lr: float
+    epochs: int
+    rules: dict[str, Any]
+
+
+METHODS = {
+    "grpo": Method(lr=1e-3, epochs=1, rules={"mixed_rewards": True}),
+    "dpo": Method(lr=5e-4, epochs=1, rules={"mixed_rewards": True}),
+    "sft": Method(lr=2e-3, epochs=2, rules={"complete": True, "best_per_task": 4}),  # and what --solved says
+}
 
 
 class Sampling(NamedTuple):
-    """What to roll out, and how."""
+    """Which tasks to collect, and how."""
 
     tasks: Path
     repeats: int
@@ -58,12 +62,11 @@ class Sampling(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Take all stages, one after the other."""
+    """Run all stages, one after the other."""
     options = read_options(arguments)
-    folder, method = options.output, options.method
-    base = options.model or asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
-    before, after = folder / "before.jsonl", folder / f"after_{method}.jsonl"
     keep_settings(options)
+    base = options.model or asyncio.run(ensure_weights(SMOLLM2, cache_folder(os.environ)))
+    before, after = options.output / "before.jsonl", options.output / f"after_{options.method}.jsonl"
     heldout = Sampling(options.heldout, options.heldout_repeats, options.heldout_temperature)
 
     stage("held-out tasks, before", lambda: collect(options, base, before, heldout))
@@ -71,23 +74,18 @@ def main(arguments: list[str] | None = None) -> None:
     for number in range(1, options.rounds + 1):
         policy = improve(options, policy, number)
     stage("held-out tasks, after", lambda: collect(options, policy, after, heldout))
-
-    found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
-    (folder / f"comparison_{method}.json").write_text(json.dumps(found.as_dict(), indent=2))
-    picture = folder / f"before_and_after_{method}.svg"
-    picture.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {method}"))
-    print(f"\n{comparison_text(found)}\n{picture}")
+    report(options, before, after)
 
 
 def improve(options: Options, policy: Path, number: int) -> Path:
-    """One round: roll out tasks that no round had before, train on what was sampled, and give back the new policy."""
+    """One round: collect tasks that no earlier round had, train on what was sampled, and return the new policy."""
     name = f"{options.method}_{number}"
     folder: Path = options.output
     samples, better = folder / f"{name}.jsonl", folder / f"{name}.gguf"
-    # The first round's rollouts are those of the base model, whatever the method.
+    # All methods share the rollouts of the first round, which are those of the base model.
     rollouts = folder / ("train.jsonl" if number == 1 else f"train_{name}.jsonl")
     training = Sampling(choose_tasks(options, number), options.repeats, options.temperature)
-    stage(f"train tasks of round {number}", lambda: collect(options, policy, rollouts, training))
+    stage(f"training tasks of round {number}", lambda: collect(options, policy, rollouts, training))
     stage("samples", lambda: export(options, rollouts, samples))
     checkpoint = better.with_suffix(".checkpoint")
     if not better.exists():
@@ -96,44 +94,24 @@ def improve(options: Options, policy: Path, number: int) -> Path:
     return better
 
 
-def stage(name: str, work: Callable[[], None]) -> None:
-    """Do one part of the work and say what it took."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    print(f"== {name}: {time.perf_counter() - wall:.0f} s, {time.process_time() - cpu:.0f} CPU s", flush=True)
-
-
-def keep_settings(options: Options) -> None:
-    """Refuse to go on in a folder that other settings began."""
-    options.output.mkdir(parents=True, exist_ok=True)
-    given = json.loads(json.dumps(vars(options), default=str))
-    shared = {name: value for name, value in given.items() if name not in OF_METHOD}
-    for file, settings in (("settings.json", shared), (f"settings_{options.method}.json", given)):
-        path = options.output / file
-        before = json.loads(path.read_text()) if path.exists() else settings
-        if changed := [f"{name} was {before.get(name)}" for name in settings if before.get(name) != settings[name]]:
-            raise ConfigError(
-                f"{path}: the folder has other settings: {', '.join(changed)}", hint="choose another --output"
-            )
-        path.with_suffix(".part").write_text(json.dumps(settings, indent=2))
-        path.with_suffix(".part").replace(path)
-
-
 def choose_tasks(options: Options, number: int) -> Path:
-    """Sample the train tasks of a round; every seed and every round gets other ones, until the file has no more."""
+    """Draw the training tasks of a round: different ones for every seed and round, as long as the file has enough."""
     lines = options.train.read_text().splitlines(keepends=True)
     lines = random.Random(options.seed).sample(lines, len(lines))  # noqa: S311
-    tasks = min(options.tasks, len(lines))
+    count = min(options.tasks, len(lines))
     path: Path = options.output / f"train_tasks_{number}.jsonl"
-    path.write_text("".join(lines[place % len(lines)] for place in range(tasks * (number - 1), tasks * number)))
+    path.write_text("".join(lines[place % len(lines)] for place in range(count * (number - 1), count * number)))
     return path
 
 
 def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> None:
-    """Roll out tasks with a model in this process; what the output already has is not collected again."""
+    """Roll out tasks with a model that runs in this process; rollouts that the output already has are kept."""
     server = "++policy_model.responses_api_models.local_model"
-    settings = [f"{server}.return_token_id_information=true", f"{server}.model_path={model.resolve()}"]
-    settings.append(f"{server}.extra_body={options.truncation}")
+    settings = [
+        f"{server}.model_path={model.resolve()}",
+        f"{server}.return_token_id_information=true",
+        f"{server}.extra_body={options.truncation}",
+    ]
     config = parse_config([f"+config_paths=[{options.configs}]", *settings, *options.overrides]).config
     collection = RolloutCollectionConfig(
         agent_name=options.agent,
@@ -156,48 +134,85 @@ def collect(options: Options, model: Path, output: Path, sampling: Sampling) -> 
 
 
 def export(options: Options, rollouts: Path, samples: Path) -> None:
-    """Select what a method learns from, as token sequences."""
-    mixed: dict[str, Any] = {"mixed_rewards": True}
-    rules = {"grpo": mixed, "dpo": mixed, "sft": {"min_reward": options.solved, "complete": True, "best_per_task": 4}}
-    what = {"input": str(rollouts), "output": str(samples), "format": "rl", "metadata": True, "seed": options.seed}
-    # The same input gives the same bytes, so what a killed run left is replaced.
-    print(export_rollouts(Recipe(**what, **rules[options.method], overwrite=True)).text())
+    """Select the rollouts that the method learns from, and write them as token sequences."""
+    rules = METHODS[options.method].rules | ({"min_reward": options.solved} if options.method == "sft" else {})
+    # The same input gives the same bytes, so it does no harm to replace what an earlier run left.
+    files = {"input": str(rollouts), "output": str(samples), "overwrite": True}
+    recipe = Recipe(**files, format="rl", metadata=True, seed=options.seed, **rules)
+    print(export_rollouts(recipe).text())
 
 
 def train(options: Options, samples: Path, base: Path, policy: Path, checkpoint: Path) -> None:
-    """Train adapters on the tokens that were sampled, merge them, and write the policy as GGUF."""
+    """Train adapters on the tokens that were sampled, merge them into the model, and write it as GGUF."""
     torch.manual_seed(options.seed)
-    chosen = [choose(options, group) for group in read_groups(samples)] * options.epochs
-    random.Random(options.seed).shuffle(chosen)  # noqa: S311
-    steps = [chosen[start : start + options.batch] for start in range(0, len(chosen), options.batch)]
+    tasks = [rollouts_of(options, group) for group in read_groups(samples)] * options.epochs
+    random.Random(options.seed).shuffle(tasks)  # noqa: S311
+    steps = [tasks[start : start + options.batch] for start in range(0, len(tasks), options.batch)]
     model = load_model(base, dtype=getattr(torch, options.dtype)).to(options.device)
-    learner = Learner(model, rank=options.rank, lr=options.lr, steps=len(steps), checkpoint=checkpoint)
-    for step in steps[learner.done :]:
-        trees = [pack(sequences, device=options.device) for sequences in step]
-        # Every sampled token of a step weighs the same; in DPO, every pair.
+    student = learner.Learner(model, rank=options.rank, lr=options.lr, steps=len(steps), checkpoint=checkpoint)
+    for step in steps[student.done :]:
+        # One tree holds all rollouts of a task, with their prompt only once.
+        trees = [learner.pack(rollouts, device=options.device) for rollouts in step]
+        # Every sampled token of a step has the same weight; in DPO, every pair.
         size = sum(len(tree.sizes) // 2 if options.method == "dpo" else sum(tree.sizes) for tree in trees)
         work = zip(step, trees, strict=True)
-        report = learner.step(loss(options, learner.model, tree, sequences) / size for sequences, tree in work)
-        print(f"step {learner.done}/{len(steps)}: loss {report.loss:.4f}, gradient {report.gradient:.2f}", flush=True)
-    write_gguf(learner.merged(), policy, like=base)
+        done = student.step(loss(options, student.model, tree, rollouts) / size for rollouts, tree in work)
+        print(f"step {student.done}/{len(steps)}: loss {done.loss:.4f}, gradient {done.gradient:.2f}", flush=True)
+    write_gguf(student.merged(), policy, like=base)
 
 
-def choose(options: Options, group: Group) -> list[TokenSequence]:
-    """Name the rollouts of a task that a step sees; for DPO: better, worse, better, worse."""
+def rollouts_of(options: Options, group: Group) -> list[TokenSequence]:
+    """The rollouts of a task that a step sees; for DPO, two pairs: better, worse, better, worse."""
     if options.method != "dpo":
         return group.sequences
-    return [one for pair in group.pairs(2, seed=options.seed) for one in pair]
+    return [rollout for pair in group.pairs(2, seed=options.seed) for rollout in pair]
 
 
-def loss(options: Options, model: torch.nn.Module, tree: Tree, sequences: list[TokenSequence]) -> torch.Tensor:
-    """Compute the loss of one task, summed over its tokens or pairs."""
-    logits = predictions(model, tree)
+def loss(options: Options, model: Any, tree: learner.Tree, rollouts: list[TokenSequence]) -> torch.Tensor:
+    """The loss of one task, summed over its tokens or pairs."""
+    logits = learner.predictions(model, tree)
     if options.method == "sft":
-        return imitation_loss(tree, logits)
+        return learner.imitation_loss(tree, logits)
     if options.method == "dpo":
-        return preference_loss(tree, logits, beta=options.beta)
-    advantages = Group(0, sequences).advantages()
-    return policy_gradient_loss(tree, logits, advantages, temperature=options.temperature, clip=options.clip)
+        return learner.preference_loss(tree, logits, beta=options.beta)
+    advantages, sampled = Group(0, rollouts).advantages(), {"temperature": options.temperature, "clip": options.clip}
+    return learner.policy_gradient_loss(tree, logits, advantages, **sampled)
+
+
+def report(options: Options, before: Path, after: Path) -> None:
+    """Compare the two collections of held-out tasks, and draw them."""
+    found = compare(*(Run(Shards([path], strict=False).table(), read_contents(path)) for path in (before, after)))
+    (options.output / f"comparison_{options.method}.json").write_text(json.dumps(found.as_dict(), indent=2))
+    chart = options.output / f"before_and_after_{options.method}.svg"
+    chart.write_text(before_and_after_svg(found, title=f"Held-out reward before and after {options.method}"))
+    print(f"\n{comparison_text(found)}\n{chart}")
+
+
+def stage(name: str, work: Callable[[], None]) -> None:
+    """Do one part of the work, and print how long it took."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    print(f"== {name}: {time.perf_counter() - wall:.0f} s, {time.process_time() - cpu:.0f} CPU s", flush=True)
+
+
+# Options that do not change the rollouts of the base model, which all methods in a folder share.
+OF_METHOD = {"method", "rounds", "device", "dtype", "lr", "epochs", "batch", "rank", "clip", "beta", "solved"}
+
+
+def keep_settings(options: Options) -> None:
+    """Refuse to continue in a folder that was begun with other settings."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    given = json.loads(json.dumps(vars(options), default=str))
+    shared = {name: value for name, value in given.items() if name not in OF_METHOD}
+    for file, settings in (("settings.json", shared), (f"settings_{options.method}.json", given)):
+        path = options.output / file
+        before = json.loads(path.read_text()) if path.exists() else settings
+        if changed := [f"{name} was {before.get(name)}" for name in settings if before.get(name) != settings[name]]:
+            raise ConfigError(
+                f"{path}: the folder has other settings: {', '.join(changed)}", hint="choose another --output"
+            )
+        path.with_suffix(".part").write_text(json.dumps(settings, indent=2))
+        path.with_suffix(".part").replace(path)
 
 
 def read_options(arguments: list[str] | None) -> Options:
@@ -206,34 +221,34 @@ def read_options(arguments: list[str] | None) -> Options:
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
     add("--output", type=Path, default=Path("results/train"), help="folder for everything")
-    add("--method", choices=RATES, default="grpo")
-    add("--seed", type=int, default=0, help="chooses tasks, their order and the first weights of the adapters")
+    add("--method", choices=METHODS, default="grpo")
+    add("--seed", type=int, default=0, help="determines tasks, their order and the initial weights of the adapters")
     add("--model", type=Path, help="GGUF file; without one, the embedded SmolLM2-135M")
     add("--configs", default=f"{data}/configs/format_following.yaml,{models}/local_model/configs/local_model.yaml")
     add("--overrides", nargs="*", default=[], help="more configuration, as ng_collect_rollouts takes it")
     add("--agent", default="format_following_simple_agent")
     add("--train", type=Path, default=data / "data/train.jsonl", help="task file")
-    add("--heldout", type=Path, default=data / "data/validation.jsonl", help="task file without any train task")
+    add("--heldout", type=Path, default=data / "data/validation.jsonl", help="task file without any training task")
     add("--rounds", type=int, default=1, help="each collects with the policy of the one before")
-    add("--tasks", type=int, default=128, help="train tasks of a round")
-    add("--repeats", type=int, default=8, help="rollouts of each train task")
-    add("--temperature", type=float, default=0.8, help="for train tasks")
+    add("--tasks", type=int, default=128, help="training tasks of a round")
+    add("--repeats", type=int, default=8, help="rollouts of each training task")
+    add("--temperature", type=float, default=0.8, help="for training tasks")
     add("--truncation", default="{}", help="of sampling, for all tasks alike, such as {top_k: 40, min_p: 0.05}")
-    add("--heldout-repeats", type=int, default=4)
-    add("--heldout-temperature", type=float, default=0.7)
-    add("--max-output-tokens", type=int, default=100)
-    add("--device", default="cpu")
-    add("--dtype", default="float32")
+    add("--heldout-repeats", type=int, default=4, help="rollouts of each held-out task")
+    add("--heldout-temperature", type=float, default=0.7, help="for held-out tasks")
+    add("--max-output-tokens", type=int, default=100, help="in each turn")
+    add("--device", default="cpu", help="where to train")
+    add("--dtype", default="float32", help="of the weights while training")
     add("--lr", type=float, help="learning rate; without it, what suits the method")
     add("--epochs", type=int, help="passes over the samples; without it, what suits the method")
     add("--batch", type=int, default=8, help="tasks in a step")
     add("--rank", type=int, default=16, help="of the adapters")
     add("--clip", type=float, default=math.inf, help="grpo: how far the ratio counts, such as 0.2")
     add("--beta", type=float, default=0.1, help="dpo: weight of the reference")
-    add("--solved", type=float, default=1.0, help="sft: reward from which on a rollout is imitated")
+    add("--solved", type=float, default=1.0, help="sft: lowest reward of a rollout that is imitated")
     options = parser.parse_args(arguments)
-    options.lr = options.lr or RATES[options.method]
-    options.epochs = options.epochs or EPOCHS[options.method]
+    options.lr = options.lr or METHODS[options.method].lr
+    options.epochs = options.epochs or METHODS[options.method].epochs
     return options
 
 

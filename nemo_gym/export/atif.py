@@ -13,7 +13,9 @@ from nemo_gym import __version__
 from nemo_gym.conversion.parts import reasoning_texts
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
+from nemo_gym.export.select import has_log_probs
 from nemo_gym.export.sft import Row, UnfitError, prompt_items
+from nemo_gym.export.tokens import NOT_IDS, are_ids
 from nemo_gym.metrics.continuity import TRAINABLE
 from nemo_gym.metrics.fields import usage_of
 
@@ -28,7 +30,7 @@ def atif_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     _add_items(rollout, rollout.output, recipe, steps)
     for number, step in enumerate(steps, 1):
         step["step_id"] = number
-    used = usage_of(rollout.record)
+    used = {name: count for name, count in usage_of(rollout.record).items() if isinstance(count, int)}
     row: Row = {
         "schema_version": VERSION,
         "session_id": str(rollout.response.get("id") or f"{rollout.task.hex()}-{rollout.rollout}"),
@@ -79,13 +81,20 @@ def _add_item(step: Row, kind: str, item: Mapping[str, Any], recipe: Recipe) -> 
     else:
         raise UnfitError(f"has items of type {kind}")
     if item.get(TRAINABLE) is not None:
-        step["metrics"] = {
-            "prompt_tokens": len(item.get("prompt_token_ids") or ()),
-            "completion_tokens": len(item[TRAINABLE]),
-            "prompt_token_ids": item.get("prompt_token_ids"),
-            "completion_token_ids": item[TRAINABLE],
-            "logprobs": item.get("generation_log_probs"),
-        }
+        step["metrics"] = _metrics(item)
+
+
+def _metrics(item: Mapping[str, Any]) -> Row:
+    prompt, generated = item.get("prompt_token_ids") or [], item[TRAINABLE]
+    if not are_ids(prompt) or not are_ids(generated):
+        raise UnfitError(NOT_IDS)
+    return {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(generated),
+        "prompt_token_ids": prompt,
+        "completion_token_ids": generated,
+        "logprobs": item.get("generation_log_probs") if has_log_probs([item]) else None,
+    }
 
 
 def _reasoning(item: Mapping[str, Any]) -> str:

@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from nemo_gym.export.recipe import Recipe
 from nemo_gym.export.records import Rollout
-from nemo_gym.export.select import SAME, Candidate
+from nemo_gym.export.select import SAME, Candidate, is_validation
 from nemo_gym.export.sft import Row, UnfitError, prompt_messages
 from nemo_gym.metrics.continuity import TRAINABLE
 
+NOT_IDS: Final = "has token ids that are not lists of whole numbers"
 IGNORED: Final = -100  # the label that the losses of transformers ignore
 
 
@@ -58,8 +59,8 @@ def token_spans(output: Sequence[Mapping[str, Any]]) -> list[TokenSpan]:
         if generated is None:
             continue
         prompt: Any = item.get("prompt_token_ids")
-        if not _are_ids(prompt) or not _are_ids(generated):
-            raise UnfitError("has token ids that are not lists of whole numbers")
+        if not are_ids(prompt) or not are_ids(generated):
+            raise UnfitError(NOT_IDS)
         if not generated:
             continue
         if not spans or prompt[: len(spans[-1].ids)] != spans[-1].ids:
@@ -78,7 +79,8 @@ def only_span(output: Sequence[Mapping[str, Any]]) -> TokenSpan:
     return spans[0]
 
 
-def _are_ids(value: Any) -> bool:
+def are_ids(value: Any) -> bool:
+    """Whether this is a list of token ids."""
     return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
@@ -144,7 +146,7 @@ def _verl(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:
         "prompt": prompt_messages(rollout, recipe),
         "ability": "agent",
         "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": rollout.rollout, "split": "train"},
+        "extra_info": {"index": rollout.rollout, "split": "validation" if is_validation(rollout, recipe) else "train"},
         "uid": rollout.task.hex(),
         "prompts": span.ids[:start],
         "responses": span.ids[start:],
@@ -171,13 +173,14 @@ def _skyrl(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: A
 
 
 def _openrlhf(rollout: Rollout, span: TokenSpan, recipe: Recipe) -> Row:  # noqa: ARG001 - one shape for all
+    """A sample of OpenRLHF, where whatever is about tokens to predict begins with the second token of the sequence."""
     return {
         "sequences": span.ids,
         "attention_mask": [1] * len(span.ids),
-        "action_mask": span.mask,
-        "rollout_log_probs": span.log_probs,
+        "action_mask": span.mask[1:],
+        "rollout_log_probs": span.log_probs[1:],
         "rewards": rollout.reward,
-        "advantages": [rollout.advantage * sampled for sampled in span.mask],
+        "advantages": [rollout.advantage * sampled for sampled in span.mask[1:]],
         "index": rollout.task.hex(),
     }
 

@@ -137,6 +137,17 @@ def test_rl_rows_have_the_names_of_trainers(export, names, fields):
     if names == "verl":
         assert rows[1]["token_level_scores"] == [0.0, 0.0, 0.0, 1.0]
         assert rows[1]["advantages"] == [1.0, 1.0, 0.0, 1.0]
+    if names == "openrlhf":  # its masks have no entry for the first token, which nothing predicts
+        assert rows[1]["sequences"] == [1, 2, 0, 10, 11, 3, 21]
+        assert rows[1]["action_mask"] == [0, 0, 1, 1, 0, 1]
+        assert rows[1]["rollout_log_probs"] == [0.0, 0.0, -0.5, -0.25, 0.0, -1.0]
+
+
+def test_rows_for_verl_say_which_split_they_are_in(export, tmp_path):
+    rows = export([export.make(n) for n in range(20)], format="rl", names="verl", validation=0.5)
+    held_out = export.rows(tmp_path / "rows_validation.jsonl")
+    assert {row["extra_info"]["split"] for row in rows} == {"train"}
+    assert {row["extra_info"]["split"] for row in held_out} == {"validation"}
 
 
 def test_dpo_pairs_are_of_one_task_the_widest_margins_first(export):

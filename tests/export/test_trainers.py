@@ -135,6 +135,19 @@ def test_axolotl_takes_every_conversation(export, tokenizer):
         assert "Add" not in learnt
 
 
+def test_the_dataset_of_verl_opens_the_table(export, tmp_path, tokenizer):
+    datasets = pytest.importorskip("verl.utils.dataset.rl_dataset", reason="needs verl")
+    from omegaconf import OmegaConf
+
+    path = tmp_path / "rows.parquet"
+    export([export.make(n) for n in range(5)], format="rl", names="verl", output=str(path))
+    settings = OmegaConf.create({"cache_dir": str(tmp_path / "cache"), "filter_overlong_prompts": False})
+    opened = datasets.RLHFDataset(data_files=[str(path)], tokenizer=tokenizer, config=settings)
+    assert len(opened) == 5
+    assert [message["role"] for message in opened[0]["raw_prompt"]] == ["system", "user"]
+    assert opened[0]["responses"] == [10, 11, 3, 20]
+
+
 def test_rewards_and_masks_give_a_policy_gradient(export, model):
     rows = export([export.make(0, n, float(n)) for n in range(2)], format="rl")
     ids = torch.tensor([row["input_ids"] for row in rows])

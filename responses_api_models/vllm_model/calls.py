@@ -94,32 +94,40 @@ class ModelCalls:
         metadata = body.options.get("metadata")
         is_read = self._is_read or (isinstance(metadata, dict) and wants_audio(metadata))
         sent = None if is_read else chat_text_of(body, self._texts)
-        if sent is None or body.split is None:
+        if body.split is None or self.config.is_responses_native:
             return encode_json(await self.respond(session, body, request=request))
+        if sent is None:
+            answer = await self._answer_to(session, body, request)
+        else:
+            answer = await self._answer_to_text(session, sent)
+        try:
+            return self._texts.response(body.split, answer)
+        except ReasoningParserError as error:
+            raise self._unparsed(session, error) from error
+
+    async def _answer_to_text(self, session: str, sent: bytes) -> ChatAnswer:
         if self._is_limited:
             async with self.slots:
                 answered = await self.replicas.post(session, CHATS, sent)
         else:
             answered = await self.replicas.post(session, CHATS, sent)
         if is_overflow(answered.status, answered.content):
-            answer = answer_of(empty_completion("length", model=self.config.model, created=int(time.time())))
-        else:
-            answer = answered.replica.reader.chat_answer(good_content(answered))
-        try:
-            return self._texts.response(body.split, answer)
-        except ReasoningParserError as error:
-            raise self._unparsed(session, error) from error
+            return answer_of(empty_completion("length", model=self.config.model, created=int(time.time())))
+        return answered.replica.reader.chat_answer(good_content(answered))
 
     async def respond(self, session: str, body: ConvertedParams, *, request: Request | None = None) -> dict[str, Any]:
         """Answer a request of the Responses API."""
         if self.config.is_responses_native:
             return await self._respond_in_turn(session, body.asked())
-        chat = chat_of(body, self._converter, self.replicas.all[0].address)
-        answer = await self._answer(session, chat, request)
+        answer = await self._answer_to(session, body, request)
         try:
             return self._converter.answer_to_response(answer, body.options, model=self.config.model)
         except ReasoningParserError as error:
             raise self._unparsed(session, error) from error
+
+    async def _answer_to(self, session: str, body: ConvertedParams, request: Request | None) -> ChatAnswer:
+        chat = chat_of(body, self._converter, self.replicas.all[0].address)
+        return await self._answer(session, chat, request)
 
     def _unparsed(self, session: str, error: ReasoningParserError) -> ModelCallError:
         """The error of an endpoint that parses reasoning although the configuration says otherwise."""

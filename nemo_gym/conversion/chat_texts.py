@@ -12,7 +12,14 @@ from typing import Any, Protocol
 import msgspec
 
 from nemo_gym.conversion.chat_answers import ChatAnswer, ResponseTemplate
-from nemo_gym.conversion.request_texts import LONG, RequestFrame, RequestTexts, SplitRequest
+from nemo_gym.conversion.request_texts import (
+    LONG,
+    RequestFrame,
+    RequestTexts,
+    SplitRequest,
+    encode_list,
+    joined,
+)
 from nemo_gym.io.json import EncodedJson, decode_exactly, encode_json
 
 Items = list[dict[str, Any]]
@@ -118,13 +125,3 @@ def _ends_a_turn(item: Mapping[str, Any]) -> bool:
     """Whether the assistant's next words start a new message."""
     kind = item.get("type") or "message"
     return kind == "function_call_output" or (kind == "message" and item.get("role") != "assistant")
-
-
-def encode_list(values: list[Any]) -> bytes:
-    """Values as JSON, joined by commas."""
-    return encode_json(values)[1:-1] if values else b""
-
-
-def joined(one: bytes, other: bytes) -> bytes:
-    """Lists of values, each already joined by commas, as one."""
-    return b"%b,%b" % (one, other) if one and other else one or other

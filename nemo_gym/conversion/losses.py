@@ -173,7 +173,8 @@ LOSSES: Final = (
 
 def lost_in_call(item: Mapping[str, Any]) -> list[str]:
     """What the other protocols can't say of a call or its result."""
-    if _OF_CALLS.keys().isdisjoint(item):  # nearly always, and calls are many
+    # Nearly always, and calls are many.
+    if "namespace" not in item and "caller" not in item and "async" not in item:
         return []
     return [name for key, name in _OF_CALLS.items() if item.get(key)]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from nemo_gym.io.json import decode_exactly
+from nemo_gym.io.json import decode_exactly, encode_json
 
 # From this number of bytes on, it is cheaper to look for a known beginning than to parse the whole.
 LONG: Final = 4096
@@ -240,3 +240,13 @@ class RequestTexts:
 
 def _place(text: bytes, at: int) -> tuple[int, bytes]:
     return at, text[at - WINDOW : at]
+
+
+def encode_list(values: list[Any]) -> bytes:
+    """Values as JSON, joined by commas."""
+    return encode_json(values)[1:-1] if values else b""
+
+
+def joined(one: bytes, other: bytes) -> bytes:
+    """Lists of values, each already joined by commas, as one."""
+    return b"%b,%b" % (one, other) if one and other else one or other

@@ -113,7 +113,6 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
     _upstream: Upstream = PrivateAttr()
     _reader: AnswerReader = PrivateAttr()
-    _chats: ChatCalls = PrivateAttr()
     _model_key: bytes = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -138,7 +137,6 @@ class OpenAIModel(SimpleResponsesAPIModel):
         self._model_key = b'{"model":' + orjson.dumps(config.openai_model) + b","
         self._upstream = Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
         self._reader = AnswerReader(address)
-        self._chats = ChatCalls(config, self._upstream, self._reader)
 
     # Every model call needs it, and pydantic takes as long to find a private attribute as to read a short request.
     @cached_property
@@ -146,11 +144,16 @@ class OpenAIModel(SimpleResponsesAPIModel):
         """The endpoint and the model there."""
         return self._upstream
 
+    @cached_property
+    def chats(self) -> ChatCalls:
+        """The calls of an endpoint that has only Chat Completions."""
+        return ChatCalls(self.config, self._upstream, self._reader)
+
     def responses_handler(self) -> Callable[..., Any]:
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         if type(self).responses is not OpenAIModel.responses:
             return self.responses
-        return self._chats.relay_responses if self.config.endpoint == "chat_completions" else self.relay_responses
+        return self.chats.relay_responses if self.config.endpoint == "chat_completions" else self.relay_responses
 
     def stream_relays(self) -> Mapping[str, Relay]:
         """Pass on what the endpoint streams, unless a subclass answers otherwise, or the answer has to be converted."""
@@ -219,7 +222,7 @@ class OpenAIModel(SimpleResponsesAPIModel):
         """Answer a Responses API request."""
         if self.config.endpoint == "chat_completions":
             asked = ConvertedParams(fields=request_as_sent(body))
-            return NeMoGymResponse.model_validate(await self._chats.respond(asked))
+            return NeMoGymResponse.model_validate(await self.chats.respond(asked))
         content = await self._upstream.post("/responses", release_encoded(self._encode(body)))
         return self._reader.response(content, body.model_dump(exclude_unset=True)).response
 

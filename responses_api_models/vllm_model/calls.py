@@ -9,20 +9,21 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from fastapi import Body, Request
 from fastapi.responses import Response
 
 from nemo_gym.conversion.answer_tokens import UNTRUNCATED
 from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
 from nemo_gym.conversion.chat_texts import ChatTexts
-from nemo_gym.conversion.parts import POLICY_VERSION
+from nemo_gym.conversion.parts import POLICY_VERSION, UnsupportedContentError
 from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import NeMoGymChatCompletion
 from nemo_gym.responses_converter import ReasoningParserError, ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.servers.direct.replies import JsonResponse
-from nemo_gym.servers.models.answering import TEXTS, ConvertedParams, chat_of, chat_text_of
+from nemo_gym.servers.models.answering import MALFORMED, TEXTS, ConvertedParams, chat_of, chat_text_of
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
 from nemo_gym.servers.models.gate import Gates
 from nemo_gym.servers.models.policy import Policy
@@ -38,7 +39,7 @@ from responses_api_models.vllm_model.request_metadata import (
 )
 from responses_api_models.vllm_model.settings import VLLMModelConfig, open_replicas
 from responses_api_models.vllm_model.token_calls import TokenCalls
-from responses_api_models.vllm_model.tokens import OPTIONS
+from responses_api_models.vllm_model.tokens import OPTIONS, items_with_unread_tokens
 
 # Lets a subclass change what is sent: takes the request and the chat and returns the chat, or an awaitable of it.
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]
@@ -67,6 +68,9 @@ class ModelCalls:
             or not config.sequential_reasoning_allowed
             or type(converter).request_to_chat is not ResponsesConverter.request_to_chat
         )
+        self._leaves_tokens_unread = (
+            self._tokens is not None and preprocess is None and type(converter) is ResponsesConverter
+        )
         limit = config.max_concurrent_requests
         self._is_limited = limit is not None
         self.slots: contextlib.AbstractAsyncContextManager[None] = (
@@ -94,32 +98,52 @@ class ModelCalls:
         metadata = body.options.get("metadata")
         is_read = self._is_read or (isinstance(metadata, dict) and wants_audio(metadata))
         sent = None if is_read else chat_text_of(body, self._texts)
-        if sent is None or body.split is None:
+        if body.split is None or self.config.is_responses_native:
             return encode_json(await self.respond(session, body, request=request))
+        if sent is None:
+            answer = await self._answer_to(session, body, request)
+        else:
+            answer = await self._answer_to_text(session, sent)
+        try:
+            return self._texts.response(body.split, answer)
+        except ReasoningParserError as error:
+            raise self._unparsed(session, error) from error
+
+    async def _answer_to_text(self, session: str, sent: bytes) -> ChatAnswer:
         if self._is_limited:
             async with self.slots:
                 answered = await self.replicas.post(session, CHATS, sent)
         else:
             answered = await self.replicas.post(session, CHATS, sent)
         if is_overflow(answered.status, answered.content):
-            answer = answer_of(empty_completion("length", model=self.config.model, created=int(time.time())))
-        else:
-            answer = answered.replica.reader.chat_answer(good_content(answered))
-        try:
-            return self._texts.response(body.split, answer)
-        except ReasoningParserError as error:
-            raise self._unparsed(session, error) from error
+            return answer_of(empty_completion("length", model=self.config.model, created=int(time.time())))
+        return answered.replica.reader.chat_answer(good_content(answered))
 
     async def respond(self, session: str, body: ConvertedParams, *, request: Request | None = None) -> dict[str, Any]:
         """Answer a request of the Responses API."""
         if self.config.is_responses_native:
             return await self._respond_in_turn(session, body.asked())
-        chat = chat_of(body, self._converter, self.replicas.all[0].address)
-        answer = await self._answer(session, chat, request)
+        answer = await self._answer_to(session, body, request)
         try:
             return self._converter.answer_to_response(answer, body.options, model=self.config.model)
         except ReasoningParserError as error:
             raise self._unparsed(session, error) from error
+
+    async def _answer_to(self, session: str, body: ConvertedParams, request: Request | None) -> ChatAnswer:
+        chat = self._token_chat(body) if self._leaves_tokens_unread else None
+        if chat is None:
+            chat = chat_of(body, self._converter, self.replicas.all[0].address)
+        return await self._answer(session, chat, request)
+
+    def _token_chat(self, body: ConvertedParams) -> dict[str, Any] | None:
+        """A request as a chat whose tokens are not read yet; None if only ``chat_of`` can say what is wrong with it."""
+        split = body.split
+        if split is None or split.beginning is not None or isinstance(split.items, str):
+            return None
+        with contextlib.suppress(UnsupportedContentError, msgspec.MsgspecError, *MALFORMED):
+            items = items_with_unread_tokens(split.items)
+            return self._converter.request_to_chat({**split.frame.options, "input": items})
+        return None
 
     def _unparsed(self, session: str, error: ReasoningParserError) -> ModelCallError:
         """The error of an endpoint that parses reasoning although the configuration says otherwise."""

@@ -23,7 +23,14 @@ from nemo_gym.conversion.answer_tokens import MARK, PastTurn, end_of_turn, says,
 from nemo_gym.schemas.chat import NeMoGymChoice
 from responses_api_models.vllm_model.rendering import Post, Rendering, RenderingError, asked_for
 from responses_api_models.vllm_model.text_completions import completion_request, writes_known_calls
-from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, carry_prefix, trained_answers, without_tokens
+from responses_api_models.vllm_model.tokens import (
+    PREFIX_FIELD,
+    Dialect,
+    carry_prefix,
+    trained_answers,
+    with_read_tokens,
+    without_tokens,
+)
 
 CHATS: Final = "/chat/completions"
 REMEMBERED_TOOLS: Final = 256
@@ -102,7 +109,7 @@ class Correction:
             if not turn.edited:
                 return [turn]
         return await asyncio.gather(
-            *(self._turn(post, plain, chat["messages"][number], number, dialect) for number in trained)
+            *(self._turn(post, plain, with_read_tokens(chat["messages"][at]), at, dialect) for at in trained)
         )
 
     def remember(self, chat: Mapping[str, Any], dialect: Dialect, prompt: Sequence[int]) -> None:
@@ -204,4 +211,7 @@ def _conversation_key(chat: Mapping[str, Any], dialect: Dialect, count: int) -> 
 
 
 def _key_of(prompt: Sequence[int]) -> bytes:
-    return blake2b(array("q", prompt), digest_size=16).digest()
+    try:
+        return blake2b(array("q", prompt), digest_size=16).digest()
+    except (TypeError, OverflowError):
+        return b""  # these are not tokens, and never equal to what was remembered

@@ -39,6 +39,7 @@ from responses_api_models.vllm_model.tokens import (
     sampling_of,
     tokens_of,
     trained_answers,
+    with_read_tokens,
 )
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class TokenCalls:
         async def post(path: str, body: Mapping[str, Any]) -> Answered:
             return await self._post(session, path, body)
 
+        for number in trained_answers(chat["messages"])[-1:]:
+            chat["messages"][number] = with_read_tokens(chat["messages"][number])
         while True:
             knew = self.dialect
             request = await self._request(chat, post)

@@ -15,6 +15,7 @@ import msgspec
 
 from nemo_gym.conversion.answer_tokens import LogProbs, sampling_record
 from nemo_gym.conversion.parts import TOKEN_FIELDS
+from nemo_gym.io.json import decode_exactly
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChoice
 
 PREFIX_FIELD: Final = "required_prefix_token_ids"
@@ -79,6 +80,30 @@ class CallTokens:
         """Return the fields of the message that carries them."""
         values = (self.prompt or prompt, self.generation, self.log_probs, self.routed_experts, sampling)
         return {name: value for name, value in zip(TOKEN_FIELDS, values, strict=True) if value is not None}
+
+
+_LONG: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"})
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def items_with_unread_tokens(items: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
+    """Items whose tokens stay JSON. They are most of a long conversation, and hardly any of them are needed."""
+    return [
+        {name: value if name in _LONG and not _is_null(value) else decode_exactly(bytes(value)) for name, value in item}
+        for item in (_fields(item).items() for item in items)
+    ]
+
+
+def _is_null(value: msgspec.Raw) -> bool:
+    return bytes(memoryview(value)[:4]) == b"null"
+
+
+def with_read_tokens(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with its tokens read."""
+    return {
+        name: decode_exactly(bytes(value)) if isinstance(value, msgspec.Raw) else value
+        for name, value in message.items()
+    }
 
 
 def carry_prefix(chat: dict[str, Any]) -> None:

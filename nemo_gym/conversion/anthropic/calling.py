@@ -6,7 +6,6 @@ necessary, on the call and on its result.
 """
 
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -40,7 +39,7 @@ class MessageHistory:
     lost: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)  # of calls
     has_begun: bool = False  # there are messages before these
-    _open_calls: dict[str, deque[str]] = field(default_factory=dict)
+    _open_calls: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def ends_with_user(self) -> bool:
@@ -54,13 +53,17 @@ class MessageHistory:
 
     def add(self, role: str, blocks: Iterable[dict[str, Any]]) -> None:
         """Append blocks to a side's message. Empty text blocks are left out, because endpoints refuse them."""
-        filled = [block for block in blocks if block["type"] != "text" or block["text"]]
-        if not filled:
-            return
-        if self.messages and self.messages[-1]["role"] == role:
-            self.messages[-1]["content"] += filled
+        for block in blocks:
+            if block["type"] != "text" or block["text"]:
+                self.append(role, block)
+
+    def append(self, role: str, block: dict[str, Any]) -> None:
+        """Append a block to a side's message."""
+        last = self.messages[-1] if self.messages else None
+        if last is not None and last["role"] == role:
+            last["content"].append(block)
         else:
-            self.messages.append({"role": role, "content": filled})
+            self.messages.append({"role": role, "content": [block]})
 
     def name_call(self, call_id: str) -> str:
         """A plain and unique id for a call."""
@@ -70,13 +73,16 @@ class MessageHistory:
             number += 1
             name = f"{plain}_{number}"
         self.names.add(name)
-        self._open_calls.setdefault(call_id, deque()).append(name)
+        if call_id in self._open_calls:
+            self._open_calls[call_id].append(name)
+        else:
+            self._open_calls[call_id] = [name]
         return name
 
     def name_result(self, call_id: str) -> str:
         """The id of the call that a result belongs to: of several with the same id, the first without a result."""
         waiting = self._open_calls.get(call_id)
-        return waiting.popleft() if waiting else _NOT_PLAIN.sub("_", call_id) or "call"
+        return waiting.pop(0) if waiting else _NOT_PLAIN.sub("_", call_id) or "call"
 
 
 def history_to_messages(items: str | Sequence[Mapping[str, Any]]) -> MessageHistory:
@@ -100,12 +106,12 @@ def add_items(items: str | Sequence[Mapping[str, Any]], history: MessageHistory)
                 history.lost += lost_in_call(item)
                 given = arguments_to_input(item["arguments"])
                 name = history.name_call(item["call_id"])
-                history.add("assistant", [{"type": "tool_use", "id": name, "name": item["name"], "input": given}])
+                history.append("assistant", {"type": "tool_use", "id": name, "name": item["name"], "input": given})
             case "function_call_output":
                 history.lost += lost_in_call(item)
                 content = _blocks(item["output"], history)
                 name = history.name_result(item["call_id"])
-                history.add("user", [{"type": "tool_result", "tool_use_id": name, "content": content}])
+                history.append("user", {"type": "tool_result", "tool_use_id": name, "content": content})
             case "reasoning":
                 history.add("assistant", _thoughts(item, history))
             case other:

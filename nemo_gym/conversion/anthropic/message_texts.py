@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 from nemo_gym.conversion.anthropic.calling import MessageHistory, add_items, request_to_messages
 from nemo_gym.conversion.chat_answers import ResponseTemplate
-from nemo_gym.conversion.chat_texts import Items, encode_list, end_of_item, end_of_turns, joined
+from nemo_gym.conversion.chat_texts import Items, end_of_item, end_of_turns
 from nemo_gym.conversion.losses import LossPolicy, Way
-from nemo_gym.conversion.request_texts import LONG, RequestFrame, RequestTexts, SplitRequest
+from nemo_gym.conversion.request_texts import (
+    LONG,
+    RequestFrame,
+    RequestTexts,
+    SplitRequest,
+    encode_list,
+    joined,
+)
 from nemo_gym.io.json import EncodedJson, decode_exactly, encode_json
 
 

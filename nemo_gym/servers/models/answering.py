@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from nemo_gym.conversion.chat_answers import ChatAnswer, answer_of, uuid4
-from nemo_gym.conversion.chat_texts import ChatTexts, encode_list, joined
+from nemo_gym.conversion.chat_texts import ChatTexts
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.conversion.plain_answers import read_plain_completion
 from nemo_gym.conversion.reading import (
@@ -31,7 +31,7 @@ from nemo_gym.conversion.reading import (
     unanswered,
     unknown_finish,
 )
-from nemo_gym.conversion.request_texts import RequestFrame, RequestTexts, SplitRequest
+from nemo_gym.conversion.request_texts import RequestFrame, RequestTexts, SplitRequest, encode_list, joined
 from nemo_gym.conversion.streams import BrokenStreamError
 from nemo_gym.conversion.unknown_items import UNKNOWN_ITEM, release_items
 from nemo_gym.io.json import EncodedJson, decode_exactly, encode_json

@@ -1,13 +1,17 @@
 """Long conversations reach an endpoint by chat as short ones do, turn after turn, and are refused in the same words."""
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from nemo_gym.metrics.continuity import check_continuity
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.servers.gym import host_gym
 from responses_api_models.openai_model.tests.scripted_endpoint import reply, serving
+from responses_api_models.vllm_model.tests.engine_cases import ADD
+from responses_api_models.vllm_model.tests.toy_engine import toy_engine
 from tests.ports import free_port
 from tests.servers.models.hosted_model import ASKS, KEY, SAYS, hosted
 
@@ -56,6 +60,31 @@ async def test_every_turn_is_sent_whole_by_vllm_model(settings: dict[str, Any]) 
     assert endpoint.bodies[2]["messages"][1]["content"] == LONG
     assert endpoint.bodies[2]["messages"][-1]["content"] == histories[2][-1]["output"]
     assert {body["max_tokens"] for body in endpoint.bodies} == {9}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_every_turn_continues_the_tokens_of_the_one_before(*, restarts: bool) -> None:
+    forced = '[{"name": "add", "parameters": {"a": 2, "b": 3}}]'
+    history: list[dict[str, Any]] = [{"role": "user", "content": LONG}]
+    output: list[dict[str, Any]] = []
+    # After a restart, the engine is recognised by an answer that then has to be asked for again.
+    said = [word for word in ("five", "more", "done") for _ in range(2 if restarts else 1)]
+    async with toy_engine("vLLM", forced, *said) as engine, AsyncExitStack() as opened:
+        config = vllm(engine.url, return_token_id_information=True)
+        gym = await opened.enter_async_context(host_gym(config))
+        for _ in range(4):
+            body = {"input": history, "tools": [ADD], "max_output_tokens": 50}
+            answer = await gym.client.post("policy_model", "/v1/responses", json=body)
+            output += (items := (await answer.json())["output"])
+            call = items[-1].get("call_id")
+            result = {"type": "function_call_output", "call_id": call, "output": "5"}
+            history = [*history, *items, result if call else {"role": "user", "content": "Go on."}]
+            if restarts:
+                await opened.aclose()
+                gym = await opened.enter_async_context(host_gym(config))
+
+    assert len(output) == check_continuity(output).calls == 4
+    assert check_continuity(output).ok
 
 
 async def test_what_is_wrong_with_a_long_conversation_is_said_as_of_a_short_one() -> None:

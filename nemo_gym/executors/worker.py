@@ -23,7 +23,7 @@ from nemo_gym.rollouts.attempt import AgentAttempt, recorded
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.profiles.sampling import profile_folder
+from nemo_gym.servers.profiles import profile_folder
 
 logger = logging.getLogger(__name__)
 

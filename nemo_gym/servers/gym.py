@@ -37,7 +37,7 @@ from nemo_gym.servers.isolation import (
 from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
-from nemo_gym.servers.profiles.sampling import Marker, profiling
+from nemo_gym.servers.profiles import Marker, profiling
 from nemo_gym.servers.served_requests import ServedMetrics, ServedName
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.venvs import VenvOptions, ensure_venv, read_requirements, unmet

@@ -34,7 +34,7 @@ from nemo_gym.servers.event_loop import new_event_loop
 from nemo_gym.servers.http.connections import HttpSettings, aiohttp, close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, PortRouter, bind, listening
 from nemo_gym.servers.loader import build_app, construct
-from nemo_gym.servers.profiles.sampling import Marker, profiling
+from nemo_gym.servers.profiles import Marker, profiling
 from nemo_gym.servers.served_requests import FOLDER_VARIABLE, ServedName, answering_for_metrics
 from nemo_gym.servers.server_client import GymClient
 from nemo_gym.servers.sessions import SECRET_VARIABLE, session_secret

@@ -69,7 +69,7 @@ def _other_keys(files: RunFiles) -> str:
                 attempt = identify(line)
                 if attempt is not None and attempt.completed and attempt.key not in rest:
                     task, rollout = attempt.key
-                    return f"rollout {rollout} of task {task} is missing from {files.rollouts}, or at another place"
+                    return f"rollout {rollout} of task {task} is not in {files.rollouts}, or not in this order"
     except OSError:
         pass
     return ""
@@ -123,7 +123,10 @@ def screen_lines(profile: RunProfile, files: RunFiles) -> Iterator[str]:
     yield ""
     yield from _table(summary)
     yield ""
-    yield from profile.finding.lines()
+    if profile.foreign:
+        yield "nothing is concluded from the steps of another run"
+    else:
+        yield from profile.finding.lines()
 
 
 def _mismatch(summary: TimeSummary, files: RunFiles) -> Iterator[str]:
@@ -200,7 +203,9 @@ def _row(name: str, count: int, failed: int, spread: Spread, waited: float) -> s
 def _seconds(value: float) -> str:
     if value >= 100:
         return f"{value:.0f} s"
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    if value >= 1:
+        return f"{value:.2f} s"
+    return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
 
 
 def _without_steps(files: RunFiles, facts: RunFacts | None) -> Iterator[str]:

@@ -32,10 +32,9 @@ _BLOCKS: Final = 64  # that are added up at once
 _MOST_SEQUENCES: Final = 4096  # that are remembered
 _NANO: Final = 1e-9
 _LONGEST_NS: Final = LONGEST_S * 1e9
-_WRITTEN: Final = b"0123456789,[]"
 _CALLS, _NUMBERS = attrgetter("calls"), attrgetter("numbers")
 _START, _END, _STATUS, _TOKENS_OUT = map(StepNumbers._fields.index, ("start", "end", "status", "tokens_out"))
-_OF_ATTEMPTS: Final = tuple(map(attrgetter, ("clock_ns", "started_at", "duration")))
+_CLOCK, _BEGAN, _TAKEN = map(attrgetter, ("clock_ns", "started_at", "duration"))
 
 
 class _Sequence(NamedTuple):
@@ -67,8 +66,9 @@ class _Block:
 
     def __init__(self, attempts: list[StepTimings], sequences: _Sequences) -> None:
         made = [*map(sequences.__getitem__, map(bytes, map(_CALLS, attempts)))]
-        which, sizes = (np.concatenate(columns) for columns in zip(*made, strict=True))
-        self.counts = np.array([len(sequence.which) for sequence in made])
+        calls, sizes_of = zip(*made, strict=True)
+        which, sizes = np.concatenate(calls), np.concatenate(sizes_of)
+        self.counts = np.array([*map(len, calls)])
         rows = _numbers_in(attempts) if self.counts.all() else None
         if rows is None or len(rows) != sizes.sum():
             self.counts, which, rows = _fitted(attempts, made)
@@ -79,19 +79,19 @@ class _Block:
         self.tokens = np.zeros(len(which), np.int64)
         has_tokens = sizes == NUMBERS
         self.tokens[has_tokens] = rows[first[has_tokens] + _TOKENS_OUT]
-        self.clocks, self.began, self.taken = (np.array([*map(column, attempts)]) for column in _OF_ATTEMPTS)
+        self.clocks = np.fromiter(map(_CLOCK, attempts), np.int64, len(attempts))
+        self.began, self.taken = (np.fromiter(map(of, attempts), float, len(attempts)) for of in (_BEGAN, _TAKEN))
         self.notes = [(place, attempt.notes) for place, attempt in enumerate(attempts) if attempt.notes]
 
 
 def _numbers_in(attempts: list[StepTimings]) -> Ints | None:
     """All numbers of some attempts, if they are as we write them. Making them one by one would take thrice as long."""
-    text = b",".join(map(_NUMBERS, attempts))
-    if text.translate(None, _WRITTEN):
-        return None
+    text = b",".join(map(_NUMBERS, attempts)).translate(None, b"[]")
     try:
-        return np.fromstring(text.translate(None, b"[]"), np.int64, sep=",")
-    except ValueError:  # a comma too many
+        numbers = np.fromstring(text, np.int64, sep=",")
+    except (ValueError, DeprecationWarning):  # not only numbers; older versions of numpy merely warn, and stop there
         return None
+    return numbers if len(numbers) and numbers.min() >= 0 else None
 
 
 def _fitted(attempts: list[StepTimings], made: list[_Sequence]) -> tuple[Ints, Ints, Ints]:

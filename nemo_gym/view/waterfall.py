@@ -21,6 +21,8 @@ def nested(steps: list[Step]) -> Iterator[PlacedStep]:
     inner: dict[int | None, list[int]] = {}
     for index, step in enumerate(steps):
         inner.setdefault(step.parent, []).append(index)
+    for siblings in inner.values():  # what another process reports later may have begun earlier
+        siblings.sort(key=lambda index: steps[index].start)
     waiting = [(index, 0) for index in reversed(inner.get(None, []))]
     while waiting:
         index, depth = waiting.pop()

@@ -15,8 +15,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.profiles.flame_graph import page, speedscope, table
-from nemo_gym.servers.profiles.sampling import profiling
+from nemo_gym.servers.profiles import page, profiling, speedscope, table
 
 BUSY = """
     async def greet(self, body: Name) -> dict[str, str]:

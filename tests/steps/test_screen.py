@@ -114,7 +114,8 @@ def test_nothing_is_concluded_from_the_steps_of_another_run(
         rollouts(*order)
         said = profile()
         assert "these are the steps of another run: rollout 0 of task" in said
-        assert "limited by nothing that stands out: these are the steps of another run" in said
+        assert "nothing is concluded" in said
+        assert "limited by" not in said
 
     rollouts(*range(8))
     add_facts(files.timing, RunFacts(started_at=1000.0, wall_s=2.0, attempts=8), resumed=False)

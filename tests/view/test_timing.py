@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.io.files import RunFiles
+from nemo_gym.steps.record import Step
 from nemo_gym.steps.screen import profile_of
 from nemo_gym.steps.steps_file import read_steps
 from nemo_gym.steps.totals import TimeTotals, summarise
@@ -20,6 +21,7 @@ from nemo_gym.view.rollout import rollout
 from nemo_gym.view.selection import Query, select
 from nemo_gym.view.timing import run_timing
 from nemo_gym.view.timing_text import rollout_lines, run_lines
+from nemo_gym.view.waterfall import nested
 
 Make = Callable[..., dict[str, Any]]
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
@@ -299,3 +301,19 @@ def test_the_files_of_a_run_need_no_steps(write, record, library, tmp_path: Path
     snapshot = library(write("run.jsonl", [record(0, 0)])).snapshot()
     assert snapshot.runs[0].state()["attempts"] == 0
     assert not (tmp_path / "run_steps.jsonl").exists()
+
+
+def test_siblings_are_shown_in_the_order_in_which_they_began() -> None:
+    """The steps of calls over MCP to another process arrive with a later call."""
+    steps = [
+        Step("seed", start=0.0),
+        Step("verify", start=3.0),
+        Step("tool", start=1.0),
+        Step("call", start=1.1, parent=2),
+    ]
+    assert [(placed.step.kind, placed.depth) for placed in nested(steps)] == [
+        ("seed", 0),
+        ("tool", 0),
+        ("call", 1),
+        ("verify", 0),
+    ]

@@ -1,1 +1,0 @@
-"""Sampling profiles of the servers' code, and the files that show them."""

@@ -83,37 +83,38 @@ class _Incomplete(Struct, gc=False):
     reason: str | None = None
 
 
-class _Response(Struct, gc=False):
+class _Response(Struct, gc=False, kw_only=True):
+    # In the order in which endpoints usually send them, because the decoder expects the next field first.
     id: str
-    created_at: float
-    model: str
     object: Literal["response"]
-    output: list[_Message | _Call | _Reasoning]
-    parallel_tool_calls: bool
-    tool_choice: Literal["none", "auto", "required"]
-    tools: list[_Object]
+    created_at: float
+    status: Literal["completed", "incomplete"] | None = None
+    background: bool | None = None
     error: None = None
     incomplete_details: _Incomplete | None = None
     instructions: str | None = None
     metadata: dict[str, str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    background: bool | None = None
-    conversation: None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
+    model: str
+    output: list[_Message | _Call | _Reasoning]
+    parallel_tool_calls: bool
     previous_response_id: str | None = None
     prompt: _Object | None = None
     prompt_cache_key: str | None = None
     reasoning: _Object | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
-    status: Literal["completed", "incomplete"] | None = None
+    temperature: float | None = None
     text: _Object | None = None
+    tool_choice: Literal["none", "auto", "required"]
+    tools: list[_Object]
     top_logprobs: int | None = None
+    top_p: float | None = None
     truncation: Literal["auto", "disabled"] | None = None
     usage: _Usage | None = None
     user: str | None = None
+    conversation: None = None
 
 
 _decode_response = msgspec.json.Decoder(_Response).decode

@@ -35,27 +35,26 @@ class Deadlines:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         # Grouped by length: limits of one length expire in the order in which they began, so late ones come first.
-        self._running: dict[float, dict[Deadline, float]] = {}
+        self._running: dict[float, Alike] = {}
 
     def within(self, seconds: float | None) -> "Deadline":
         """A block that raises TimeoutError unless it ends in time; None means no limit."""
         return Deadline(self, seconds)
 
-    def add(self, deadline: "Deadline", seconds: float) -> asyncio.TimerHandle | None:
-        """Start watching a limit; if it needs its own timer, return that."""
+    def add(self, deadline: "Deadline", seconds: float) -> "Alike | asyncio.TimerHandle":
+        """Start watching a limit; returns those of its length, or its own timer if it needs one."""
         loop = asyncio.get_running_loop()
         if seconds < self._short_s:
             return loop.call_later(seconds, deadline.expire)
         if loop is not self._loop:  # the first call, or the first of another event loop
             self._loop, self._timer, self._running = loop, None, {}
-        self._running.setdefault(seconds, {})[deadline] = loop.time() + seconds
+        alike = self._running.get(seconds)
+        if alike is None:
+            alike = self._running[seconds] = {}
+        alike[deadline] = loop.time() + seconds
         if self._timer is None:
             self._timer = loop.call_later(self._tick_s, self._look, loop)
-        return None
-
-    def remove(self, deadline: "Deadline", seconds: float) -> None:
-        """Stop watching a limit."""
-        self._running.get(seconds, {}).pop(deadline, None)
+        return alike
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
@@ -70,13 +69,12 @@ class Deadlines:
 class Deadline:
     """One limit: a block that is cancelled when its time is over, and then raises TimeoutError."""
 
-    __slots__ = ("_cancelling", "_deadlines", "_expired", "_seconds", "_task", "_timer")
+    __slots__ = ("_cancelling", "_deadlines", "_expired", "_seconds", "_task", "_watched")
 
     def __init__(self, deadlines: Deadlines, seconds: float | None) -> None:
         self._deadlines = deadlines
         self._seconds = seconds
         self._expired = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def expire(self) -> None:
         """Cancel the block because its time is over."""
@@ -89,7 +87,7 @@ class Deadline:
             assert task is not None
             self._task = task
             self._cancelling = task.cancelling()
-            self._timer = self._deadlines.add(self, self._seconds)
+            self._watched = self._deadlines.add(self, self._seconds)
         return self
 
     def __exit__(
@@ -97,10 +95,13 @@ class Deadline:
     ) -> None:
         if self._seconds is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        if isinstance(self._watched, dict):
+            self._watched.pop(self, None)
         else:
-            self._deadlines.remove(self, self._seconds)
+            self._watched.cancel()
         # If the task was also cancelled for another reason, it must stay cancelled.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
+
+
+Alike = dict[Deadline, float]  # limits of one length, with the time at which each is over

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -60,8 +60,8 @@ class _Row(BaseModel):
     responses_create_params: dict[str, Any]
 
 
-class _RowOutline(msgspec.Struct, gc=False):
-    responses_create_params: dict[str, msgspec.Raw]
+class _RowOutline(msgspec.Struct):
+    responses_create_params: dict[str, Any]
 
 
 class ForwardedRow(UnreadBody):
@@ -74,8 +74,9 @@ class ForwardedRow(UnreadBody):
 
     @property
     def params(self) -> Json:
-        """The request for the model."""
-        params: Json = self.fields["responses_create_params"]
+        """The request for the model, the only part that is read here."""
+        outline: _RowOutline | None = self.outline
+        params: Json = self.fields["responses_create_params"] if outline is None else outline.responses_create_params
         return params
 
 
@@ -232,8 +233,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             merged.update(received or {})
         return [result for result, _ in answered], merged
 
-    async def _post_resources(self, path: str, content: Any, cookies: Cookies) -> Any:
-        return await self.server_client.post(
+    def _post_resources(self, path: str, content: Any, cookies: Cookies) -> Awaitable[Any]:
+        return self.server_client.post(
             server_name=self.config.resources_server.name, url_path=path, json=content, cookies=cookies
         )
 

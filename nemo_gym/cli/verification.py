@@ -100,7 +100,7 @@ def reverify_rollouts(overrides: Sequence[str]) -> int:
     failed_as = JUDGE_FAILED if parameters.judge_failed_only else None
     with closing(SavedRollouts(Path(parameters.input), inputs=inputs, failed_as=failed_as)) as saved:
         if failed_as and not len(saved):
-            console.note(f"{saved.path}: the judge did not fail on any rollout")
+            console.note(f"{saved.path}: no judge failed, so there is nothing to verify again")
             return ExitCode.OK
         try:
             summary, tools = run_async(_reverify(config, parameters, saved))

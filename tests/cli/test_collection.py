@@ -4,7 +4,6 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,19 +47,8 @@ HOSTED = ("+config_paths=[gym.yaml]", *OUTPUT)
 
 
 @pytest.fixture(autouse=True)
-def gym(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Write the agent, and forget what hosting it in this process left behind."""
-    folder = workspace / "responses_api_agents" / "scripted"
-    folder.mkdir(parents=True)
-    (folder / "app.py").write_text(AGENT)
-    (folder / "requirements.txt").touch()
-    (workspace / "gym.yaml").write_text(json.dumps(CONFIG))
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("responses_api_agents.scripted"):
-            del sys.modules[name]
+def gym(write_gym):
+    write_gym("responses_api_agents/scripted", AGENT, CONFIG)
 
 
 def write_tasks(*actions: str) -> None:

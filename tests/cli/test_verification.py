@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +54,8 @@ COMMAND = ("ng_reverify", "+config_paths=[gym.yaml]", "+input=old.jsonl", "+outp
 
 
 @pytest.fixture(autouse=True)
-def _gym(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = workspace / "resources_servers" / "verifier_for_tests"
-    folder.mkdir(parents=True)
-    (folder / "app.py").write_text(VERIFIER)
-    (folder / "requirements.txt").touch()
-    (workspace / "gym.yaml").write_text(json.dumps(CONFIG))
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("resources_servers.verifier_for_tests"):
-            del sys.modules[name]
+def _gym(write_gym):
+    write_gym("resources_servers/verifier_for_tests", VERIFIER, CONFIG)
 
 
 def save(*actions: str, agent: str = "my_agent", reward: float = 0.0) -> None:
@@ -228,7 +217,7 @@ def test_a_rollout_that_was_completed_after_all_did_not_fail(run):
     Path("old.jsonl").write_text("")
     save("good", "bad")  # the second one was judged in a later attempt
     ran = run(*COMMAND, "+judge_failed_only=true")
-    assert (ran.code, ran.err) == (0, "old.jsonl: the judge did not fail on any rollout\n")
+    assert (ran.code, ran.err) == (0, "old.jsonl: no judge failed, so there is nothing to verify again\n")
     assert not Path("results").exists()
 
 

@@ -74,7 +74,7 @@ def test_rollouts_of_nobody_have_no_metrics(run, nobody):
     Path("s.jsonl").write_text('{"reward": 1}\n')
     ran = run("ng_aggregate_rollouts", "+input_glob=s.jsonl", *OUTPUT, nobody)
     assert (ran.code, ran.out) == (0, "")
-    assert "no metrics: no rollout names an agent" in ran.err
+    assert "no metrics: the rollouts do not name an agent" in ran.err
 
 
 def test_two_runs_are_compared_task_by_task(run):

@@ -225,8 +225,8 @@ OTHER_COMMANDS: Final = (
         path="help",
         function="nemo_gym.cli.manual:show_help",
         parameters=None,
-        summary="List all commands.",
-        examples=("ng_help", "ng_collect_rollouts --help"),
+        summary="List all commands, or explain one.",
+        examples=("ng_help", "ng help collect_rollouts", "ng_collect_rollouts --help"),
     ),
     Command(
         name="version",

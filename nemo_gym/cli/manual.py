@@ -29,7 +29,7 @@ from nemo_gym import PARENT_DIR, __version__
 from nemo_gym.cli import console
 from nemo_gym.cli.command import Command, HelpRequest
 from nemo_gym.cli.commands import COMMANDS, GROUPS
-from nemo_gym.errors import ExitCode, UsageError
+from nemo_gym.errors import ExitCode, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -141,10 +141,17 @@ def show(request: HelpRequest) -> int:
 
 
 def show_help(overrides: Sequence[str]) -> int:
-    """List all commands."""
-    if overrides:
+    """List all commands, or explain the command or the group that is named."""
+    if any("=" in word for word in overrides):
         raise UsageError("ng_help takes no parameters", hint="for one command: ng_collect_rollouts --help")
-    return show(HelpRequest())
+    wanted = " ".join(overrides)
+    if wanted in GROUPS:
+        return show(HelpRequest(group=wanted))
+    spellings = {name: command for command in COMMANDS for name in (command.name, command.path, *command.spellings)}
+    if wanted in spellings:
+        return show(HelpRequest(spellings[wanted]))
+    known = [*(command.name for command in COMMANDS), *filter(None, GROUPS)]
+    raise UsageError(f"unknown command {wanted}", hint=did_you_mean(wanted, known, available="Commands"))
 
 
 def overview(group: str = "") -> str:

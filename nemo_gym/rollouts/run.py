@@ -103,6 +103,129 @@ class RunControl:
     stream: TextIO | None = None  # where progress is shown
 
 
+Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[RunMetrics]"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionRun:
+    """What to collect, and where to save it."""
+
+    output: Path
+    rows: Callable[[], Iterable[Row]]  # makes the plan; called only if one is needed
+    request: Request
+    owed: Callable[[], Iterable[Row]] | None = None  # what is left to run on resuming, if the files don't determine it
+    resume: bool = False
+    resume_mode: ResumeMode = ResumeMode.STRICT
+    overwrite: bool = True  # whether a fresh run may move an existing output aside; if not, it is refused
+    may_be_empty: bool = True  # whether a plan without rollouts is accepted
+    retries: AttemptPolicy = field(default_factory=AttemptPolicy)
+    fsync: Fsync = Fsync.INTERVAL
+    agents: Collection[str] | None = None  # those that exist, if that is known
+
+
+async def run_collection(
+    run: CollectionRun, attempt: Attempt, control: RunControl, aggregate: Aggregate | None = None
+) -> Summary:
+    """Collect everything that is owed, and compute the metrics if ``aggregate`` is given."""
+    with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
+        plan = _open(store, run)
+        owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
+        meter = await asyncio.to_thread(UsageMeter, control.server_usage) if control.steps else None
+        with continuity_gate(attempt, control.token_continuity) as gated:
+            tally = await collect(
+                plan,
+                store,
+                recorded(gated, trace_run=control.trace_run) if meter else gated,
+                control,
+                owed=owed,
+                describe=getattr(attempt, "describe", None),
+                meter=meter,
+            )
+        timing = await asyncio.to_thread(_timing, store.files, meter, control.limit, plan, tally) if meter else ()
+        metrics: Sequence[RunMetrics] = ()
+        if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
+            metrics = await aggregate(store)
+        elif tally.completed:  # metrics computed earlier no longer describe the rollouts
+            for path in (store.files.metrics, store.files.details):
+                path.unlink(missing_ok=True)
+        return Summary(
+            files=store.files,
+            planned=plan.planned,
+            done_before=plan.done,
+            given_up_before=plan.given_up,
+            tally=tally,
+            spent=await asyncio.to_thread(read_spending, [store.files.rollouts], control.prices)
+            if control.prices
+            else None,
+            metrics=metrics,
+            has_metrics_file=store.files.metrics.exists(),
+            timing=timing,
+        )
+
+
+def _open(store: RolloutStore, run: CollectionRun) -> PlanOnDisk:
+    """The plan, found or made, and announced."""
+    plan = open_plan(
+        store,
+        run.rows,
+        run.request,
+        resume=run.resume,
+        overwrite=run.overwrite,
+        mode=run.resume_mode,
+        policy=run.retries,
+        approve=lambda plan: _approve(plan, run),
+    )
+    _announce(plan, run.retries)
+    return plan
+
+
+def _approve(plan: PlanOnDisk, run: CollectionRun) -> None:
+    """Refuse a plan that can't be run, before anything on disk is touched."""
+    if not plan.planned and not run.may_be_empty:
+        raise ConfigError(
+            f"the input {run.request.input or ''} has no tasks, so there is nothing to run".replace("  ", " "),
+            hint="each line of the input is one task; correct input_jsonl_fpath or limit",
+        )
+    _check_agents(plan, run.agents)
+
+
+def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
+    for name in plan.agents if known is not None else ():
+        if name not in (known or ()):
+            raise ConfigError(
+                f"the plan names the agent {name!r}, which is not among the servers",
+                hint=did_you_mean(name, known or (), available="Agents"),
+            )
+
+
+def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
+    if plan.done or plan.failures:
+        text = f"Resuming: {plan.done} of {plan.planned} rollouts are done, {len(plan)} to run"
+        if plan.failures:
+            attempts = sum(past.count for past in plan.failures.values())
+            given_up = f"{plan.given_up.total()} given up, the limit is {retries.max_attempts} attempts"
+            text += f" (failed attempts: {attempts}, of {len(plan.failures)} rollouts; {given_up})"
+        logger.info(text)
+
+
+def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, tally: Tally) -> Sequence[str]:
+    """Save what the run used, and summarize where its time went."""
+    facts = meter.facts(
+        limit=limit.allowed(monotonic()),
+        adaptive=not isinstance(limit, FixedLimit),
+        completed=tally.completed,
+        attempts=tally.completed + tally.vanished + sum(failed.attempts for failed in tally.failures.values()),
+    )
+    with storage_errors(files.timing, "write"):
+        add_facts(files.timing, facts, resumed=bool(plan.done or plan.failures))
+    if facts.attempts < FEWEST_TIMED:
+        return ()
+    from nemo_gym.steps.screen import profile_of, short_lines  # noqa: PLC0415 - needs numpy
+
+    return list(short_lines(profile_of(files)))
+
+
+# ---- running what is owed --------------------------------------------------------------------------------------------
 async def collect(
     plan: PlanOnDisk,
     store: RolloutStore,
@@ -218,125 +341,3 @@ async def _housekeeping(
         activity.remove()
         if progress is not None:
             progress.close()
-
-
-Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[RunMetrics]"]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionRun:
-    """What to collect, and where to save it."""
-
-    output: Path
-    rows: Callable[[], Iterable[Row]]  # makes the plan; called only if one is needed
-    request: Request
-    owed: Callable[[], Iterable[Row]] | None = None  # what is left to run on resuming, if the files don't determine it
-    resume: bool = False
-    resume_mode: ResumeMode = ResumeMode.STRICT
-    overwrite: bool = True  # whether a fresh run may move an existing output aside; if not, it is refused
-    may_be_empty: bool = True  # whether a plan without rollouts is accepted
-    retries: AttemptPolicy = field(default_factory=AttemptPolicy)
-    fsync: Fsync = Fsync.INTERVAL
-    agents: Collection[str] | None = None  # those that exist, if that is known
-
-
-async def run_collection(
-    run: CollectionRun, attempt: Attempt, control: RunControl, aggregate: Aggregate | None = None
-) -> Summary:
-    """Collect everything that is owed, and compute the metrics if ``aggregate`` is given."""
-    with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
-        plan = _open(store, run)
-        owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
-        meter = await asyncio.to_thread(UsageMeter, control.server_usage) if control.steps else None
-        with continuity_gate(attempt, control.token_continuity) as gated:
-            tally = await collect(
-                plan,
-                store,
-                recorded(gated, trace_run=control.trace_run) if meter else gated,
-                control,
-                owed=owed,
-                describe=getattr(attempt, "describe", None),
-                meter=meter,
-            )
-        timing = await asyncio.to_thread(_timing, store.files, meter, control.limit, plan, tally) if meter else ()
-        metrics: Sequence[RunMetrics] = ()
-        if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
-            metrics = await aggregate(store)
-        elif tally.completed:  # metrics computed earlier no longer describe the rollouts
-            for path in (store.files.metrics, store.files.details):
-                path.unlink(missing_ok=True)
-        return Summary(
-            files=store.files,
-            planned=plan.planned,
-            done_before=plan.done,
-            given_up_before=plan.given_up,
-            tally=tally,
-            spent=await asyncio.to_thread(read_spending, [store.files.rollouts], control.prices)
-            if control.prices
-            else None,
-            metrics=metrics,
-            has_metrics_file=store.files.metrics.exists(),
-            timing=timing,
-        )
-
-
-def _open(store: RolloutStore, run: CollectionRun) -> PlanOnDisk:
-    """The plan, found or made, and announced."""
-    plan = open_plan(
-        store,
-        run.rows,
-        run.request,
-        resume=run.resume,
-        overwrite=run.overwrite,
-        mode=run.resume_mode,
-        policy=run.retries,
-        approve=lambda plan: _approve(plan, run),
-    )
-    _announce(plan, run.retries)
-    return plan
-
-
-def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, tally: Tally) -> Sequence[str]:
-    """Save what the run used, and summarize where its time went."""
-    facts = meter.facts(
-        limit=limit.allowed(monotonic()),
-        adaptive=not isinstance(limit, FixedLimit),
-        completed=tally.completed,
-        attempts=tally.completed + tally.vanished + sum(failed.attempts for failed in tally.failures.values()),
-    )
-    with storage_errors(files.timing, "write"):
-        add_facts(files.timing, facts, resumed=bool(plan.done or plan.failures))
-    if facts.attempts < FEWEST_TIMED:
-        return ()
-    from nemo_gym.steps.screen import profile_of, short_lines  # noqa: PLC0415 - needs numpy
-
-    return list(short_lines(profile_of(files)))
-
-
-def _approve(plan: PlanOnDisk, run: CollectionRun) -> None:
-    """Refuse a plan that can't be run, before anything on disk is touched."""
-    if not plan.planned and not run.may_be_empty:
-        raise ConfigError(
-            f"the input {run.request.input or ''} has no tasks, so there is nothing to run".replace("  ", " "),
-            hint="each line of the input is one task; correct input_jsonl_fpath or limit",
-        )
-    _check_agents(plan, run.agents)
-
-
-def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
-    for name in plan.agents if known is not None else ():
-        if name not in (known or ()):
-            raise ConfigError(
-                f"the plan names the agent {name!r}, which is not among the servers",
-                hint=did_you_mean(name, known or (), available="Agents"),
-            )
-
-
-def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
-    if plan.done or plan.failures:
-        text = f"Resuming: {plan.done} of {plan.planned} rollouts are done, {len(plan)} to run"
-        if plan.failures:
-            attempts = sum(past.count for past in plan.failures.values())
-            given_up = f"{plan.given_up.total()} given up, the limit is {retries.max_attempts} attempts"
-            text += f" (failed attempts: {attempts}, of {len(plan.failures)} rollouts; {given_up})"
-        logger.info(text)

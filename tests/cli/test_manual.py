@@ -123,6 +123,18 @@ def test_help_of_open_ended_commands_mentions_other_keys(run):
     assert "++a.b=value" in run("ng_run", "-h").out
 
 
+@pytest.mark.parametrize("words", [["collect_rollouts"], ["ng_collect_rollouts"], ["eval", "run"]])
+def test_help_about_a_command_can_be_asked_for_by_name(run, words):
+    assert run("ng", "help", *words).out == run("ng_collect_rollouts", "--help").out
+
+
+def test_help_about_a_group_and_about_nothing_that_exists(run):
+    assert run("ng", "help", "eval").out == run("ng", "eval", "--help").out
+    ran = run("ng", "help", "collect_rolouts")
+    assert ran.code == 2
+    assert "Did you mean: 'collect_rollouts'" in ran.err
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_has_working_help(run, command):
     ran = run(command.script, "--help")

@@ -77,6 +77,28 @@ async def test_each_part_of_a_conversation_is_rendered_once() -> None:
         assert len(engine.sent_to("/tokenize")) <= 2 * 5 + 4
 
 
+async def test_a_later_turn_is_rendered_whole_and_up_to_the_last_answer_but_not_up_to_every_answer() -> None:
+    async with toy_engine("vLLM", *map(str, range(8))) as engine:
+        await conversation(engine, 8)
+        assert len(engine.sent_to("/tokenize")) == 7 * 2
+
+    async with toy_engine("vLLM", *map(str, range(3))) as engine:  # what was cut off is not remembered
+        await conversation(engine, 3, extra_body={"truncate_prompt_tokens": 4000})
+        assert len(engine.sent_to("/tokenize")) > 2 * 2
+
+
+async def test_tokens_of_a_client_that_are_no_tokens_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = {"prompt_token_ids": ["a"], "generation_token_ids": [1], "generation_log_probs": [0.0]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}], **wrong}
+    async with toy_engine("vLLM", "two", "three") as engine:
+        engine.ids("one")
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        got = await ask(server, input=[QUESTION, said, {"role": "user", "content": "Go on."}], max_output_tokens=50)
+
+        assert got.status_code == 200
+        assert "no longer what it was" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["vLLM", "SGLang"])
 async def test_an_edited_history_does_not_keep_the_old_tokens(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     redacted = {"role": "user", "content": "What is secret?"}

@@ -79,15 +79,22 @@ class ModelCalls:
 
     def session(self, request: Request, asked: Mapping[str, Any]) -> str:
         """Identify the rollout, or else the caller's conversation; irrelevant if there is only one endpoint."""
-        if len(self.replicas.all) == 1:
-            return ""
-        scope, rollout = current_scope(), current_rollout_id()
-        if scope is not None or rollout is not None:
-            return scope.run if scope is not None else str(rollout)
+        known = self.rollout_session()
+        if known is not None:
+            return known
         # A client may use one cookie for any number of conversations, which need not share an endpoint.
         said = asked.get("input", asked.get("messages"))
         beginning = encode_json([asked.get("instructions"), said[:2] if isinstance(said, list) else said])
         return f"{request.session[SESSION_ID_KEY]}.{blake2b(beginning, digest_size=8).hexdigest()}"
+
+    def rollout_session(self) -> str | None:
+        """Identify the rollout; None if only the conversation can tell where a call belongs."""
+        if len(self.replicas.all) == 1:
+            return ""
+        scope, rollout = current_scope(), current_rollout_id()
+        if scope is not None:
+            return scope.run
+        return None if rollout is None else str(rollout)
 
     async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request; for a model of one endpoint."""
@@ -265,7 +272,9 @@ class SessionCalls:
 
     async def relay_responses(self, request: Request, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request."""
-        session = self._calls.session(request, body.asked())
+        session = self._calls.rollout_session()
+        if session is None:
+            session = self._calls.session(request, body.asked())
         return JsonResponse(await self._calls.answer_text(session, body, request=request))
 
 

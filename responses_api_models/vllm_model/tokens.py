@@ -138,7 +138,8 @@ def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
     beside = choice.model_extra or {}
     scores = (choice.logprobs or {}).get("content") or [{}]
     first = scores[0] if isinstance(scores[0], Mapping) else {}
-    if getattr(choice.message, "generation_token_ids", None) is not None:
+    message = choice.message.__dict__ | (choice.message.model_extra or {})
+    if message.get("generation_token_ids") is not None:
         return Dialect.TRAINER
     if beside.get("response_token_ids") is not None:
         return Dialect.SGLANG
@@ -177,14 +178,14 @@ def forces_call(body: Mapping[str, Any]) -> bool:
 
 def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallTokens:
     """Read the tokens of one answer."""
-    message = choice.message.model_extra or {}
-    told = getattr(choice.message, "generation_token_ids", None)
-    if told is not None:
+    message = choice.message.__dict__ | (choice.message.model_extra or {})
+    if message.get("generation_token_ids") is not None:
+        prompt = message.get("prompt_token_ids")
         tokens = CallTokens(
-            generation=told,
-            log_probs=getattr(choice.message, "generation_log_probs", []),
-            prompt=getattr(choice.message, "prompt_token_ids", None),
-            routed_experts=getattr(choice.message, "routed_experts", None),
+            generation=_ids(message["generation_token_ids"]),
+            log_probs=_numbers(message.get("generation_log_probs") or []),
+            prompt=None if prompt is None else _ids(prompt),
+            routed_experts=message.get("routed_experts"),
         )
     else:
         scores, beside = _scores(choice), choice.model_extra or {}
@@ -266,6 +267,13 @@ def _ids(tokens: Any) -> list[int]:
         return msgspec.convert(tokens, list[_Id])
     except msgspec.ValidationError:
         raise TokenError("tokens that are not a list of numbers") from None
+
+
+def _numbers(values: Any) -> list[float]:
+    try:
+        return msgspec.convert(values, list[float])
+    except msgspec.ValidationError:
+        raise TokenError("log-probabilities that are not a list of numbers") from None
 
 
 def _token_id(score: _Score) -> int:

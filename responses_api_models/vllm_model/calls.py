@@ -45,6 +45,14 @@ from responses_api_models.vllm_model.tokens import OPTIONS, items_with_unread_to
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]
 
 
+class TokenParams(ConvertedParams):
+    """A request with items whose fields stay JSON until they are needed: tokens may be most of it."""
+
+    __slots__ = ()
+
+    decoder = msgspec.json.Decoder(str | list[dict[str, msgspec.Raw]])
+
+
 class ModelCalls:
     """All calls that a vllm_model makes to its endpoints."""
 
@@ -68,7 +76,7 @@ class ModelCalls:
             or not config.sequential_reasoning_allowed
             or type(converter).request_to_chat is not ResponsesConverter.request_to_chat
         )
-        self._leaves_tokens_unread = (
+        self.leaves_tokens_unread = (
             self._tokens is not None and preprocess is None and type(converter) is ResponsesConverter
         )
         limit = config.max_concurrent_requests
@@ -137,7 +145,7 @@ class ModelCalls:
             raise self._unparsed(session, error) from error
 
     async def _answer_to(self, session: str, body: ConvertedParams, request: Request | None) -> ChatAnswer:
-        chat = self._token_chat(body) if self._leaves_tokens_unread else None
+        chat = self._token_chat(body) if self.leaves_tokens_unread else None
         if chat is None:
             chat = chat_of(body, self._converter, self.replicas.all[0].address)
         return await self._answer(session, chat, request)
@@ -262,6 +270,17 @@ class ModelCalls:
 
     def _rejected(self, reason: str) -> ModelCallError:
         return self.replicas.all[0].address.error(ModelErrorKind.REJECTED, reason)
+
+
+class UnreadTokenCalls:
+    """The same for a model of one endpoint whose answers carry tokens."""
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._calls = calls
+
+    async def relay_responses(self, body: TokenParams = Body()) -> Response:
+        """Answer a Responses API request."""
+        return JsonResponse(await self._calls.answer_text("", body))
 
 
 class SessionCalls:

@@ -86,11 +86,11 @@ _LONG: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generatio
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def items_with_unread_tokens(items: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
+def items_with_unread_tokens(items: Sequence[msgspec.Raw | Mapping[str, msgspec.Raw]]) -> list[dict[str, Any]]:
     """Items whose tokens stay JSON. They are most of a long conversation, and hardly any of them are needed."""
     return [
         {name: value if name in _LONG and not _is_null(value) else decode_exactly(bytes(value)) for name, value in item}
-        for item in (_fields(item).items() for item in items)
+        for item in ((_fields(item) if isinstance(item, msgspec.Raw) else item).items() for item in items)
     ]
 
 

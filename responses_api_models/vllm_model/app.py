@@ -29,7 +29,7 @@ from nemo_gym.servers.models.answering import ConvertedParams, ForwardedChatPara
 from nemo_gym.servers.models.gate import gates_of
 from nemo_gym.servers.models.policy import PolicyState
 from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, Relay
-from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls
+from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, UnreadTokenCalls
 from responses_api_models.vllm_model.chat_streams import ChatStreams
 from responses_api_models.vllm_model.replicas import good_content
 from responses_api_models.vllm_model.settings import (
@@ -109,8 +109,10 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
         if type(self).responses is not VLLMModel.responses:
             return self.responses
-        is_one = len(self._calls.replicas.all) == 1 and self._calls.preprocess is None
-        return self._calls.relay_responses if is_one else SessionCalls(self._calls).relay_responses
+        calls = self._calls
+        if len(calls.replicas.all) > 1 or calls.preprocess is not None:
+            return SessionCalls(calls).relay_responses
+        return UnreadTokenCalls(calls).relay_responses if calls.leaves_tokens_unread else calls.relay_responses
 
     async def responses(  # type: ignore[override]  # FastAPI passes what a handler names
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()

@@ -45,6 +45,14 @@ from responses_api_models.vllm_model.tokens import OPTIONS, items_with_unread_to
 Preprocess = Callable[[Request | None, dict[str, Any]], Any]
 
 
+class TokenParams(ConvertedParams):
+    """A request with items whose fields stay JSON until they are needed: tokens may be most of it."""
+
+    __slots__ = ()
+
+    decoder = msgspec.json.Decoder(str | list[dict[str, msgspec.Raw]])
+
+
 class ModelCalls:
     """All calls that a vllm_model makes to its endpoints."""
 
@@ -68,7 +76,7 @@ class ModelCalls:
             or not config.sequential_reasoning_allowed
             or type(converter).request_to_chat is not ResponsesConverter.request_to_chat
         )
-        self._leaves_tokens_unread = (
+        self.leaves_tokens_unread = (
             self._tokens is not None and preprocess is None and type(converter) is ResponsesConverter
         )
         limit = config.max_concurrent_requests
@@ -79,15 +87,22 @@ class ModelCalls:
 
     def session(self, request: Request, asked: Mapping[str, Any]) -> str:
         """Identify the rollout, or else the caller's conversation; irrelevant if there is only one endpoint."""
-        if len(self.replicas.all) == 1:
-            return ""
-        scope, rollout = current_scope(), current_rollout_id()
-        if scope is not None or rollout is not None:
-            return scope.run if scope is not None else str(rollout)
+        known = self.rollout_session()
+        if known is not None:
+            return known
         # A client may use one cookie for any number of conversations, which need not share an endpoint.
         said = asked.get("input", asked.get("messages"))
         beginning = encode_json([asked.get("instructions"), said[:2] if isinstance(said, list) else said])
         return f"{request.session[SESSION_ID_KEY]}.{blake2b(beginning, digest_size=8).hexdigest()}"
+
+    def rollout_session(self) -> str | None:
+        """Identify the rollout; None if only the conversation can tell where a call belongs."""
+        if len(self.replicas.all) == 1:
+            return ""
+        scope, rollout = current_scope(), current_rollout_id()
+        if scope is not None:
+            return scope.run
+        return None if rollout is None else str(rollout)
 
     async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request; for a model of one endpoint."""
@@ -130,7 +145,7 @@ class ModelCalls:
             raise self._unparsed(session, error) from error
 
     async def _answer_to(self, session: str, body: ConvertedParams, request: Request | None) -> ChatAnswer:
-        chat = self._token_chat(body) if self._leaves_tokens_unread else None
+        chat = self._token_chat(body) if self.leaves_tokens_unread else None
         if chat is None:
             chat = chat_of(body, self._converter, self.replicas.all[0].address)
         return await self._answer(session, chat, request)
@@ -257,6 +272,17 @@ class ModelCalls:
         return self.replicas.all[0].address.error(ModelErrorKind.REJECTED, reason)
 
 
+class UnreadTokenCalls:
+    """The same for a model of one endpoint whose answers carry tokens."""
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._calls = calls
+
+    async def relay_responses(self, body: TokenParams = Body()) -> Response:
+        """Answer a Responses API request."""
+        return JsonResponse(await self._calls.answer_text("", body))
+
+
 class SessionCalls:
     """The same for a model with several endpoints, or a subclass, for which the caller's session matters."""
 
@@ -265,7 +291,9 @@ class SessionCalls:
 
     async def relay_responses(self, request: Request, body: ConvertedParams = Body()) -> Response:
         """Answer a Responses API request."""
-        session = self._calls.session(request, body.asked())
+        session = self._calls.rollout_session()
+        if session is None:
+            session = self._calls.session(request, body.asked())
         return JsonResponse(await self._calls.answer_text(session, body, request=request))
 
 

@@ -35,6 +35,8 @@ from responses_api_models.vllm_model.tokens import (
 CHATS: Final = "/chat/completions"
 REMEMBERED_TOOLS: Final = 256
 REMEMBERED_PROMPTS: Final = 2**16
+# Options with which a prompt is not a whole conversation that an answer follows.
+NOT_WHOLE: Final = ("continue_final_message", "add_generation_prompt", "truncate_prompt_tokens")
 COMPLETIONS: Final = "/completions"
 # Engines that accept given tokens, each in its own way.
 CORRECTABLE: Final = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMA_CPP})
@@ -113,8 +115,8 @@ class Correction:
         )
 
     def remember(self, chat: Mapping[str, Any], dialect: Dialect, prompt: Sequence[int]) -> None:
-        """Remember the true prompt of a conversation."""
-        if dialect in CORRECTABLE and not chat.get("continue_final_message"):
+        """Remember the true prompt of a conversation, unless it is not what the template makes of the conversation."""
+        if dialect in CORRECTABLE and not any(name in chat for name in NOT_WHOLE):
             plain = without_tokens_in(chat)
             self._remember(_conversation_key(plain, dialect, len(plain["messages"])), prompt)
 

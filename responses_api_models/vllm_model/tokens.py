@@ -86,11 +86,11 @@ _LONG: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generatio
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def items_with_unread_tokens(items: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
+def items_with_unread_tokens(items: Sequence[msgspec.Raw | Mapping[str, msgspec.Raw]]) -> list[dict[str, Any]]:
     """Items whose tokens stay JSON. They are most of a long conversation, and hardly any of them are needed."""
     return [
         {name: value if name in _LONG and not _is_null(value) else decode_exactly(bytes(value)) for name, value in item}
-        for item in (_fields(item).items() for item in items)
+        for item in ((_fields(item) if isinstance(item, msgspec.Raw) else item).items() for item in items)
     ]
 
 
@@ -138,7 +138,8 @@ def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
     beside = choice.model_extra or {}
     scores = (choice.logprobs or {}).get("content") or [{}]
     first = scores[0] if isinstance(scores[0], Mapping) else {}
-    if getattr(choice.message, "generation_token_ids", None) is not None:
+    message = choice.message.__dict__ | (choice.message.model_extra or {})
+    if message.get("generation_token_ids") is not None:
         return Dialect.TRAINER
     if beside.get("response_token_ids") is not None:
         return Dialect.SGLANG
@@ -177,14 +178,14 @@ def forces_call(body: Mapping[str, Any]) -> bool:
 
 def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallTokens:
     """Read the tokens of one answer."""
-    message = choice.message.model_extra or {}
-    told = getattr(choice.message, "generation_token_ids", None)
-    if told is not None:
+    message = choice.message.__dict__ | (choice.message.model_extra or {})
+    if message.get("generation_token_ids") is not None:
+        prompt = message.get("prompt_token_ids")
         tokens = CallTokens(
-            generation=told,
-            log_probs=getattr(choice.message, "generation_log_probs", []),
-            prompt=getattr(choice.message, "prompt_token_ids", None),
-            routed_experts=getattr(choice.message, "routed_experts", None),
+            generation=_ids(message["generation_token_ids"]),
+            log_probs=_numbers(message.get("generation_log_probs") or []),
+            prompt=None if prompt is None else _ids(prompt),
+            routed_experts=message.get("routed_experts"),
         )
     else:
         scores, beside = _scores(choice), choice.model_extra or {}
@@ -266,6 +267,13 @@ def _ids(tokens: Any) -> list[int]:
         return msgspec.convert(tokens, list[_Id])
     except msgspec.ValidationError:
         raise TokenError("tokens that are not a list of numbers") from None
+
+
+def _numbers(values: Any) -> list[float]:
+    try:
+        return msgspec.convert(values, list[float])
+    except msgspec.ValidationError:
+        raise TokenError("log-probabilities that are not a list of numbers") from None
 
 
 def _token_id(score: _Score) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.metrics.continuity import check_continuity
+from responses_api_models.openai_model.tests.scripted_endpoint import reply, serving
 from responses_api_models.vllm_model.tests.engine_cases import ADD, QUESTION, ask, vllm_model
 from responses_api_models.vllm_model.tests.toy_engine import Kind, ToyEngine, toy_engine
 
@@ -75,6 +76,28 @@ async def test_each_part_of_a_conversation_is_rendered_once() -> None:
 
         # For every turn, its prompt, and the conversation up to its answer.
         assert len(engine.sent_to("/tokenize")) <= 2 * 5 + 4
+
+
+async def test_a_later_turn_is_rendered_whole_and_up_to_the_last_answer_but_not_up_to_every_answer() -> None:
+    async with toy_engine("vLLM", *map(str, range(8))) as engine:
+        await conversation(engine, 8)
+        assert len(engine.sent_to("/tokenize")) == 7 * 2
+
+    async with toy_engine("vLLM", *map(str, range(3))) as engine:  # what was cut off is not remembered
+        await conversation(engine, 3, extra_body={"truncate_prompt_tokens": 4000})
+        assert len(engine.sent_to("/tokenize")) > 2 * 2
+
+
+async def test_tokens_of_a_client_that_are_no_tokens_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = {"prompt_token_ids": ["a"], "generation_token_ids": [1], "generation_log_probs": [0.0]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}], **wrong}
+    async with toy_engine("vLLM", "two", "three") as engine:
+        engine.ids("one")
+        server = vllm_model(engine.url, "m", return_token_id_information=True)
+        got = await ask(server, input=[QUESTION, said, {"role": "user", "content": "Go on."}], max_output_tokens=50)
+
+        assert got.status_code == 200
+        assert "no longer what it was" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["vLLM", "SGLang"])
@@ -349,3 +372,28 @@ async def test_words_before_a_call_that_the_agent_removed_are_not_kept(caplog: p
 
         assert "1234" not in engine.text(last["prompt_token_ids"])
         assert "answer 2 is no longer what it was" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"generation_token_ids": ["h", "i"]},
+        {"generation_token_ids": [7, -8]},
+        {"generation_log_probs": [-0.5, None]},
+        {"generation_log_probs": [-0.5, 12.0]},
+        {"generation_log_probs": [-0.5]},
+        {"prompt_token_ids": [1, -2]},
+    ],
+)
+async def test_tokens_of_a_trainers_server_are_checked_too(wrong: dict[str, Any]) -> None:
+    tokens = {"prompt_token_ids": [1, 2], "generation_token_ids": [7, 8], "generation_log_probs": [-0.5, -0.5]}
+    usage = {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    answers = []
+    for more in ({}, wrong):
+        message = {"role": "assistant", "content": "hi", **tokens, **more}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        completion = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        async with serving(reply({**completion, "usage": usage})) as endpoint:
+            server = vllm_model(endpoint.url, "m", return_token_id_information=True)
+            answers.append((await ask(server, input=[QUESTION])).status_code)
+    assert answers == [200, 502]

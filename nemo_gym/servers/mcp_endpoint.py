@@ -161,19 +161,25 @@ class MCPEndpoint:
 
         async def watched(message: Message) -> None:
             await answer.send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                # Before the client has the answer: its next request may ask for the steps.
+                span.end(_status_of_tool(answer), len(body), answer.body)
             await send(message)
 
         try:
             await self._serve(scope, replay(body, receive), watched)
         except BaseException as error:
-            span.fail(error)
+            if span.heir is None:  # not answered yet
+                span.fail(error)
             raise
-        # The protocol reports a tool that failed with status 200.
-        status = 500 if answer.status < 400 and _TOOL_FAILED.search(answer.body) else answer.status
-        span.end(status, len(body), answer.body)
 
 
 _TOOL_FAILED: Final = re.compile(rb'"isError":\s*true')
+
+
+def _status_of_tool(answer: AsgiAnswer) -> int:
+    """The protocol reports a tool that failed with status 200."""
+    return 500 if answer.status < 400 and _TOOL_FAILED.search(answer.body) else answer.status
 
 
 def called_tool(body: bytes) -> str | None:

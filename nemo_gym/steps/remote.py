@@ -189,9 +189,10 @@ def adopt_steps(span: Span, tail: bytes) -> None:
         step.start = _at(min(step.start, length), offset)
         step.duration = min(step.duration, length)
     _add_all(trail, inner.steps, span)
-    ended = offset + inner.duration if inner.duration <= length else start + length
     for step in inner.earlier:
-        step.start = _at(max(0.0, ended - step.start), 0.0)
+        # Seconds before the request arrived there. The answer to the step was here before the request was sent.
+        before = step.start - inner.duration
+        step.start = _at(max(0.0, start - before if before > 0 else offset - before), 0.0)
         step.duration = min(step.duration, max(0.0, start + length - step.start))
     _add_all(trail, inner.earlier, None)
 

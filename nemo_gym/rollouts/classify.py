@@ -11,7 +11,8 @@ parsed, so the fast path never changes a result.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -93,7 +94,8 @@ _LINE = f'{{"{TASK_INDEX_KEY_NAME}":%d,%b,"{AGENT_REF_KEY_NAME}":%b,"{ROLLOUT_IN
 _look = msgspec.json.Decoder(_PlainResult).decode
 
 
-class PlainResult(NamedTuple):
+@dataclass(slots=True)
+class PlainResult:
     """A scored rollout, ready to be saved."""
 
     line: bytes
@@ -107,7 +109,8 @@ def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
     if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.outline:
         return None
     try:
-        str(body, "utf-8")  # the decoder does not look into strings that it skips
+        if not body.isascii():
+            str(body, "utf-8")  # the decoder does not look into strings that it skips
         seen = _look(body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None

@@ -26,6 +26,7 @@ from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.direct.routes import UnreadBody
 from nemo_gym.servers.faults import AttachUsage
+from nemo_gym.servers.verdicts import completed
 
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
@@ -250,31 +251,6 @@ def with_response(row: bytes, response: bytes) -> bytes:
     """Add the response to the JSON of a row without parsing either."""
     # At the end: if the row has such a field already, parsers take the last one.
     return row.rstrip()[:-1] + b',"response":' + response + b"}"
-
-
-class _Parts(msgspec.Struct, gc=False):
-    responses_create_params: msgspec.Raw = msgspec.Raw()  # left as it is: only whether it is there matters
-    response: msgspec.Raw = msgspec.Raw()
-
-
-_parts = msgspec.json.Decoder(_Parts).decode
-
-
-def completed(verdict: bytes, params: Json, response: bytes) -> bytes:
-    """The JSON of a verdict; a verifier that answers only with its scores gets request and response added."""
-    try:
-        seen = _parts(verdict)
-    except (ValueError, msgspec.MsgspecError, RecursionError):  # the collector says what is wrong with it
-        return verdict
-    added = []
-    if not memoryview(seen.responses_create_params).nbytes:
-        added.append(b'"responses_create_params":' + encode_json(params))
-    if not memoryview(seen.response).nbytes:
-        added.append(b'"response":' + response)
-    if not added:
-        return verdict
-    said = verdict.strip()[1:-1].strip()
-    return b"{" + b",".join([*added, said] if said else added) + b"}"
 
 
 def read_response(content: bytes) -> Json:

@@ -125,11 +125,13 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def _run(self, row: bytes, params: Json, cookies: Cookies) -> bytes:
         seeded = await self._post_resources("/seed_session", row, cookies)
-        await raise_for_status(seeded)
+        if not seeded.ok:  # asked first, because a coroutine costs more than the question
+            await raise_for_status(seeded)
         response, cookies = await self._respond(params, seeded.cookies)
         with AttachUsage(lambda: orjson.loads(response).get("usage")):
             verified = await self._post_resources("/verify", with_response(row, response), cookies)
-            await raise_for_status(verified)
+            if not verified.ok:
+                await raise_for_status(verified)
         return completed(await verified.read(), params, response)
 
     async def _respond(self, params: Json, cookies: Cookies) -> tuple[bytes, Cookies]:
@@ -191,7 +193,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         reply = await self.server_client.post(
             server_name=self.config.model_server.name, url_path="/v1/responses", json=params, cookies=cookies
         )
-        await raise_for_status(reply)
+        if not reply.ok:
+            await raise_for_status(reply)
         return read_response(await reply.read()), reply.cookies
 
     async def _call_tool(self, call: Json, cookies: Cookies) -> tuple[Json, Cookies]:

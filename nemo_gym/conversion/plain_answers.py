@@ -123,7 +123,8 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 def is_plain_response(content: bytes, *, limit: Any = None) -> bool:
     """Whether this is certainly a valid, successful response that needs no repair, to a request with this limit."""
     try:
-        str(content, "utf-8")  # the decoder does not check strings that it skips
+        if not content.isascii():
+            str(content, "utf-8")  # the decoder does not check strings that it skips
         response: Any = _decode_response(content)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return False

@@ -137,7 +137,8 @@ class RequestTexts:
                     continue
                 new = short[start : len(short) - len(frame.tail)]
                 try:
-                    str(new, "utf-8")  # the decoder does not check strings that it skips
+                    if not new.isascii():
+                        str(new, "utf-8")  # the decoder does not check strings that it skips
                     return SplitRequest(text, frame, beginning, new, decode(new))
                 except (ValueError, msgspec.MsgspecError):
                     continue  # the tail is part of a longer one

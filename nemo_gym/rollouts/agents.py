@@ -6,7 +6,7 @@ restarted servers again; all that is known of any other client is that it can PO
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -69,14 +69,13 @@ class Agents:
     def __init__(self, client: AgentClient) -> None:
         self.client = client
 
-    async def run(self, planned: PlannedRollout) -> AgentAnswer:
+    def run(self, planned: PlannedRollout) -> Awaitable[AgentAnswer]:
         """Have an agent run a rollout."""
-        answer: AgentAnswer = await self.client.post(
+        return self.client.post(
             server_name=planned.agent,
             url_path=RUN_PATH,
             json=planned.row,  # as an object, because the client may want to look into it
         )
-        return answer
 
     async def post_file(self, agent: str, path: str, request: Path) -> AgentAnswer:
         """POST the JSON of a file."""
@@ -106,12 +105,11 @@ class GymAgents(Agents):
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
 
-    async def run(self, planned: PlannedRollout) -> AgentAnswer:
+    def run(self, planned: PlannedRollout) -> Awaitable[AgentAnswer]:
         """Have an agent run a rollout."""
         if self._marks:
             mark_rollout(*planned.key, planned.attempt)
-        answer: AgentAnswer = await self.gym.post(planned.agent, RUN_PATH, json=planned.text or planned.row)
-        return answer
+        return self.gym.post(planned.agent, RUN_PATH, json=planned.text or planned.row)
 
     async def post_file(self, agent: str, path: str, request: Path) -> AgentAnswer:
         """POST the JSON of a file; a large one is streamed, unless the agent lives in this process."""

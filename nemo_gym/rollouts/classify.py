@@ -10,10 +10,11 @@ parsed, so the fast path never changes a result.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, UnsetType
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.io.json import decode, encode
@@ -25,7 +26,6 @@ from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_KEY_NAME,
     FAILURE_CLASS_HEADER,
-    JUDGE_USAGE_KEY,
     NG_FAILURE_CLASS_KEY,
     NG_NO_PERSIST_KEY,
     NG_OWED_KEY,
@@ -40,59 +40,13 @@ from nemo_gym.schemas.rows import (
 from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.retry import retry_after_seconds
-
-_NAMES = {
-    "task": TASK_INDEX_KEY_NAME,
-    "rollout": ROLLOUT_INDEX_KEY_NAME,
-    "agent": AGENT_REF_KEY_NAME,
-    "skills": SKILLS_REF_KEY_NAME,
-    "failure": NG_FAILURE_CLASS_KEY,
-    "unsaved": NG_NO_PERSIST_KEY,
-    "judges": JUDGE_USAGE_KEY,
-}
-
-
-_Count = Annotated[int, Meta(ge=0)]
-
-
-class _Cached(msgspec.Struct, gc=False):
-    cached_tokens: _Count | None = 0
-
-
-class _Spent(msgspec.Struct, gc=False):
-    input_tokens: _Count
-    output_tokens: _Count
-    cached_tokens: _Count
-
-
-class _Usage(msgspec.Struct, gc=False):
-    input_tokens: _Count
-    output_tokens: _Count
-    input_tokens_details: _Cached | None = None
-    spent: _Spent | None = None
-
-
-class _Response(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
-
-
-class _PlainResult(msgspec.Struct, gc=False, rename=_NAMES):
-    reward: Any = None
-    response: _Response | None = None
-    task: Any = UNSET
-    rollout: Any = UNSET
-    agent: Any = UNSET
-    skills: Any = UNSET
-    failure: Any = UNSET
-    unsaved: Any = UNSET
-    judges: Any = UNSET
-
+from nemo_gym.servers.verdicts import ScoredResponse, outline_of_verdict
 
 _LINE = f'{{"{TASK_INDEX_KEY_NAME}":%d,%b,"{AGENT_REF_KEY_NAME}":%b,"{ROLLOUT_INDEX_KEY_NAME}":%d}}'.encode()
-_look = msgspec.json.Decoder(_PlainResult).decode
 
 
-class PlainResult(NamedTuple):
+@dataclass(slots=True)
+class PlainResult:
     """A scored rollout, ready to be saved."""
 
     line: bytes
@@ -106,13 +60,15 @@ def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
     if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.outline:
         return None
     try:
-        str(body, "utf-8")  # the decoder does not look into strings that it skips
-        seen = _look(body)
+        if not body.isascii():
+            str(body, "utf-8")  # the decoder does not look into strings that it skips
+        seen = outline_of_verdict(body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
     # A field that the answer sets itself would be in the line twice, and readers would not agree on which one counts.
+    # The tokens of judges are rare, and counted where everything is parsed.
     if not (
-        seen.task is seen.rollout is seen.agent is seen.skills is seen.failure is seen.unsaved is UNSET
+        seen.task is seen.rollout is seen.agent is seen.skills is seen.failure is seen.unsaved is seen.judges is UNSET
         and fields.strip()
     ):
         return None
@@ -120,8 +76,8 @@ def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
     return PlainResult(_LINE % (key.task, fields, agent, key.rollout), seen.reward, _usage(seen.response))
 
 
-def _usage(response: _Response | None) -> Usage | None:
-    usage = response.usage if response is not None else None
+def _usage(response: ScoredResponse | UnsetType | None) -> Usage | None:
+    usage = response.usage if response else None
     if usage is None:
         return None
     if usage.spent is not None:

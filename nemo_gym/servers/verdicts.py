@@ -1,4 +1,4 @@
-"""Completes the answers of ``verify`` handlers with the rollout they refer to and the tokens of judges they called.
+"""Verdicts, the answers of ``verify``: completed with the rollout they refer to and the tokens of judges, and outlined.
 
 A verifier may return only its scores; the saved rollout then still contains the request and the response, whichever
 agent called it. The tokens of judges are added under their own key, because only the server that called a judge knows
@@ -7,14 +7,26 @@ them.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache, wraps
-from typing import Any, Final, TypeVar, cast
+from functools import cache, lru_cache, wraps
+from typing import Annotated, Any, Final, TypeVar, cast
 
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from pydantic import BaseModel
 
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.responses import SPENT
-from nemo_gym.schemas.rows import JUDGE_USAGE_KEY, RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    JUDGE_USAGE_KEY,
+    NG_FAILURE_CLASS_KEY,
+    NG_NO_PERSIST_KEY,
+    RESPONSE_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    SKILLS_REF_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
 from nemo_gym.servers.direct.replies import JsonResponse
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
@@ -107,3 +119,94 @@ def _fields(verdict: Any) -> dict[str, Any] | None:
     if isinstance(verdict, BaseModel):
         return verdict.model_dump(mode="json", by_alias=True)
     return dict(verdict) if isinstance(verdict, Mapping) else None
+
+
+# ---- the text of a verdict -------------------------------------------------------------------------------------------
+_NAMES: Final = {
+    "params": RESPONSES_CREATE_PARAMS_KEY_NAME,
+    "task": TASK_INDEX_KEY_NAME,
+    "rollout": ROLLOUT_INDEX_KEY_NAME,
+    "agent": AGENT_REF_KEY_NAME,
+    "skills": SKILLS_REF_KEY_NAME,
+    "failure": NG_FAILURE_CLASS_KEY,
+    "unsaved": NG_NO_PERSIST_KEY,
+    "judges": JUDGE_USAGE_KEY,
+}
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _Cached(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = 0
+
+
+class _Spent(msgspec.Struct, gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    cached_tokens: _Count
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    input_tokens_details: _Cached | None = None
+    spent: _Spent | None = None
+
+
+class ScoredResponse(msgspec.Struct, gc=False):
+    """A response, of which only the tokens matter."""
+
+    usage: _Usage | None = None
+
+
+class VerdictOutline(msgspec.Struct, gc=False, rename=_NAMES):
+    """What a rollout says about itself; everything else is skipped."""
+
+    params: msgspec.Raw | UnsetType = UNSET  # only whether it is there matters
+    response: ScoredResponse | UnsetType | None = UNSET
+    reward: Any = None
+    task: Any = UNSET
+    rollout: Any = UNSET
+    agent: Any = UNSET
+    skills: Any = UNSET
+    failure: Any = UNSET
+    unsaved: Any = UNSET
+    judges: Any = UNSET
+
+
+class _Parts(msgspec.Struct, gc=False, rename={"params": RESPONSES_CREATE_PARAMS_KEY_NAME}):
+    params: msgspec.Raw | UnsetType = UNSET
+    response: msgspec.Raw | UnsetType = UNSET
+
+
+_decode_outline = msgspec.json.Decoder(VerdictOutline).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
+
+
+@lru_cache(maxsize=1)  # an agent looks at a verdict, and the collector directly afterwards at the same one
+def outline_of_verdict(text: bytes) -> VerdictOutline:
+    """The outline of a rollout; raises msgspec's errors if it is not as expected."""
+    return _decode_outline(text)
+
+
+def completed(verdict: bytes, params: Mapping[str, Any], response: bytes) -> bytes:
+    """The JSON of a verdict; a verifier that answers only with its scores gets request and response added."""
+    try:
+        seen = _parts_of(verdict)
+    except (ValueError, msgspec.MsgspecError, RecursionError):  # the collector says what is wrong with it
+        return verdict
+    added = []
+    if seen.params is UNSET:
+        added.append(b'"responses_create_params":' + encode_json(params))
+    if seen.response is UNSET:
+        added.append(b'"response":' + response)
+    if not added:
+        return verdict
+    said = verdict.strip()[1:-1].strip()
+    return b"{" + b",".join([*added, said] if said else added) + b"}"
+
+
+def _parts_of(verdict: bytes) -> VerdictOutline | _Parts:
+    try:
+        return outline_of_verdict(verdict)
+    except msgspec.MsgspecError:  # token counts that make no sense, for example
+        return _decode_parts(verdict)

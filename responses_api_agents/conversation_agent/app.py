@@ -17,11 +17,11 @@ from nemo_gym.base_responses_api_agent import Body
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.faults import AttachUsage
+from nemo_gym.servers.verdicts import completed
 from responses_api_agents.simple_agent.app import (
     SimpleAgent,
     SimpleAgentConfig,
     add_usage,
-    completed,
     is_answer,
     with_response,
 )

@@ -26,6 +26,7 @@ from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.direct.routes import UnreadBody
 from nemo_gym.servers.faults import AttachUsage
+from nemo_gym.servers.verdicts import completed
 
 Json = dict[str, Any]
 Cookies = Mapping[str, Any] | None
@@ -124,11 +125,13 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def _run(self, row: bytes, params: Json, cookies: Cookies) -> bytes:
         seeded = await self._post_resources("/seed_session", row, cookies)
-        await raise_for_status(seeded)
+        if not seeded.ok:  # asked first, because a coroutine costs more than the question
+            await raise_for_status(seeded)
         response, cookies = await self._respond(params, seeded.cookies)
         with AttachUsage(lambda: orjson.loads(response).get("usage")):
             verified = await self._post_resources("/verify", with_response(row, response), cookies)
-            await raise_for_status(verified)
+            if not verified.ok:
+                await raise_for_status(verified)
         return completed(await verified.read(), params, response)
 
     async def _respond(self, params: Json, cookies: Cookies) -> tuple[bytes, Cookies]:
@@ -190,7 +193,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         reply = await self.server_client.post(
             server_name=self.config.model_server.name, url_path="/v1/responses", json=params, cookies=cookies
         )
-        await raise_for_status(reply)
+        if not reply.ok:
+            await raise_for_status(reply)
         return read_response(await reply.read()), reply.cookies
 
     async def _call_tool(self, call: Json, cookies: Cookies) -> tuple[Json, Cookies]:
@@ -250,31 +254,6 @@ def with_response(row: bytes, response: bytes) -> bytes:
     """Add the response to the JSON of a row without parsing either."""
     # At the end: if the row has such a field already, parsers take the last one.
     return row.rstrip()[:-1] + b',"response":' + response + b"}"
-
-
-class _Parts(msgspec.Struct, gc=False):
-    responses_create_params: msgspec.Raw = msgspec.Raw()  # left as it is: only whether it is there matters
-    response: msgspec.Raw = msgspec.Raw()
-
-
-_parts = msgspec.json.Decoder(_Parts).decode
-
-
-def completed(verdict: bytes, params: Json, response: bytes) -> bytes:
-    """The JSON of a verdict; a verifier that answers only with its scores gets request and response added."""
-    try:
-        seen = _parts(verdict)
-    except (ValueError, msgspec.MsgspecError, RecursionError):  # the collector says what is wrong with it
-        return verdict
-    added = []
-    if not memoryview(seen.responses_create_params).nbytes:
-        added.append(b'"responses_create_params":' + encode_json(params))
-    if not memoryview(seen.response).nbytes:
-        added.append(b'"response":' + response)
-    if not added:
-        return verdict
-    said = verdict.strip()[1:-1].strip()
-    return b"{" + b",".join([*added, said] if said else added) + b"}"
 
 
 def read_response(content: bytes) -> Json:

@@ -20,7 +20,7 @@ from nemo_gym.rollouts.classify import (
     outcome_of_record,
     plain_result,
 )
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Vanished
+from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
 from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.store.saved_lines import key_of
 from nemo_gym.schemas.rows import FailureClass
@@ -102,6 +102,14 @@ def test_a_scored_answer_is_completed_and_stamped_with_what_was_planned(planned:
         "_ng_rollout_index": 1,
         "agent_ref": {"name": "alpha"},
     }
+
+
+def test_the_tokens_of_judges_count(planned: Make) -> None:
+    used = {"input_tokens": 5, "output_tokens": 3}
+    record = {"reward": 1.0, "response": {"usage": used}, "_ng_judge_usage": {"judge": used}}
+    outcome = outcome_of_answer(planned(), 200, {}, json.dumps(record).encode(), 1.0)
+    assert isinstance(outcome, Completed)
+    assert outcome.usage == Usage(5, 3, judges=[("judge", Usage(5, 3))])
 
 
 def test_a_rollout_without_a_number_as_reward_is_completed_all_the_same(planned: Make) -> None:

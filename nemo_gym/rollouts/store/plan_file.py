@@ -62,8 +62,10 @@ class PlanOnDisk:
 
     def _planned(self, outline: Row, text: bytes | None = None) -> PlannedRollout | None:
         key, agent = RolloutKey.of(outline), agent_name(outline)
-        attempts = self.policy.attempts(self.failures.get(packed(key))) if key else None
-        if not (key and agent and attempts):
+        if key is None or not agent:
+            return None
+        attempts = self.policy.attempts(self.failures.get(packed(key)) if self.failures else None)
+        if attempts is None:
             return None
         return PlannedRollout(key, agent, outline, attempts.next, attempts.last, text)
 

@@ -49,7 +49,8 @@ class UnreadBody:
     def read(cls, text: bytes) -> Self:
         """The body of a direct call; a ValueError means that the model has to decide."""
         try:
-            str(text, "utf-8")  # the decoder does not check strings that it skips
+            if not text.isascii():
+                str(text, "utf-8")  # the decoder does not check strings that it skips
             return cls(text, cls.decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from None

@@ -7,7 +7,7 @@ Requests to busy and failing endpoints are retried a bounded number of times. Re
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -68,9 +68,9 @@ class Endpoint:
         self._headers = CIMultiDict(headers | self.default_headers)
         self._policy = RetryPolicy(attempts=self.max_retries + 1, base_s=0.5, statuses=frozenset(RETRY_ERROR_CODES))
 
-    async def send(self, method: str, url: str, body: bytes | None) -> "aiohttp.ClientResponse":
+    def send(self, method: str, url: str, body: bytes | None) -> Awaitable["aiohttp.ClientResponse"]:
         """Send JSON that is already encoded. The answer may have any status."""
-        return await request(method, url, data=body, settings=self._prepared(), headers=_trace_headers())
+        return request(method, url, data=body, settings=self._prepared(), headers=_trace_headers())
 
     def open(
         self, method: str, url: str, body: bytes | None

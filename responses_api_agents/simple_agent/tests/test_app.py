@@ -13,12 +13,12 @@ from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.server_client import DirectServer
+from nemo_gym.servers.verdicts import completed
 from responses_api_agents.simple_agent.app import (
     DEFAULT_MAX_STEPS,
     SimpleAgent,
     SimpleAgentConfig,
     add_usage,
-    completed,
 )
 
 
@@ -291,6 +291,8 @@ def test_a_model_that_answers_nonsense_is_named() -> None:
         {"reward": 0.5, "judge": {"response": "nested", "responses_create_params": 1}},
         {"reward": 0.5, "response": {"id": "its own"}},
         {"reward": 0.5, "response": {"id": "its own"}, "responses_create_params": {"input": "its own"}},
+        {"reward": 0.5, "response": None},
+        {"reward": 0.5, "response": {"usage": {"input_tokens": -1, "output_tokens": "many"}}},
     ],
 )
 def test_a_verdict_without_request_or_response_is_completed_from_what_is_known(verdict: dict[str, Any]) -> None:

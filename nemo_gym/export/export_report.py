@@ -20,7 +20,7 @@ from nemo_gym.export.records import DroppedRollouts, Rollout, find_rollout_files
 from nemo_gym.export.sft import Row
 from nemo_gym.io.files import replacing
 
-_FORM: Final = 1  # increased whenever a change of the code makes the same recipe produce different rows
+_FORM: Final = 2  # increased whenever a change of the code makes the same recipe produce different rows
 # The columns that together hold the tokens of a row, under any of the names.
 _IDS: Final = ("input_ids", "sequences", "prompts", "responses", "prompt_token_ids", "response_ids")
 

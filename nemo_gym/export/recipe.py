@@ -46,8 +46,8 @@ class Recipe(BaseModel):
     )
     model: str | None = Field(default=None, description="Take the rollouts of this model only.")
     mixed_models: bool = Field(default=False, description="Allow rollouts of several models in one export.")
-    min_reward: float | None = Field(default=None, description="Lowest reward.")
-    max_reward: float | None = Field(default=None, description="Highest reward.")
+    min_reward: float | None = Field(default=None, description="Lowest reward of a rollout that is taken.")
+    max_reward: float | None = Field(default=None, description="Highest reward of a rollout that is taken.")
     success: bool | None = Field(
         default=None,
         description="Take what succeeded (or, if false, what did not): field success, else pass_threshold.",
@@ -62,7 +62,10 @@ class Recipe(BaseModel):
     max_turns: int | None = Field(default=None, ge=0, description="Most turns of the model.")
     min_tokens: int | None = Field(default=None, ge=0, description="Fewest tokens the model wrote.")
     max_tokens: int | None = Field(default=None, ge=0, description="Most tokens the model wrote.")
-    unique: bool = Field(default=False, description="Leave out rollouts whose normalised text occurred before.")
+    unique: bool = Field(
+        default=False,
+        description="Leave out answers to a prompt that repeat an earlier one but for case, spaces and punctuation.",
+    )
     near_duplicates: float | None = Field(
         default=None, gt=0, lt=1, description="Leave out rollouts at least this similar (Jaccard) to one taken before."
     )
@@ -92,12 +95,16 @@ class Recipe(BaseModel):
     first_solved: int | None = Field(
         default=None, ge=1, description="The first n rollouts of each task that solved it."
     )
-    max_per_task: int | None = Field(default=None, ge=1, description="Of each task at most n, drawn by seed.")
+    max_per_task: int | None = Field(
+        default=None, ge=1, description="At most n rollouts of each task, drawn at random by the seed."
+    )
     balance_by: str | None = Field(default=None, description="Field by whose values rollouts are balanced.")
     max_per_value: int = Field(default=100, ge=1, description="Maximum rollouts for each value of balance_by.")
     validation: float = Field(default=0.0, ge=0, lt=1, description="Share of tasks for a validation split.")
 
-    shape: Literal["messages", "prompt_completion"] = Field(default="messages", description="Rows of sft.")
+    shape: Literal["messages", "prompt_completion"] = Field(
+        default="messages", description="sft: one list of messages, or prompt and completion apart."
+    )
     reasoning: Literal["think", "reasoning_content", "drop"] = Field(
         default="think", description="Reasoning: inside the text, in a separate field, or left out."
     )
@@ -108,7 +115,9 @@ class Recipe(BaseModel):
     on_break: Literal["drop", "split"] = Field(
         default="drop", description="sft_tokens: what to do if the tokens are not one sequence."
     )
-    names: Literal["plain", "verl", "skyrl", "openrlhf"] = Field(default="plain", description="Field names of rl.")
+    names: Literal["plain", "verl", "skyrl", "openrlhf"] = Field(
+        default="plain", description="rl: field names of this trainer."
+    )
     pairs: Literal["best_worst", "all"] = Field(default="best_worst", description="dpo: which pairs of a task.")
     pairs_per_task: int = Field(default=1, ge=1, description="dpo: maximum number of pairs of a task.")
     min_margin: float = Field(default=1e-6, ge=0, description="dpo: smallest difference of rewards.")

@@ -3,8 +3,13 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages
 from nemo_gym.errors import ConfigError
+from nemo_gym.export.recipe import Recipe
+from nemo_gym.export.sft import usual_messages
 
 QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 0."}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -235,3 +240,38 @@ def test_rollouts_of_the_wrong_types_are_dropped_and_counted(export, tmp_path, f
 def test_tools_that_are_not_valid_are_a_reason_to_drop(export, form):
     export([export.make(0), changed(export.make(1), lambda asked, _: asked.update(tools=["add"]))], format=form)
     assert export.dropped() == {"has tools that are not valid": 1}
+
+
+USUAL = [
+    {"role": "system", "content": "Be brief."},
+    {"type": "message", "role": "user", "content": "Add."},
+    {"role": "assistant", "content": "Yes."},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Sure.", "annotations": []}]},
+    {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]},
+    {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "3"},
+]
+UNUSUAL = [
+    {"role": "user", "content": [{"type": "input_text", "text": "Add."}]},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    {"role": "assistant", "content": []},
+    {"role": "assistant", "content": 5},
+    {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
+    {"type": "function_call", "call_id": "c", "name": "add", "arguments": {}},
+    {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "3"}]},
+    {"type": "computer_call"},
+]
+
+
+@given(st.lists(st.sampled_from(USUAL)))
+def test_usual_items_are_converted_as_the_general_conversion_does_it(items):
+    recipe = Recipe(input="-", output="rows.jsonl", format="sft")
+    expected = items_to_messages(items, ResponsesConverterState())
+    assert usual_messages(items, recipe) == [{**message, "content": message["content"] or ""} for message in expected]
+
+
+@pytest.mark.parametrize("item", UNUSUAL, ids=str)
+def test_unusual_items_are_left_to_the_general_conversion(item):
+    recipe = Recipe(input="-", output="rows.jsonl", format="sft")
+    assert usual_messages([*USUAL, item], recipe) is None
+    assert usual_messages(USUAL, recipe.model_copy(update={"reasoning": "drop"})) is None

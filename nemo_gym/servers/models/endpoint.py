@@ -129,15 +129,15 @@ class Upstream:
                     reply = await self.endpoint.send("POST", url, body)
         except request_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error
-        return await self.read(reply)
-
-    async def read(self, reply: "aiohttp.ClientResponse") -> bytes:
-        """The body of an answer; anything but a good status is a ``ModelCallError``."""
         content = await reply.read()
         if not reply.ok:
-            attempts = 1 + self.endpoint.max_retries if reply.status in RETRY_ERROR_CODES else 1
-            raise self.address.refusal(reply.status, reply.headers, content, attempts=attempts)
+            raise self._refusal(reply, content)
         return content
+
+    def _refusal(self, reply: "aiohttp.ClientResponse", content: bytes) -> Exception:
+        """The error for an answer without a good status."""
+        attempts = 1 + self.endpoint.max_retries if reply.status in RETRY_ERROR_CODES else 1
+        return self.address.refusal(reply.status, reply.headers, content, attempts=attempts)
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: bytes) -> AsyncIterator["aiohttp.ClientResponse"]:
@@ -151,7 +151,8 @@ class Upstream:
             async with self._slots, self.endpoint.open("POST", url, body) as reply:
                 if not reply.ok or EVENT_STREAM not in reply.headers.get("Content-Type", ""):
                     await read_to_end(reply)
-                    await self.read(reply)
+                if not reply.ok:
+                    raise self._refusal(reply, await reply.read())
                 yield reply
         except request_errors.RequestFailedError as error:
             raise self.address.no_answer(error) from error

@@ -5,6 +5,7 @@ first words, either by name (``ng run``) or by its place in the tree (``ng env s
 fix are caught; anything else is a bug and shows its traceback.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,9 +90,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         console.error(str(error), hint=error.hint)
         return exit_code(error)
+    except OSError as error:
+        if error.errno not in _STORAGE:
+            raise
+        console.error(
+            f"{error.filename or 'storage'}: {error.strerror}",
+            hint="make room or correct the permissions, then run again",
+        )
+        return ExitCode.ERROR
     except KeyboardInterrupt:
         console.note("interrupted")
         return ExitCode.INTERRUPTED
+
+
+# What only the user can change. Anything else that the operating system refuses is our bug.
+_STORAGE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def _run(request: Invocation | HelpRequest) -> int:

@@ -10,7 +10,7 @@ While a file is being replaced, a reader sees its old content or its new content
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import BinaryIO, Final, Self
@@ -168,8 +168,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         draft.replace(path)
         sync_directory(path.parent)
+    except OSError as error:
+        if error.filename == str(draft):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # which would hide the error that explains more
+            draft.unlink()
 
 
 def sync_directory(path: Path) -> None:
@@ -189,6 +194,6 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"can't {doing} {path}: {error.strerror or error}",
-            hint="everything saved before is intact; make room or correct the permissions, then run again with "
-            "+resume_from_cache=true",
+            hint="everything saved before is intact; make room or correct the permissions, then run again; a "
+            "collection continues with +resume_from_cache=true",
         ) from error

@@ -2,7 +2,10 @@
 
 import json
 import os
+import resource
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,27 @@ def test_what_was_made_before_is_made_again(run, command):
     words = [word.format("made.jsonl") for word in COMMANDS[command]]
     assert run(*words).code == 0
     assert run(*words).code == 0
+
+
+MERGE = ("ng_aggregate_rollouts", "+input_glob=run.jsonl", "+output_jsonl_fpath={}")
+
+
+@pytest.mark.parametrize("words", [*COMMANDS.values(), MERGE], ids=[*COMMANDS, "merge"])
+def test_a_disk_that_takes_no_more_is_an_error_with_a_hint(words, workspace):
+    before = state()
+    names = [word.format("made.jsonl") for word in words]
+    program = "import sys; from nemo_gym.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", program, *names],  # -B: the limit would also cut off compiled modules
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20)),  # "File too large" for every write
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
+    assert "error: " in ran.stderr
+    assert "hint: " in ran.stderr
+    assert state() == before
 
 
 def test_an_export_without_a_suffix_is_a_folder_and_replaces_no_file(run):

@@ -28,10 +28,10 @@ import asyncio
 import sys
 import uvicorn
 from nemo_gym.rollouts import run
-from nemo_gym.servers import lag
+from nemo_gym.servers import event_loop
 from nemo_gym.steps import facts
-run.TICK_S = run.SYNC_INTERVAL_S = lag.HEARTBEAT_S = facts.BEAT_S = 3600
-lag.LagWatch.watch = lambda self: None
+run.TICK_S = run.SYNC_INTERVAL_S = event_loop.HEARTBEAT_S = facts.BEAT_S = 3600
+event_loop.LagWatch.watch = lambda self: None
 tick = uvicorn.Server.on_tick
 async def seldom(self, counter):
     await asyncio.sleep(2 if counter else 0)

@@ -41,7 +41,7 @@ from nemo_gym.conversion.answer_tokens import UNTRUNCATED
 from nemo_gym.conversion.anthropic.calling import request_to_messages
 from nemo_gym.conversion.anthropic.serving import messages_to_request
 from nemo_gym.responses_converter import ResponsesConverter
-from nemo_gym.servers import lag
+from nemo_gym.servers import event_loop
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient
 from responses_api_models.vllm_model.tokens import OPTIONS
@@ -281,8 +281,8 @@ def instructions(command: list[str], counts: Path) -> int:
 async def only_calls(options: argparse.Namespace) -> None:
     """Make calls of one kind, for valgrind to count."""
     # Under valgrind everything takes fifty times as long, so what happens every so often would count fifty-fold.
-    lag.HEARTBEAT_S = 3600
-    lag.LagWatch.watch = lambda _: None  # type: ignore[method-assign]
+    event_loop.HEARTBEAT_S = 3600
+    event_loop.LagWatch.watch = lambda _: None  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         async with caller(options.calls, options.base_url, ASKED_AS[options.asked], Path(folder)) as call:
             await repeat(call, 3 * options.parallel, options.parallel)

@@ -32,7 +32,7 @@ from nemo_gym import rollout_collection
 from nemo_gym.config.parse import parse_config
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts import run
-from nemo_gym.servers import lag
+from nemo_gym.servers import event_loop
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.models.endpoint import Upstream
 from nemo_gym.steps import facts
@@ -48,8 +48,8 @@ void dump(void) { CALLGRIND_DUMP_STATS; }
 
 def collect(n: int, folder: Path, *, steps: bool) -> None:
     """Collect in this process until n rollouts have been counted."""
-    run.TICK_S = run.SYNC_INTERVAL_S = lag.HEARTBEAT_S = facts.BEAT_S = 3600
-    lag.LagWatch.watch = lambda _: None
+    run.TICK_S = run.SYNC_INTERVAL_S = event_loop.HEARTBEAT_S = facts.BEAT_S = 3600
+    event_loop.LagWatch.watch = lambda _: None
     uvicorn.Server.main_loop = lambda _: asyncio.sleep(3600)  # it would look ten times a second whether to stop
     control = rollout_collection._control
     rollout_collection._control = lambda *given: replace(control(*given), stream=None)

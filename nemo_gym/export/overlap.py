@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.export.records import Rollout, find_rollout_files
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line
 from nemo_gym.metrics.fields import QUESTION_FIELDS
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 

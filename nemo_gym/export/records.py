@@ -12,8 +12,7 @@ from typing import Any, BinaryIO, Final
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import BUFFER_BYTES, find_files, split_patterns
-from nemo_gym.io.json import encode
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import encode, parse_line
 from nemo_gym.metrics.fields import agent_of, as_number, output_of
 from nemo_gym.schemas.rows import (
     NG_FAILURE_CLASS_KEY,

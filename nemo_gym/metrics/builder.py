@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.io.lines import Block, count_lines, parse_line, read_blocks
+from nemo_gym.io.json import Block, count_lines, parse_line, read_blocks
 from nemo_gym.metrics.decode import LineDecoder, ShapeLearner
 from nemo_gym.metrics.fields import (
     NO_INDEX,

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_gym.io.lines import parse_line, read_blocks
+from nemo_gym.io.json import parse_line, read_blocks
 from nemo_gym.metrics.fields import PASS_THRESHOLD, QUESTION_FIELDS, REWARD, task_content
 from nemo_gym.metrics.statistics import bootstrap_means, describe, passing
 from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable

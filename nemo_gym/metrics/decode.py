@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw
 
-from nemo_gym.io.lines import Block, is_text
+from nemo_gym.io.json import Block, is_text
 from nemo_gym.metrics.fields import (
     MODEL_ROLES,
     NO_INDEX,

@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles, replacing
-from nemo_gym.io.json import to_json
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line, to_json
 from nemo_gym.metrics.aggregate import Entry, task_entries
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.fields import REWARD

@@ -31,8 +31,7 @@ from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing, role_of, storage_errors
-from nemo_gym.io.json import decode, encode
-from nemo_gym.io.lines import Block, read_blocks
+from nemo_gym.io.json import Block, decode, encode, read_blocks
 from nemo_gym.metrics import metrics_file
 from nemo_gym.metrics.aggregate import METRICS_SOURCE, AggregateMetricsMixin, mean_metrics
 from nemo_gym.metrics.fields import NO_INDEX, agent_of, rollout_index_of, task_index_of

@@ -64,7 +64,8 @@ class Spending:
 
 def cost(usage: Usage, prices: Prices) -> float:
     """The cost in USD. Tokens from the endpoint's cache have a separate price if one is given."""
-    cached = usage.cached_tokens if prices.cached_input is not None else 0
+    # Some endpoints count more tokens as cached than as read.
+    cached = min(usage.cached_tokens, usage.input_tokens) if prices.cached_input is not None else 0
     fresh = (usage.input_tokens - cached) * prices.input + cached * (prices.cached_input or 0.0)
     return (fresh + usage.output_tokens * prices.output) / 1e6
 

@@ -25,6 +25,7 @@ from nemo_gym.config.instances import ServerInstance, require_instances
 from nemo_gym.io.process import garbage_collection_paused, raise_open_files_limit
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.event_loop import watching_lag
 from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig, describe_instance, run_token
 from nemo_gym.servers.http.connections import close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.isolation import (
@@ -34,7 +35,6 @@ from nemo_gym.servers.isolation import (
     stopping_at_exit,
     wait_until_ready,
 )
-from nemo_gym.servers.lag import watching_lag
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, bind, listening
 from nemo_gym.servers.loader import build_app, build_server
 from nemo_gym.servers.profiles import Marker, profiling

@@ -15,7 +15,7 @@ from nemo_gym.export.dpo import best_with_worst
 from nemo_gym.export.select import SAME, has_log_probs, seeded_bytes
 from nemo_gym.export.sft import UnfitError
 from nemo_gym.export.tokens import TokenSpan, advantages, only_span
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line
 from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
 from nemo_gym.metrics.fields import output_of
 from nemo_gym.schemas.rows import RolloutKey

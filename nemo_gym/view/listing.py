@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from nemo_gym.errors import ConfigError, did_you_mean
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line
 from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Snapshot

@@ -17,7 +17,7 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.filters.columns import FIXED, PREVIEWS
 from nemo_gym.filters.sql import Columns, Sql
 from nemo_gym.io.files import RunFiles, find_files
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line
 from nemo_gym.metrics.table import Ints
 from nemo_gym.view.index.reader import ColumnCache, ColumnValues, IndexReader, RolloutPlace, StaleIndexError
 from nemo_gym.view.index.tables import CONTENT, ColumnFacts, State, open_index

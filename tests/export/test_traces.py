@@ -124,7 +124,9 @@ def tree(spans: list[Span]) -> dict[bytes, list[Span]]:
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """All warnings, except about the event loop: a machine that is busy with other tests may stop it for a while."""
-    return [record for record in caplog.records if record.levelno >= 30 and record.name != "nemo_gym.servers.lag"]
+    return [
+        record for record in caplog.records if record.levelno >= 30 and record.name != "nemo_gym.servers.event_loop"
+    ]
 
 
 def identities(spans: list[Span]) -> set[tuple[bytes, bytes, str]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.io.lines import parse_line, read_blocks
+from nemo_gym.io.json import parse_line, read_blocks
 from nemo_gym.metrics.aggregate import task_entries
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
 from nemo_gym.metrics.statistics import overall

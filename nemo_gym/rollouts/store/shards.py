@@ -17,8 +17,7 @@ import numpy as np
 
 from nemo_gym.errors import ConfigError, counted
 from nemo_gym.io.files import RunFiles
-from nemo_gym.io.json import decode
-from nemo_gym.io.lines import Block, line_ends, read_blocks
+from nemo_gym.io.json import Block, decode, line_ends, read_blocks
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
 from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Ints, RolloutTable

@@ -28,7 +28,7 @@ import orjson
 
 from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
 from nemo_gym.filters.syntax import Value
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line
 from nemo_gym.io.process import usable_cores
 from nemo_gym.metrics.fields import task_content
 

@@ -18,7 +18,7 @@ import pytest
 
 from nemo_gym.filters import parse_filter
 from nemo_gym.io.files import RunFiles
-from nemo_gym.io.lines import parse_line
+from nemo_gym.io.json import parse_line
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.report import details

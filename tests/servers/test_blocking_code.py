@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.servers.lag import find_blocking_code, waited_for_processor, watching_lag
+from nemo_gym.servers.event_loop import find_blocking_code, waited_for_processor, watching_lag
 
 
 def hold_the_loop(caplog: pytest.LogCaptureFixture, seconds: float = 60.0) -> None:

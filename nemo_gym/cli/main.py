@@ -6,6 +6,7 @@ fix are caught; anything else is a bug and shows its traceback.
 """
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ def _invoke(command: Command, words: list[str]) -> Invocation | HelpRequest:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (by default that of this process, program name first) and return the exit code."""
+    # Without this, the threads of numpy's OpenBLAS spin for a tenth of a second when a command starts.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     try:
         with console.logs():
             return _run(read_command_line(sys.argv if argv is None else argv))

@@ -340,6 +340,11 @@ def find_input(path: str) -> Path:
             return candidate
     if folder := next((candidate for candidate in candidates if candidate.is_dir()), None):
         raise ConfigError(f"the input {folder} is a folder", hint="name a file of JSON lines, one task each")
+    if pipe := next((candidate for candidate in candidates if candidate.exists()), None):
+        raise ConfigError(
+            f"the input {pipe} is not a regular file",
+            hint="save the tasks to a file first: a run that is resumed reads them again",
+        )
     raise ConfigPathNotFoundError(
         f"the input file {path!r} does not exist (looked for {', '.join(map(str, candidates))})",
         hint="correct +input_jsonl_fpath=… (or --input …)",

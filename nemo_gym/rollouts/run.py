@@ -35,7 +35,7 @@ from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import ResumeMode, RolloutStore, open_plan, open_store
 from nemo_gym.rollouts.tally import Budget, Ending, Spending, StopRules, Summary, Tally, failure_budget
-from nemo_gym.schemas.rows import Prices
+from nemo_gym.schemas.rows import FailureClass, Prices
 from nemo_gym.steps.facts import Usage, UsageMeter, add_facts
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def _approve(plan: PlanOnDisk, run: CollectionRun) -> None:
             hint="each line of the input is one task; correct input_jsonl_fpath or limit",
         )
     _check_agents(plan, run.agents)
+    _check_reopened(plan, run.retries)
 
 
 def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
@@ -196,6 +197,16 @@ def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
                 f"the plan names the agent {name!r}, which is not among the servers",
                 hint=did_you_mean(name, known or (), available="Agents"),
             )
+
+
+def _check_reopened(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
+    """Refuse a misspelt class of failures, which would reopen nothing. Agents may have classes of their own."""
+    known = {*map(str, FailureClass), *(past.kind for past in plan.failures.values())}
+    for name in sorted(retries.reopened - known):
+        raise ConfigError(
+            f"retry_failed names the class {name!r}, but no rollout has failed like that",
+            hint=did_you_mean(name, known, available="Classes of failure"),
+        )
 
 
 def _announce(plan: PlanOnDisk, retries: AttemptPolicy) -> None:

@@ -44,6 +44,13 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
+class _WithoutCutOffCalls(logging.Filter):
+    """Leaves out the tracebacks of calls that are cut off because the servers stop, which is what was asked for."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def bind(host: str, port: int, *, owner: str, setting: str = "port in its configuration") -> socket.socket:
     """A bound socket. The error names the address, the server that wanted it, and the setting that changes it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -101,4 +108,9 @@ async def listening(
         yield
     finally:
         server.should_exit = True
-        await serving
+        errors, quiet = logging.getLogger("uvicorn.error"), _WithoutCutOffCalls()
+        errors.addFilter(quiet)
+        try:
+            await serving
+        finally:
+            errors.removeFilter(quiet)

@@ -1,6 +1,7 @@
 """Collections from the command line, with a Gym whose only server is an agent that answers by itself."""
 
 import json
+import os
 import socket
 import sys
 import time
@@ -230,6 +231,22 @@ def test_an_input_without_tasks_is_an_error(run):
     assert ran.code == 1
     assert "in.jsonl has no tasks, so there is nothing to run" in ran.err
     assert not Path("results/out_materialized_inputs.jsonl").exists()
+
+
+def test_a_misspelt_class_of_failures_is_refused_instead_of_reopening_nothing(run):
+    write_tasks("")
+    ran = run("ng_collect_rollouts", *HOSTED, "+retry_failed=[timeouts]")
+    assert ran.code == 1
+    assert "retry_failed names the class 'timeouts'" in ran.err
+    assert "Did you mean: 'timeout'?" in ran.err
+    assert not Path("results/out_materialized_inputs.jsonl").exists()
+
+
+def test_a_pipe_is_not_taken_for_a_missing_file(run):
+    os.mkfifo("tasks.jsonl")
+    ran = run("ng_collect_rollouts", HOSTED[0], HOSTED[1], "+input_jsonl_fpath=tasks.jsonl")
+    assert ran.code == 1
+    assert "tasks.jsonl is not a regular file" in ran.err
 
 
 @pytest.mark.parametrize(("path", "told"), [("/proc/self/mem", "can't read the input"), (".", "is a folder")])

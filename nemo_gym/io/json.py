@@ -189,11 +189,8 @@ def _content(block: Block) -> bytes | bytearray:
 
 def is_text(block: Block) -> bool:
     """Whether a block is valid UTF-8."""
-    content = bytes(block)
-    if content.isascii():  # as most are, which is seen in half the time
-        return True
     try:
-        str(content, "utf-8")
+        str(block, "utf-8")
     except UnicodeDecodeError:
         return False
     return True

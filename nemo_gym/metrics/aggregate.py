@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 ROLLOUT_INFOS: Final = "rollout_infos"
-_SLAB: Final = 2048  # tasks turned into Python objects at a time
+_SLAB: Final = 256  # tasks turned into Python objects at a time: few enough to stay in the processor's cache
 
 METRICS_SOURCE: Final = "_metrics_source"  # of a handler: the setting that names the server that answers; empty: itself
 

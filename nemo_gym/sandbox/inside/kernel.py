@@ -80,9 +80,16 @@ def raw_syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_cha
 
 def clone(flags: int) -> int:
     """Fork into new namespaces. Returns 0 in the child, which has only the calling thread."""
-    pid = syscall("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
-    if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()  # as os.fork does: it resets locks that other threads may have held
+    # As os.fork does. From 3.13 on, the interpreter aborts in the child if it did not take its locks before.
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = -1
+    try:
+        pid = syscall("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
+    finally:
+        if pid == 0:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+        else:
+            ctypes.pythonapi.PyOS_AfterFork_Parent()
     return pid
 
 

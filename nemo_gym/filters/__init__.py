@@ -5,10 +5,10 @@
     question contains "weather" or judge.score >= 0.8
 
 A filter is parsed, never evaluated as a program. It becomes a condition in SQL for an index, or a test of a record;
-both give the same answer (a property test compares them). Errors name the position and what was expected there.
+both give the same result (a property test compares them). Errors name the position and what was expected there.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from nemo_gym.filters.columns import record_fields
 from nemo_gym.filters.parser import parse
 from nemo_gym.filters.sql import Columns, Sql, to_sql
 from nemo_gym.filters.syntax import Fields, FilterError, Node, Test, columns_in, to_test
+from nemo_gym.schemas.record import Record
 
 __all__ = ["Filter", "FilterError", "parse_filter"]
 
@@ -37,7 +38,7 @@ class Filter:
         """A function that tests the fields of a record, as returned by ``record_fields``."""
         return to_test(self.node) if self.node is not None else lambda _: True
 
-    def matches(self, record: Mapping[str, Any], **more: Any) -> bool:
+    def matches(self, record: Record, **more: Any) -> bool:
         """Whether a record matches; ``more`` are columns that are not in the record, such as its file."""
         fields: Fields = {**record_fields(record), **more}
         return self.node is None or self.test(fields)

@@ -7,58 +7,38 @@ those of SQL: 64-bit integers and floats; NaN counts as missing.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from nemo_gym.filters.syntax import Value
-from nemo_gym.metrics.fields import (
-    BOOKKEEPING_PREFIX,
-    NEVER_METRICS,
-    NO_INDEX,
-    NO_TRANSCRIPT,
-    QUESTION_FIELDS,
-    REWARD,
-    TranscriptCounts,
-    agent_of,
-    as_float,
-    as_number,
-    count_items,
-    output_of,
-    rollout_index_of,
-    task_index_of,
-    type_and_role,
-    usage_of,
-)
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.schemas.record import REWARD, Record, as_float, as_number, is_metric_name
 
 LONGEST_PREVIEW: Final = 200
 _READ_FOR_PREVIEW: Final = 300  # characters; more than a preview shows, because text may begin with blanks
 
 
-def preview_question(record: Mapping[str, Any]) -> str | None:
+def preview_question(record: Record) -> str | None:
     """The question of the task: the record's own question field, otherwise the user's last message.
 
     The user's first message may be an example that shows the model what an answer looks like.
     """
-    text = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), None)
+    text = record.question
     if text is None:
-        params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-        given = params.get("input") if type(params) is dict else None
-        text = given if isinstance(given, str) else _said_by("user", reversed(given) if type(given) is list else ())
+        given = record.params.get("input")
+        text = given if isinstance(given, str) else _text_by("user", reversed(given) if type(given) is list else ())
     if text is None:
-        text = _said_by("user", output_of(record) or ())
+        text = _text_by("user", record.output or ())
     return None if text is None else preview(text)
 
 
-def preview_answer(record: Mapping[str, Any]) -> str | None:
+def preview_answer(record: Record) -> str | None:
     """The assistant's last message; for a failed rollout, the reason."""
-    text = _said_by("assistant", reversed(output_of(record) or ()))
-    if text is None and isinstance(record.get("error_message"), str):
-        text = record["error_message"]
+    text = _text_by("assistant", reversed(record.output or ()))
+    if text is None and isinstance(record.fields.get("error_message"), str):
+        text = record.fields["error_message"]
     return None if text is None else preview(text)
 
 
-def _said_by(role: str, items: Iterable[Any]) -> str | None:
+def _text_by(role: str, items: Iterable[Any]) -> str | None:
     for item in items:
         if type(item) is dict and item.get("role") == role:
             text = _content(item.get("content"))
@@ -111,28 +91,29 @@ OUTSIDE: Final = ("file", "bytes")  # facts about a line that are not part of it
 FIXED: Final = frozenset({*NUMBERS, *TEXTS, *PREVIEWS, *OUTSIDE})
 
 
-def record_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+def record_fields(record: Record) -> dict[str, Value]:
     """All columns of a record. An index that is not a whole number is a ``ValueError``."""
-    return fixed_fields(record) | own_fields(record) | preview_fields(record)
+    previews = {"question": preview_question(record), "answer": preview_answer(record)}
+    return fixed_fields(record) | own_fields(record) | previews
 
 
-def fixed_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+def fixed_fields(record: Record) -> dict[str, Value]:
     """The columns that every rollout has; None where the record has no value."""
     return dict(zip(FIXED_ORDER, fixed_values(record), strict=True))
 
 
-def fixed_values(record: Mapping[str, Any]) -> tuple[Value, ...]:
+def fixed_values(record: Record) -> tuple[Value, ...]:
     """The values of the fixed columns, in the order of ``FIXED_ORDER``."""
-    rollout, failure, agent = rollout_index_of(record), record.get(NG_FAILURE_CLASS_KEY), agent_of(record)
-    calls, turns = _counts(record)
-    used = usage_of(record).get
+    failure, agent, reward = record.failure, record.agent, record.reward
+    calls, turns = record.counts
+    used = record.reported_usage.get
     total, read, written = number(used("total_tokens")), number(used("input_tokens")), number(used("output_tokens"))
     if total is None and read is not None and written is not None:
         total = read + written
     return (
-        task_index_of(record),
-        None if rollout == NO_INDEX else rollout,
-        number(record.get(REWARD)),
+        record.task or 0,
+        record.rollout,
+        reward,
         total,
         read,
         written,
@@ -140,44 +121,23 @@ def fixed_values(record: Mapping[str, Any]) -> tuple[Value, ...]:
         calls,
         _duration(record),
         None if agent is None else plain_text(agent),
-        None if failure is None else plain_text(str(failure)),
+        None if failure is None else plain_text(failure),
     )
 
 
-def _duration(record: Mapping[str, Any]) -> Value:
+def _duration(record: Record) -> Value:
     for name in _DURATIONS:
-        if name in record and (found := number(record[name])) is not None:
+        if (found := number(record.fields.get(name))) is not None:
             return found
     return None
 
 
-def _counts(record: Mapping[str, Any]) -> TranscriptCounts:
-    """Tool calls and turns. Most transcripts follow one of a few patterns, so counts are cached by pattern."""
-    output = output_of(record)
-    if output is None:
-        return NO_TRANSCRIPT
-    try:
-        return _counts_of(tuple([(item.get("type"), item.get("role")) for item in output]))
-    except (AttributeError, TypeError):  # an item that is not an object, or whose type is not text
-        return count_items(map(type_and_role, output))
-
-
-@lru_cache(maxsize=4096)
-def _counts_of(pattern: tuple[tuple[Any, Any], ...]) -> TranscriptCounts:
-    return count_items([type_and_role({"type": kind, "role": role}) for kind, role in pattern])
-
-
-def preview_fields(record: Mapping[str, Any]) -> dict[str, Value]:
-    """The previews of question and answer."""
-    return {"question": preview_question(record), "answer": preview_answer(record)}
-
-
-def own_fields(record: Mapping[str, Any]) -> dict[str, Value]:
+def own_fields(record: Record) -> dict[str, Value]:
     """The record's own numbers, booleans and short strings."""
     fields: dict[str, Value] = {}
-    for name, value in record.items():
+    for name, value in record.fields.items():
         kind = type(value)
-        if name in NEVER_METRICS or name == REWARD or name.startswith(BOOKKEEPING_PREFIX):
+        if name == REWARD or not is_metric_name(name):
             continue
         if kind is dict:
             if len(value) <= MOST_NESTED:

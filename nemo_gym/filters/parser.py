@@ -38,11 +38,19 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPES: Final = {"n": "\n", "t": "\t"}
-_CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
+ESCAPES: Final = {"n": "\n", "t": "\t"}
+CONSTANTS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
 _LARGEST: Final = 2**63  # SQLite's integers have 64 bits
-# Operators of other languages, and what to write here instead.
-_FOREIGN: Final = {"=": "==", "&&": "and", "||": "or", "!": "not", "<>": "!=", "=~": "contains"}
+# Operators of other languages, longer ones first, and what to write here instead.
+FOREIGN: Final = {"&&": "and", "||": "or", "<>": "!=", "=~": "contains", "=": "==", "!": "not"}
+HINTS: Final = {
+    "close": "close it with the same character",
+    "compare": 'compare it with a value: reward < 0.5, agent == "name", failure is null',
+    "known": f"comparisons are {' '.join(sorted(OPERATORS))} contains in is",
+    "number": "text needs quotes, unusual names need `backquotes`",
+    "quotes": "text needs quotes",
+    "value": 'a value is a column, a number, "text", true, false or null',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +81,15 @@ def tokens(text: str) -> list[Token]:
 
 def _token(match: re.Match[str]) -> Token:
     kind = match.lastgroup or ""
-    text, position = match[kind], match.start(kind)
+    text, position = match[kind], match.start(kind) - (kind == "quoted")  # a name in backquotes begins with one
     match kind:
         case "number":
             return Token("literal", text, position, _number(text))
         case "text":
-            content = _ESCAPE.sub(lambda at: _ESCAPES.get(at[1], at[1]), text[1:-1])
+            content = _ESCAPE.sub(lambda at: ESCAPES.get(at[1], at[1]), text[1:-1])
             return Token("literal", text, position, plain_text(content))
-        case "name" if (word := text.lower()) in _CONSTANTS:
-            return Token("literal", text, position, _CONSTANTS[word])
+        case "name" if (word := text.lower()) in CONSTANTS:
+            return Token("literal", text, position, CONSTANTS[word])
         case "name" if text.lower() in WORDS:
             return Token("word", text.lower(), position)
         case "sign":
@@ -102,23 +110,18 @@ def _unreadable(text: str, place: int) -> FilterError:
     while text[place].isspace():
         place += 1
     if text[place] in "\"'`":
-        return FilterError(
-            f"the {text[place]} is never closed", position=place, hint="close it with the same character"
-        )
-    for foreign, ours in sorted(_FOREIGN.items(), key=lambda pair: -len(pair[0])):
+        return FilterError(f"the {text[place]} is never closed", position=place, hint=HINTS["close"])
+    for foreign, ours in FOREIGN.items():
         if text.startswith(foreign, place):
             return FilterError(f"'{foreign}' is not an operator here", position=place, hint=f"write {ours}")
     if text[place].isdigit():
-        return FilterError("not a number", position=place, hint="text needs quotes, unusual names need `backquotes`")
-    known = " ".join(sorted(OPERATORS))
-    return FilterError(f"unexpected '{text[place]}'", position=place, hint=f"comparisons are {known} contains in is")
+        return FilterError("not a number", position=place, hint=HINTS["number"])
+    return FilterError(f"unexpected '{text[place]}'", position=place, hint=HINTS["known"])
 
 
 LONGEST: Final = 4_000  # characters
 DEEPEST: Final = 40  # nested parentheses and nots
 MOST_TERMS: Final = 300
-_COMPARE: Final = 'compare it with a value: reward < 0.5, agent == "name", failure is null'
-_VALUE: Final = 'a value is a column, a number, "text", true, false or null'
 
 
 def parse(text: str) -> Node | None:
@@ -202,7 +205,7 @@ class _Parser:
     def _sign_comparison(self, left: Operand) -> Node:
         operator = self._operator()
         if operator is None:
-            raise self._expected("a comparison", hint=_COMPARE)
+            raise self._expected("a comparison", hint=HINTS["compare"])
         middle = self._operand()
         first = Comparison(left, operator, middle)
         second = self._operator()
@@ -229,7 +232,7 @@ class _Parser:
     def _constant(self, wanted: str = "a value") -> Constant:
         token = self._next
         if token.kind != "literal":
-            hint = "text needs quotes" if token.kind == "name" else _VALUE
+            hint = HINTS["quotes" if token.kind == "name" else "value"]
             raise self._expected(wanted, hint=hint)
         self._place += 1
         return Constant(token.value)

@@ -1,32 +1,38 @@
-"""The answer to ``/aggregate_metrics``: what an environment and its agent report about a set of scored rollouts.
+"""The reply to ``/aggregate_metrics``: what an environment and its agent report about a set of scored rollouts.
 
 The default metrics never depend on a hook. A hook that raises, or returns something other than an object, loses only
 what it would have added: the error is logged and is reported in the metrics as ``errors/<hook>``.
 
 The entries of tasks are made one after the other, so that a file of any size can be written without holding them all.
+The file ``*_aggregate_metrics.json`` has one entry per agent, as JSON with an indent of two. Infinite and undefined
+numbers become ``null``, because JSON has no way to write them.
 """
 
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar
 
 import numpy as np
 
+from nemo_gym.io.files import replacing
+from nemo_gym.io.json import to_json
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.fields import REWARD, task_index_of
 from nemo_gym.metrics.statistics import defined, overall, table_statistics
-from nemo_gym.metrics.table import Column, Floats, RolloutTable
-from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, AggregateMetrics
+from nemo_gym.metrics.table import Column, RolloutTable
+from nemo_gym.schemas.record import REWARD, Record
+from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, AggregateMetrics
 
 logger = logging.getLogger(__name__)
 
 
-ROLLOUT_INFOS: Final = "rollout_infos"
 _SLAB: Final = 256  # tasks turned into Python objects at a time: few enough to stay in the processor's cache
 
-METRICS_SOURCE: Final = "_metrics_source"  # of a handler: the setting that names the server that answers; empty: itself
+METRICS_SOURCE: Final = (
+    "_metrics_source"  # of a handler: the setting that names the server that computes them; empty: itself
+)
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Entry = dict[str, Any]
@@ -38,46 +44,29 @@ def anonymous_sample(_task: int) -> Entry:
     return {"agent_ref": {"name": "agent"}}
 
 
-class TaskBlock(NamedTuple):
-    """Some tasks that follow each other, with their statistics (NaN where undefined)."""
-
-    start: int  # the range of their rows
-    stop: int
-    tasks: list[int]
-    sizes: list[int]
-    names: list[str]
-    statistics: Floats
-
-
-def task_blocks(table: RolloutTable) -> Iterator[TaskBlock]:
-    """All tasks in order, a few thousand at a time."""
+def task_entries(
+    table: RolloutTable, *, sample_of: SampleOf = anonymous_sample, expected: Mapping[int, int] | None = None
+) -> Iterator[Entry]:
+    """One entry per task in order. ``expected`` is how many rollouts were planned; by default as many as there are."""
     starts = table.task_starts()
     names, statistics = table_statistics(table.metrics(), starts)
     ends = np.r_[starts[1:], len(table)]
     for first in range(0, len(starts), _SLAB):
         part = slice(first, first + _SLAB)
+        infos = iter(rollout_infos(table, int(starts[first]), int(ends[part][-1])))
         tasks, sizes = table.task[starts[part]].tolist(), (ends - starts)[part].tolist()
-        yield TaskBlock(int(starts[first]), int(ends[part][-1]), tasks, sizes, names, statistics[part])
-
-
-def task_entries(
-    table: RolloutTable, *, sample_of: SampleOf = anonymous_sample, expected: Mapping[int, int] | None = None
-) -> Iterator[Entry]:
-    """One entry per task in order. ``expected`` is how many rollouts were planned; by default as many as there are."""
-    for block in task_blocks(table):
-        infos = iter(rollout_infos(table, block.start, block.stop))
-        for task, size, row in zip(block.tasks, block.sizes, block.statistics.tolist(), strict=True):
+        for task, size, row in zip(tasks, sizes, statistics[part].tolist(), strict=True):
             planned = size if expected is None else expected.get(task, size)
-            head = entry_head(task, defined(block.names, row), sample_of(task), completion(size, planned))
-            yield head | {ROLLOUT_INFOS: list(islice(infos, size))}
+            yield {
+                TASK_INDEX_KEY_NAME: task,
+                **defined(names, row),
+                "sample": sample_of(task),
+                **_completion(size, planned),
+                "rollout_infos": list(islice(infos, size)),
+            }
 
 
-def entry_head(task: int, statistics: Mapping[str, float], sample: Any, counts: Mapping[str, Any]) -> Entry:
-    """An entry, still without its rollouts."""
-    return {TASK_INDEX_KEY_NAME: task, **statistics, "sample": sample, **counts}
-
-
-def completion(done: int, expected: int) -> Entry:
+def _completion(done: int, expected: int) -> Entry:
     """How many of the planned rollouts of a task there are."""
     return {
         "num_rollouts": done,
@@ -89,7 +78,7 @@ def completion(done: int, expected: int) -> Entry:
 
 def rollout_infos(table: RolloutTable, start: int, stop: int) -> list[Entry]:
     """The fields of each rollout in a range of rows; unlike in statistics, a field of the record wins over usage."""
-    columns = info_columns(table)
+    columns = _info_columns(table)
     names = ["rollout_id", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, *columns]
     tasks, rollouts = table.task[start:stop].tolist(), table.rollout[start:stop].tolist()
     ids = [f"{task}:{rollout}" for task, rollout in zip(tasks, rollouts, strict=True)]
@@ -105,7 +94,7 @@ def rollout_infos(table: RolloutTable, start: int, stop: int) -> list[Entry]:
     return infos
 
 
-def info_columns(table: RolloutTable) -> dict[str, Column]:
+def _info_columns(table: RolloutTable) -> dict[str, Column]:
     """The fields of ``rollout_infos`` in their order: reward, usage, the rest of the record."""
     columns = {**table.usage, **table.top}
     first = {REWARD: table.top[REWARD]} if REWARD in table.top else {}
@@ -136,7 +125,11 @@ PER_TASK: Final = "per_task_metrics"
 
 
 class AggregateMetricsMixin:
-    """The two hooks with which an environment shapes its metrics."""
+    """The hooks with which an environment shapes its metrics."""
+
+    def compute_repeat_metrics(self, tasks: list[list[dict[str, Any]]]) -> Metrics:  # noqa: ARG002  # for overriding
+        """More metrics of one repeat, from its scored rollouts, one for each task."""
+        return {}
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> Metrics:  # noqa: ARG002  # for those who override it
         """More metrics, from the scored rollouts of each task. A list ``per_task_metrics`` goes to the tasks."""
@@ -147,8 +140,8 @@ class AggregateMetricsMixin:
         return mean_metrics(agent_metrics)
 
 
-def answers_standard_metrics(handler: Handler) -> Handler:
-    """Mark a handler of ``/aggregate_metrics`` whose answer is that of ``compute_aggregate_metrics`` with the hooks."""
+def computes_standard_metrics(handler: Handler) -> Handler:
+    """Mark a handler of ``/aggregate_metrics`` that replies as ``compute_aggregate_metrics`` does with the hooks."""
     setattr(handler, METRICS_SOURCE, "")
     return handler
 
@@ -172,7 +165,7 @@ def group_by_task(verify_responses: Records) -> list[list[dict[str, Any]]]:
     """The responses of each task in the order given, tasks sorted by index; a missing index counts as 0."""
     tasks: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for response in verify_responses:
-        tasks[task_index_of(response)].append(response)
+        tasks[Record(response).task or 0].append(response)
     return [tasks[index] for index in sorted(tasks)]
 
 
@@ -180,25 +173,73 @@ def compute_aggregate_metrics(
     verify_responses: Records,
     compute_metrics_fn: ComputeMetrics | None = None,
     get_key_metrics_fn: GetKeyMetrics | None = None,
+    compute_repeat_metrics_fn: ComputeMetrics | None = None,
 ) -> AggregateMetrics:
-    """Statistics of every numeric field per task and overall, extended by the hooks."""
+    """Statistics of every numeric field per task, overall and per repeat, extended by the hooks."""
     if not verify_responses:
         return AggregateMetrics()
     builder = MetricsBuilder()
     for response in verify_responses:
         builder.add(response)
-    table = builder.table()
+    table, groups = builder.table(), list[Metrics]()
     agent_metrics: Metrics = dict(overall(table))
-    groups = list(task_entries(table))
-    if compute_metrics_fn is not None:
-        extra = call_hook("compute_metrics", compute_metrics_fn, group_by_task(verify_responses))
-        _merge_per_task(groups, extra.pop(PER_TASK, None))
-        agent_metrics |= extra
-    return AggregateMetrics.model_construct(
-        group_level_metrics=groups,
-        agent_metrics=agent_metrics,
-        key_metrics=key_metrics(agent_metrics, get_key_metrics_fn),
+    if len(table):
+        groups = list(task_entries(table))
+        if compute_metrics_fn is not None:
+            measured = [response for response in verify_responses if not Record(response).is_masked]
+            extra = call_hook("compute_metrics", compute_metrics_fn, group_by_task(measured))
+            _merge_per_task(groups, extra.pop(PER_TASK, None))
+            agent_metrics |= extra
+    chosen = key_metrics(agent_metrics, get_key_metrics_fn) if len(table) else {}
+    return with_coverage(
+        AggregateMetrics.model_construct(
+            group_level_metrics=groups,
+            agent_metrics=agent_metrics,
+            key_metrics=chosen,
+            repeat_level_metrics=_with_repeat_hook(repeat_entries(table), compute_repeat_metrics_fn, verify_responses),
+            perf_summary=None,
+        ),
+        table,
     )
+
+
+def repeat_entries(table: RolloutTable) -> list[Entry]:
+    """One entry for each repeat: the statistics over all tasks, and how many tasks have no result in it."""
+    entries = []
+    tasks = len(table.task_starts())
+    for repeat in np.unique(table.rollout).tolist():
+        part = table.take(np.flatnonzero(table.rollout == repeat))
+        entry = {ROLLOUT_INDEX_KEY_NAME: repeat, "sample_count": len(part), "missing_count": tasks - len(part)}
+        entries.append({**entry, **overall(part), **_spread(part)})
+    return entries
+
+
+def _spread(table: RolloutTable) -> Metrics:
+    found: Metrics = {}
+    for name, column in table.metrics().items():
+        values = column.values[column.known]
+        if len(values) and np.isfinite(values).all():
+            with np.errstate(all="ignore"):  # values may be so large that their squares are infinite
+                found[f"p25/{name}"], found[f"p75/{name}"] = (float(np.percentile(values, part)) for part in (25, 75))
+                found[f"sem/{name}"] = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+    return found
+
+
+def _with_repeat_hook(entries: list[Entry], hook: ComputeMetrics | None, responses: Records) -> list[Entry]:
+    if hook is None:
+        return entries
+    for entry in entries:
+        mine = [each for each in responses if Record(each).rollout == entry[ROLLOUT_INDEX_KEY_NAME]]
+        measured = [each for each in mine if not Record(each).is_masked]
+        entry.update(call_hook("compute_repeat_metrics", hook, group_by_task(measured)))
+    return entries
+
+
+def with_coverage(metrics: AggregateMetrics, table: RolloutTable) -> AggregateMetrics:
+    """The metrics, with the number of rollouts that they are about if some were not measured."""
+    known = table.coverage_metrics()
+    metrics.agent_metrics, metrics.key_metrics = metrics.agent_metrics | known, metrics.key_metrics | known
+    return metrics
 
 
 def key_metrics(agent_metrics: Metrics, get_key_metrics_fn: GetKeyMetrics | None = None) -> Metrics:
@@ -234,3 +275,37 @@ def _merge_per_task(groups: list[Metrics], per_task: Any) -> None:
     for metrics in per_task:
         if isinstance(metrics, Mapping) and metrics.get(TASK_INDEX_KEY_NAME) in by_task:
             by_task[metrics[TASK_INDEX_KEY_NAME]].update(metrics)
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+_GROUP: Final = b"\n" + 6 * b" "  # a new line at the depth of a task
+
+
+def write_metrics_file(path: Path, agents: Mapping[str, AggregateMetrics | RolloutTable]) -> None:
+    """Replace the file by the metrics of these agents, sorted by name. Of a table the default ones are written."""
+    with replacing(path) as file:
+        file.write(b"[")
+        for number, agent in enumerate(sorted(agents)):
+            file.write(b",\n  " if number else b"\n  ")
+            _write_entry(file, agent, agents[agent])
+        file.write(b"\n]\n")
+
+
+def _write_entry(file: BinaryIO, agent: str, metrics: AggregateMetrics | RolloutTable) -> None:
+    if isinstance(metrics, RolloutTable):
+        agent_metrics: dict[str, Any] = dict(overall(metrics)) | metrics.coverage_metrics()
+        key_metrics, entries = mean_metrics(agent_metrics) | metrics.coverage_metrics(), task_entries(metrics)
+    else:
+        agent_metrics, key_metrics = metrics.agent_metrics, metrics.key_metrics
+        entries = iter(metrics.group_level_metrics)
+    head = {AGENT_REF_KEY_NAME: {"name": agent}, "agent_metrics": agent_metrics, "key_metrics": key_metrics}
+    file.write(_indented(head, b"\n  ").removesuffix(b"\n  }"))
+    file.write(b',\n    "group_level_metrics": [')
+    for number, group in enumerate(entries):
+        file.write(b"," + _GROUP if number else _GROUP)
+        file.write(_indented(group, _GROUP))
+    file.write(b"\n    ]\n  }")
+
+
+def _indented(value: Any, newline: bytes) -> bytes:
+    return to_json(value, indent=True).replace(b"\n", newline)

@@ -11,23 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from nemo_gym.io.json import Block, count_lines, parse_line, read_blocks
+from nemo_gym.io.json import Block, count_lines, read_blocks
 from nemo_gym.metrics.decode import LineDecoder, ShapeLearner
-from nemo_gym.metrics.fields import (
-    NO_INDEX,
-    REWARD,
-    TOOL_CALLS,
-    TURNS,
-    RolloutFormatError,
-    agent_of,
-    as_number,
-    count_record,
-    numeric_fields,
-    rollout_index_of,
-    task_index_of,
-    usage_of,
-)
 from nemo_gym.metrics.table import Column, ColumnBuffer, Ints, RolloutTable, RowKeys, sort_order
+from nemo_gym.schemas.record import NO_INDEX, REWARD, Record, as_number
+from nemo_gym.schemas.transcript_counts import TOOL_CALLS, TURNS
 
 Row = tuple[Any, ...]
 
@@ -56,6 +44,7 @@ class MetricsBuilder:
         self._pending: list[Row] = []
         self._packed = 0
         self._left_out: Ints = np.zeros(0, np.int64)
+        self._masked: list[int] = []
         self._learner = ShapeLearner()
         self._decoder: LineDecoder | None = None
         self._reshapes = 0
@@ -65,23 +54,25 @@ class MetricsBuilder:
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add a rollout. A record with an unusable index is a ``ValueError`` and is not added."""
-        if not isinstance(record, Mapping):
-            raise RolloutFormatError(f"a rollout must be an object, not {type(record).__name__}")
-        task, rollout = task_index_of(record), rollout_index_of(record)
-        top, raw_usage = numeric_fields(record), usage_of(record)
+    def add(self, fields: Record | Mapping[str, Any]) -> None:
+        """Add a rollout. One with an unusable index is a ``ValueError`` and is not added."""
+        record = fields if isinstance(fields, Record) else Record(fields)
+        task, rollout = record.task, record.rollout
+        top, raw_usage = record.metrics, record.reported_usage
         usage = {name: number for name, value in raw_usage.items() if (number := as_number(value)) is not None}
         self._admit(self._top, top)
         self._admit(self._usage, usage)
         number = len(self)
+        if record.is_masked:
+            self._masked.append(number)
         # In statistics usage replaces a field of the same name, even where its value is not a number.
         for name in top.keys() & (raw_usage.keys() - usage.keys()):
             self._hidden[name].add(number)
-        if REWARD in record and REWARD not in top:
-            self._odd_rewards[number] = record[REWARD]
+        if REWARD in record.fields and REWARD not in top and not record.is_masked:
+            self._odd_rewards[number] = record.fields[REWARD]
         numbers = (*map(top.get, self._top), *map(usage.get, self._usage))
-        self._extend([(task, rollout, agent_of(record), *numbers, *count_record(record))])
+        index = (task or 0, NO_INDEX if rollout is None else rollout)
+        self._extend([(*index, record.agent, *numbers, *record.counts)])
 
     def add_line(self, line: bytes) -> bool:
         """Add a line of JSON; True if it has fields that no line before had.
@@ -92,7 +83,7 @@ class MetricsBuilder:
         if rows is not None:
             self._extend(rows)
             return False
-        record = parse_line(line)
+        record = Record.parse(line)
         self.add(record)
         is_new = self._learner.learn(record)
         if is_new:
@@ -151,7 +142,7 @@ class MetricsBuilder:
         return sorted(name for name in self._agents if name is not None)
 
     def table(self) -> RolloutTable:
-        """All rollouts. A key that occurs twice is a ``ValueError``."""
+        """All rollouts; of those that are masked only the keys. A key that occurs twice is a ``ValueError``."""
         return self._table(self.rows())
 
     def table_of(self, agent: str | None) -> RolloutTable:
@@ -206,6 +197,11 @@ class MetricsBuilder:
         task, rollout = self._key_column(0)[rows], self._key_column(1)[rows]
         rollout = number_missing(task, rollout)
         order = sort_order(task, rollout)
+        masked = np.isin(rows, self._masked)
+        if masked.any():
+            dropped, order = order[masked[order]], order[~masked[order]]
+        else:
+            dropped = order[:0]
         rows = rows[order]
         places = {row: place for place, row in enumerate(rows.tolist())} if self._hidden or self._odd_rewards else {}
         return RolloutTable(
@@ -216,6 +212,7 @@ class MetricsBuilder:
             self._columns(self._transcript, rows),
             {name: frozenset(places[row] for row in hidden if row in places) for name, hidden in self._hidden.items()},
             {places[row]: value for row, value in self._odd_rewards.items() if row in places},
+            RowKeys(task[dropped], rollout[dropped]),
         )
 
     def _columns(self, buffers: dict[str, ColumnBuffer], rows: Ints) -> dict[str, Column]:

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_gym.io.json import parse_line, read_blocks
-from nemo_gym.metrics.fields import PASS_THRESHOLD, QUESTION_FIELDS, REWARD, task_content
+from nemo_gym.io.json import read_blocks
 from nemo_gym.metrics.statistics import bootstrap_means, describe, passing
 from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable
-from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD, Record, outline_of
 
 SHOWN: Final = 10
 
@@ -45,15 +44,6 @@ class RewardChanges:
     mean_old: float
     mean_new: float
     changes: Sequence[RewardChange]  # the most frequent first
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "rollouts": self.rollouts,
-            "changed": self.changed,
-            "mean_old": self.mean_old,
-            "mean_new": self.mean_new,
-            "changes": [change._asdict() for change in self.changes],
-        }
 
     def text(self) -> str:
         if not self.rollouts:
@@ -103,8 +93,7 @@ def _rewards(table: RolloutTable) -> Floats:
     column = table.top.get(REWARD)
     if column is None:
         return np.full(len(table), np.nan)
-    rows: Ints = np.arange(len(table))
-    return np.where(column.known[rows], column.values[rows], np.nan)
+    return np.where(column.known, column.values, np.nan)
 
 
 # ---- two runs --------------------------------------------------------------------------------------------------------
@@ -122,6 +111,13 @@ class Pairs(NamedTuple):
     task_b: Ints
     mean_a: Floats
     mean_b: Floats
+
+    @property
+    def change(self) -> Floats:
+        """How much better the second run is at each task."""
+        with np.errstate(invalid="ignore"):  # infinite rewards on both sides
+            change: Floats = self.mean_b - self.mean_a
+        return change
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +164,8 @@ class RunComparison:
         }
 
 
-class Run(NamedTuple):
-    """A run to compare. ``contents``: what each task asks (``task_content``) by index; None pairs by index."""
+class ComparedRun(NamedTuple):
+    """A run to compare. ``contents``: what each task asks (``prompt_number``) by index; None pairs by index."""
 
     table: RolloutTable
     contents: Mapping[int, int | None] | None = None
@@ -182,7 +178,9 @@ class _PerTask(NamedTuple):
     solved: Mask
 
 
-def compare(a: Run, b: Run, *, field: str = REWARD, threshold: float = PASS_THRESHOLD, seed: int = 0) -> RunComparison:
+def compare_runs(
+    a: ComparedRun, b: ComparedRun, *, field: str = REWARD, threshold: float = PASS_THRESHOLD
+) -> RunComparison:
     """Compare one field of two runs. A task counts as solved if at least half of its rollouts reach the threshold."""
     first, second = _per_task(a, field, threshold), _per_task(b, field, threshold)
     _, in_a, in_b = np.intersect1d(first.label, second.label, assume_unique=True, return_indices=True)
@@ -190,8 +188,8 @@ def compare(a: Run, b: Run, *, field: str = REWARD, threshold: float = PASS_THRE
     order = np.argsort(first.task[in_a], kind="stable")
     in_a, in_b = in_a[order], in_b[order]
     pairs = Pairs(first.task[in_a], second.task[in_b], first.mean[in_a], second.mean[in_b])
-    difference = pairs.mean_b - pairs.mean_a
-    low, high = bootstrap_means(difference[:, None], np.ones((len(difference), 1)), seed=seed)[:, 0].tolist()
+    difference = pairs.change
+    low, high = bootstrap_means(difference[:, None], np.ones((len(difference), 1)))[:, 0].tolist()
     before, after = first.solved[in_a], second.solved[in_b]
     return RunComparison(
         field=field,
@@ -208,7 +206,7 @@ def compare(a: Run, b: Run, *, field: str = REWARD, threshold: float = PASS_THRE
     )
 
 
-def _per_task(run: Run, field: str, threshold: float) -> _PerTask:
+def _per_task(run: ComparedRun, field: str, threshold: float) -> _PerTask:
     column = run.table.metrics().get(field)
     starts = run.table.task_starts()
     if column is None or not len(starts):
@@ -233,32 +231,19 @@ def _labels(task: Ints, contents: Mapping[int, int | None] | None) -> NDArray[An
     return labels
 
 
-class _TaskLine(msgspec.Struct, gc=False):
-    """A line of a rollout file, as far as it says what the task was."""
-
-    task: int | None = msgspec.field(default=None, name=TASK_INDEX_KEY_NAME)
-    params: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name=RESPONSES_CREATE_PARAMS_KEY_NAME)
-    question: Any = None
-    problem: Any = None
-    prompt: Any = None
-
-    def content(self) -> int | None:
-        record = {name: getattr(self, name) for name in QUESTION_FIELDS}
-        return task_content({RESPONSES_CREATE_PARAMS_KEY_NAME: parse_line(bytes(self.params)), **record})
-
-
 def read_contents(path: Path) -> dict[int, int | None]:
     """What each task of a rollout file asks, by index. Lines that cannot be read are skipped."""
     contents: dict[int, int | None] = {}
-    decode = msgspec.json.Decoder(_TaskLine).decode
     for block in read_blocks(path):
         for line in bytes(block).split(b"\n"):
-            with suppress(msgspec.MsgspecError, ValueError):
-                found = decode(line)
-                if (found.task or 0) not in contents:
-                    contents[found.task or 0] = found.content()
+            with suppress(RolloutFormatError):
+                # Only the first line of a task is parsed as a whole.
+                task = Record(outline_of(line)).task or 0
+                if task not in contents:
+                    contents[task] = Record.parse(line).prompt_number
     return contents
 
 
 def _mean(values: Floats) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
+    with np.errstate(invalid="ignore"):  # infinite rewards of both signs
+        return float(np.mean(values)) if len(values) else float("nan")

@@ -10,13 +10,14 @@ show whether that part would have been written back as the same text.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from nemo_gym.schemas.call_tokens import CallTokens, find_calls
 
 Reason = Literal["retokenisation", "retemplating", "truncated_history", "unknown"]
 
-TRAINABLE: Final = "generation_token_ids"
 # History that was left out is longer than a word or two; text that became other tokens is not longer than a line.
 SHORT: Final = 8
 LONG: Final = 48
@@ -55,77 +56,21 @@ class Continuity:
     breaks: tuple[Break, ...] = ()
 
 
-class _Call(NamedTuple):
-    item: int
-    prompt: list[int]
-    generation: list[int]
-    verbatim: bool  # what was generated goes back as the text it was
-
-
-@dataclass(slots=True)
-class _Seen:
-    """The tokens so far, and which of them were generated."""
-
-    prompt: list[int] = field(default_factory=list)
-    generation: list[int] = field(default_factory=list)
-    answers: list[tuple[range, bool]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.prompt) + len(self.generation)
-
-    def begins(self, prompt: Sequence[int]) -> bool:
-        middle = len(self.prompt)
-        return prompt[:middle] == self.prompt and prompt[middle : len(self)] == self.generation
-
-    def add(self, call: _Call) -> None:
-        self.prompt, self.generation = call.prompt, call.generation
-        self.answers.append((range(len(call.prompt), len(self)), call.verbatim))
-
-
 def check_continuity(output: Sequence[Mapping[str, Any]]) -> Continuity:
     """Follow the tokens of a rollout through ``response.output``."""
-    seen, breaks, calls, start = _Seen(), list[Break](), 0, 0
-    for number in filter(lambda number: _is_trainable(output[number]), range(len(output))):
-        calls += 1
-        call = _read(output, start, number)
-        start = number + 1
-        if call is None:
-            message = f"turn {calls}: the token ids of item {number} are not lists of whole numbers"
-            breaks.append(Break(number, calls, 0, "unknown", message))
-            seen = _Seen()
+    breaks, calls, begun = list[Break](), list[CallTokens](), 0
+    count = 0
+    for count, call in enumerate(find_calls(output), 1):
+        if isinstance(call, int):
+            message = f"turn {count}: the token ids of item {call} are not lists of whole numbers"
+            breaks.append(Break(call, count, 0, "unknown", message))
+            begun = len(calls)
             continue
-        if not seen.begins(call.prompt):
-            breaks.append(_explain(seen, call, turn=calls))
-            seen = _Seen()
-        seen.add(call)
-    return Continuity(not breaks, calls, tuple(breaks))
-
-
-def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """The length of the beginning that two sequences, of tokens or of characters, have in common."""
-    # By halves: comparing slices runs at the speed of C, comparing tokens one by one does not.
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _is_trainable(item: object) -> bool:
-    return isinstance(item, Mapping) and item.get(TRAINABLE) is not None
-
-
-def _read(output: Sequence[Mapping[str, Any]], start: int, number: int) -> _Call | None:
-    item = output[number]
-    prompt, generation = item.get("prompt_token_ids"), item[TRAINABLE]
-    if not isinstance(prompt, list) or not isinstance(generation, list):
-        return None
-    if not (set(map(type, prompt)) | set(map(type, generation))) <= {int}:
-        return None
-    return _Call(number, prompt, generation, all(map(_is_verbatim, output[start : number + 1])))
+        calls.append(call)
+        if begun < len(calls) - 1 and not call.continues:
+            breaks.append(_explain(output, calls[begun:-1], call, turn=count))
+            begun = len(calls) - 1
+    return Continuity(not breaks, count, tuple(breaks))
 
 
 def _is_verbatim(item: Mapping[str, Any]) -> bool:
@@ -139,27 +84,38 @@ def _is_verbatim(item: Mapping[str, Any]) -> bool:
         return False
 
 
-def _explain(seen: _Seen, call: _Call, *, turn: int) -> Break:
-    before = [*seen.prompt, *seen.generation]
-    token = common_prefix(before, call.prompt)
-    reason = _reason(seen, before, call.prompt, token)
-    if token == len(call.prompt):
+def _explain(output: Sequence[Mapping[str, Any]], calls: Sequence[CallTokens], call: CallTokens, *, turn: int) -> Break:
+    """Describe a break, given the calls since the last one."""
+    before, prompt, token = [*calls[-1].prompt, *calls[-1].generation], call.prompt, call.kept
+    reason = _reason(_completions(output, calls), before, prompt, token)
+    if token == len(prompt):
         found = f"the prompt ends after {token} of the {len(before)} tokens before it"
     else:
-        found = f"token {token} of the prompt is {call.prompt[token]} and was {before[token]}"
+        found = f"token {token} of the prompt is {prompt[token]} and was {before[token]}"
     return Break(call.item, turn, token, reason, f"turn {turn}: {found}: {EXPLANATION[reason]} ({reason})")
 
 
-def _reason(seen: _Seen, before: Sequence[int], prompt: Sequence[int], token: int) -> Reason:
+def _completions(output: Sequence[Mapping[str, Any]], calls: Sequence[CallTokens]) -> Iterator[tuple[range, bool]]:
+    """Where the completions of calls are in their sequence, and whether each goes back as the text it was."""
+    start = 0
+    for call in calls:
+        verbatim = all(map(_is_verbatim, output[start : call.item + 1]))
+        yield range(call.length - len(call.generation), call.length), verbatim
+        start = call.item + 1
+
+
+def _reason(
+    completions: Iterable[tuple[range, bool]], before: Sequence[int], prompt: Sequence[int], token: int
+) -> Reason:
     meeting = _meeting(before[token:], prompt[token:])
     if meeting is None:
         return "truncated_history" if len(prompt) < len(before) else "unknown" if token == 0 else "retemplating"
     removed, inserted = meeting
     if removed > SHORT and inserted <= removed // 4:
         return "truncated_history"
-    span, verbatim = next((answer for answer in seen.answers if token in answer[0]), (range(0), False))
+    span, verbatim = next((each for each in completions if token in each[0]), (range(0), False))
     is_alike = 0 < removed <= 4 * inserted and 0 < inserted <= 4 * removed and max(removed, inserted) <= LONG
-    # The last token of an answer is the one that ends it; what comes in its place is the template's.
+    # The last token of a completion is the one that ends it; what comes in its place is the template's.
     return "retokenisation" if verbatim and is_alike and token + removed < span.stop else "retemplating"
 
 

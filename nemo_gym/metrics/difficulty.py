@@ -14,9 +14,9 @@ import numpy as np
 
 from nemo_gym.io.files import RunFiles, replacing
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.statistics import passing
 from nemo_gym.metrics.table import Floats, Ints, RolloutTable
+from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD
 from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME
 
 # Upper bounds; "never" and "always" are exact, the others split what lies between.
@@ -73,7 +73,7 @@ _TOP: Final = 50
 _LABELS: Final = ("0", *(f"≤{i / 10:.1f}" for i in range(1, 10)), "<1", "1")
 
 
-def solve_rate_svg(rates: SolveRates, title: str = "Solve rate per task") -> str:
+def solve_rate_svg(rates: SolveRates) -> str:
     """Bars for tasks never solved, in ten ranges between, and always solved."""
     counts = solve_rate_counts(rates)
     most = max(*counts, 1)
@@ -94,7 +94,7 @@ def solve_rate_svg(rates: SolveRates, title: str = "Solve rate per task") -> str
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'font-family="sans-serif" font-size="11" text-anchor="middle">'
         f'<rect width="100%" height="100%" fill="#fff"/>'
-        f'<text x="{_WIDTH / 2}" y="22" font-size="15">{escape(title)} ({len(rates.task)} tasks)</text>'
+        f'<text x="{_WIDTH / 2}" y="22" font-size="15">Solve rate per task ({len(rates.task)} tasks)</text>'
         f"{''.join(parts)}</svg>\n"
     )
 

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import orjson
 
-from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD, as_float, as_number
 from nemo_gym.metrics.table import Floats, Ints, Mask, RolloutTable
+from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD, as_float, as_number
 
 Scores = Floats  # tasks x rollouts
 PerK = list[float | None]
 MOST_K: Final = 256
-_MOST_TASKS: Final = 0.9
+MOST_TASKS: Final = 0.9
 
 
 class RepeatedTasks(NamedTuple):
@@ -48,7 +48,7 @@ def attempts(table: RolloutTable, threshold: float = PASS_THRESHOLD) -> Repeated
     order = np.lexsort((values, task))
     task, values = task[order], values[order]
     _, sizes = np.unique(task, return_counts=True)
-    most = min(int(np.sort(sizes)[::-1][math.ceil(_MOST_TASKS * len(sizes)) - 1]), MOST_K)
+    most = min(int(np.sort(sizes)[::-1][math.ceil(MOST_TASKS * len(sizes)) - 1]), MOST_K)
     long_enough = sizes >= most
     rows, sizes = np.repeat(long_enough, sizes), sizes[long_enough]
     best = best_of_k(np.stack([values[rows] >= threshold, values[rows]]).astype(np.float64), sizes, most)
@@ -207,7 +207,11 @@ class PassMajority(NamedTuple):
 def compute_pass_majority_metrics(
     tasks: Tasks, score_fn: ScoreFn | None = None, answer_key: str | None = None
 ) -> PassMajority:
-    """pass@k, pass@1[avg-of-k], majority@k (with an answer key) and their spread across runs, in percent."""
+    """pass@k, pass@1[avg-of-k], majority@k and their spread across runs, in percent.
+
+    ``score_fn`` gives the scores of a rollout by name; without it, its reward is its ``accuracy``. ``answer_key`` names
+    the field with the answer of a rollout, for the majority.
+    """
     if not tasks:
         return PassMajority({}, [], [], 0)
     all_score_dicts = _score_dicts(tasks, score_fn, answer_key)
@@ -261,7 +265,10 @@ def highest_k_metrics(
     score_names: Iterable[str] | None = None,
     exclude_names: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """The entries of a family such as ``pass@{k}`` at its largest k, without the measures of spread."""
+    """The entries of a family such as ``pass@{k}`` at its largest k, without the measures of spread.
+
+    ``score_names`` are the only scores that count, if given; ``exclude_names`` are those that never do.
+    """
     before, _, after = pattern.partition("{k}")
     form = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}/(.+)", re.DOTALL)
     wanted = None if score_names is None else set(score_names)

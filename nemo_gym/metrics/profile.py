@@ -4,8 +4,8 @@ A plan says which rollouts were owed; results are matched to it by key. A result
 error. A missing one is an error unless partial profiles are allowed: a mean over survivors misleads, so a gap has to be
 accepted explicitly.
 
-From files, the rollouts are read once, as numbers; of the plan one row per task is kept, because the profile repeats
-it. Both output files are replaced as a whole.
+From files, the rollouts are read once, as numbers; of the plan only the place of each task is kept, because the profile
+repeats its row. Both output files are replaced as a whole.
 
 ``profile_tasks`` writes the older form: each task with the average of its rewards, and how many passed a threshold.
 There, tasks are matched by index: the one a row carries, else the number of the row among the distinct rows of the
@@ -14,6 +14,7 @@ file, which is how rollouts were numbered when they were planned.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -21,18 +22,19 @@ from typing import Any, Final, NamedTuple
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles, replacing
-from nemo_gym.io.json import parse_line, to_json
-from nemo_gym.metrics.aggregate import Entry, task_entries
+from nemo_gym.io.json import to_json
+from nemo_gym.metrics.aggregate import Entry, SampleOf, task_entries
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.fields import REWARD
 from nemo_gym.metrics.statistics import describe, overall, passing
 from nemo_gym.metrics.table import Column, RolloutTable
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import REWARD, Record, read_records
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, RolloutKey
 
 _SHOWN: Final = 10
 _INDICES: Final = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
 
-Record = Mapping[str, Any]
+Fields = Mapping[str, Any]
 
 
 class ProfileError(ConfigError, ValueError):
@@ -42,8 +44,8 @@ class ProfileError(ConfigError, ValueError):
 class Pair(NamedTuple):
     """A planned rollout and its result."""
 
-    row: Record
-    result: Record
+    row: Fields
+    result: Fields
 
 
 class Profile(NamedTuple):
@@ -53,7 +55,7 @@ class Profile(NamedTuple):
     agents: list[Entry]
 
 
-def align(rows: Iterable[Record], results: Iterable[Record], *, allow_partial: bool = False) -> list[Pair]:
+def align(rows: Iterable[Fields], results: Iterable[Fields], *, allow_partial: bool = False) -> list[Pair]:
     """Match results to the plan, in the order of the keys."""
     planned = _by_key(rows, "materialized input")
     done = _by_key(results, "result")
@@ -77,27 +79,22 @@ def check_keys(planned: Iterable[RolloutKey], done: Iterable[RolloutKey], *, all
         )
 
 
-def profile(pairs: Sequence[Pair], rows: Iterable[Record]) -> Profile:
+def profile(pairs: Sequence[Pair], rows: Iterable[Fields]) -> Profile:
     """Statistics per task, with the planned row as sample, and per agent."""
     builder = MetricsBuilder()
     for row, result in pairs:
         builder.add({**result, AGENT_REF_KEY_NAME: row.get(AGENT_REF_KEY_NAME)})
     samples: dict[int, Entry] = {}
     for row, _ in pairs:
-        samples.setdefault(key_of(row, "materialized input").task, sample_of(row))
-    expected = Counter(key_of(row, "materialized input").task for row in rows)
+        samples.setdefault(required_key(row, "materialized input").task, sample_of(row))
+    expected = Counter(key.task for key in keys_of(rows, "materialized input"))
     groups = task_entries(builder.table(), sample_of=samples.__getitem__, expected=expected)
     return Profile(list(groups), agent_entries(builder))
 
 
 def agent_entries(builder: MetricsBuilder) -> list[Entry]:
     """The statistics of every agent, sorted by name."""
-    return [agent_entry(agent, builder.table_of(agent)) for agent in builder.agents]
-
-
-def agent_entry(agent: str, table: RolloutTable) -> Entry:
-    """The statistics of one agent."""
-    return {**overall(table), AGENT_REF_KEY_NAME: {"name": agent}}
+    return [{**overall(builder.table_of(agent)), AGENT_REF_KEY_NAME: {"name": agent}} for agent in builder.agents]
 
 
 def completion_summary(planned: Iterable[RolloutKey], done: Iterable[RolloutKey]) -> dict[str, int | float]:
@@ -120,28 +117,32 @@ def completion_summary(planned: Iterable[RolloutKey], done: Iterable[RolloutKey]
     }
 
 
-def key_of(record: Record, kind: str) -> RolloutKey:
+def required_key(fields: Fields, kind: str) -> RolloutKey:
     """The key of a planned row or result; an error if it has none."""
-    if key := RolloutKey.of(record):
-        return key
-    found = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
-    raise ProfileError(f"a {kind} has no {TASK_INDEX_KEY_NAME} and {ROLLOUT_INDEX_KEY_NAME}: {found}")
+    try:
+        key = Record(fields).key
+    except RolloutFormatError as error:
+        raise ProfileError(f"a {kind} has no key: {error}") from None
+    if key is None:
+        found = fields.get(TASK_INDEX_KEY_NAME), fields.get(ROLLOUT_INDEX_KEY_NAME)
+        raise ProfileError(f"a {kind} has no {TASK_INDEX_KEY_NAME} and {ROLLOUT_INDEX_KEY_NAME}: {found}")
+    return key
 
 
-def keys_of(records: Iterable[Record], kind: str) -> Iterator[RolloutKey]:
+def keys_of(rows: Iterable[Fields], kind: str) -> Iterator[RolloutKey]:
     """The keys of planned rows or results."""
-    return (key_of(record, kind) for record in records)
+    return (required_key(row, kind) for row in rows)
 
 
-def sample_of(row: Record) -> Entry:
+def sample_of(row: Fields) -> Entry:
     """The planned row without its indices."""
     return {name: value for name, value in row.items() if name not in _INDICES}
 
 
-def _by_key(records: Iterable[Record], kind: str) -> dict[RolloutKey, Record]:
-    by_key: dict[RolloutKey, Record] = {}
+def _by_key(records: Iterable[Fields], kind: str) -> dict[RolloutKey, Fields]:
+    by_key: dict[RolloutKey, Fields] = {}
     for record in records:
-        key = key_of(record, kind)
+        key = required_key(record, kind)
         if key in by_key:
             raise ProfileError(f"two {kind} rows have the same key {tuple(key)}")
         by_key[key] = record
@@ -177,20 +178,35 @@ class ProfileReport:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    """The keys of a plan, and where in the file each task stands first: rows may be large, so they stay there."""
+
+    path: Path
     keys: set[RolloutKey]
-    samples: dict[int, Entry]
+    places: dict[int, int]
+
+    @contextmanager
+    def samples(self) -> Iterator[SampleOf]:
+        """The planned row of a task, read when it is needed."""
+        with self.path.open("rb") as file:
+
+            def read(task: int) -> Entry:
+                file.seek(self.places[task])
+                return sample_of(Record.parse(file.readline(), self.path).fields)
+
+            yield read
 
 
 def profile_files(plan: Path, rollouts: Path, *, allow_partial: bool = False) -> ProfileReport:
     """Profile a file of rollouts against the file of what was planned."""
     planned = _read_plan(plan)
-    builder = read_rollouts(rollouts)
+    builder = read_numbers(rollouts)
     table = _table(builder, rollouts)
     check_keys(planned.keys, table.keys(), allow_partial=allow_partial)
     expected = Counter(key.task for key in planned.keys)
     # A generator: entries are written as they are made, because a profile repeats every task and may be large.
-    groups = task_entries(table, sample_of=planned.samples.__getitem__, expected=expected)
-    files = write_profile(groups, agent_entries(builder), rollouts)
+    with planned.samples() as read_sample:
+        groups = task_entries(table, sample_of=read_sample, expected=expected)
+        files = write_profile(groups, agent_entries(builder), rollouts)
     return ProfileReport(completion_summary(planned.keys, table.keys()), files, table)
 
 
@@ -205,7 +221,7 @@ def write_profile(groups: Iterable[Entry], agents: list[Entry], base: Path) -> P
     return files
 
 
-def read_rollouts(path: Path) -> MetricsBuilder:
+def read_numbers(path: Path) -> MetricsBuilder:
     """The numbers of a rollout file; a line that cannot be read is an error."""
     _require(path, "rollouts")
     builder = MetricsBuilder()
@@ -217,11 +233,6 @@ def read_rollouts(path: Path) -> MetricsBuilder:
     return builder
 
 
-def read_table(path: Path) -> RolloutTable:
-    """The numbers of a rollout file as a table."""
-    return _table(read_rollouts(path), path)
-
-
 def _table(builder: MetricsBuilder, path: Path) -> RolloutTable:
     try:
         return builder.table()
@@ -229,38 +240,20 @@ def _table(builder: MetricsBuilder, path: Path) -> RolloutTable:
         raise ProfileError(f"{path}: {error}") from None
 
 
-class RecordLine(NamedTuple):
-    """A line of a file: its number, its text without the line end, and the object it holds."""
-
-    number: int
-    text: bytes
-    record: dict[str, Any]
-
-
-def read_records(path: Path, what: str) -> Iterator[RecordLine]:
-    """The objects of a JSONL file; blank lines are skipped."""
-    _require(path, what)
+def _read_plan(path: Path) -> _Plan:
+    plan = _Plan(path, set(), {})
+    _require(path, "inputs")
+    place = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = parse_line(line)
-            except ValueError as error:
-                raise ConfigError(f"{path}:{number}: {error}", hint="repair or delete that line") from None
-            if not isinstance(record, dict):
-                raise ConfigError(f"{path}:{number}: not an object", hint="repair or delete that line")
-            yield RecordLine(number, line.rstrip(b"\r\n"), record)
-
-
-def _read_plan(path: Path) -> _Plan:
-    plan = _Plan(set(), {})
-    for number, _, row in read_records(path, "inputs"):
-        key = key_of(row, f"materialized input ({path}:{number})")
-        if key in plan.keys:
-            raise ProfileError(f"{path}:{number}: two materialized inputs have the same key {tuple(key)}")
-        plan.keys.add(key)
-        plan.samples.setdefault(key.task, sample_of(row))
+            if not line.isspace():
+                fields = Record.parse(line, path, number).fields
+                key = required_key(fields, f"materialized input ({path}:{number})")
+                if key in plan.keys:
+                    raise ProfileError(f"{path}:{number}: two materialized inputs have the same key {tuple(key)}")
+                plan.keys.add(key)
+                plan.places.setdefault(key.task, place)
+            place += len(line)
     return plan
 
 
@@ -278,7 +271,7 @@ class TaskProfile(NamedTuple):
 
 def profile_tasks(tasks: Path, rollouts: Path, output: Path, *, pass_threshold: float | None = None) -> TaskProfile:
     """Write every task that has rewards, with their statistics."""
-    table = read_table(rollouts)
+    table = _table(read_numbers(rollouts), rollouts)
     rewards = task_rewards(table, pass_threshold)
     written = 0
     with replacing(output) as file:
@@ -328,10 +321,11 @@ def _numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each distinct task once, with its index."""
     numbers: dict[bytes, int] = {}
     seen: set[int] = set()
-    for _, text, row in read_records(path, "inputs"):
-        index = row.get(TASK_INDEX_KEY_NAME)
-        if not isinstance(index, int):
+    _require(path, "inputs")
+    for _, text, record in read_records(path):
+        index = record.task
+        if index is None:
             index = numbers.setdefault(text, len(numbers))
         if index not in seen:
             seen.add(index)
-            yield index, row
+            yield index, record.fields

@@ -7,22 +7,25 @@ are about: planned, completed, failed and why. It is printed beside every mean.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from nemo_gym.errors import counted
-from nemo_gym.io.files import RunFiles, replacing
+from nemo_gym.io.files import replacing
 from nemo_gym.io.json import to_json
+from nemo_gym.metrics.aggregate import repeat_entries
 from nemo_gym.metrics.compare import RunComparison
 from nemo_gym.metrics.difficulty import SolveRates, solve_rates
-from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD, TOOL_CALLS, TURNS
 from nemo_gym.metrics.pass_at_k import attempts
-from nemo_gym.metrics.statistics import LEVEL, RESAMPLES, Interval, mean_intervals, share_fields
+from nemo_gym.metrics.statistics import LEVEL, RESAMPLES, SEED, Interval, mean_intervals, share_fields
 from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys, distinct
+from nemo_gym.schemas.record import MASKED, PASS_THRESHOLD, REWARD
 from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME, Prices, RolloutKey
+from nemo_gym.schemas.transcript_counts import TOOL_CALLS, TURNS
 
 AVERAGE_NAMES: Final = {TOOL_CALLS: "avg_tool_calls", TURNS: "avg_turns"}
 
@@ -60,11 +63,18 @@ class Coverage:
         return f"{text}, {self.pending} not run" if self.pending else text
 
 
-def coverage(planned: RowKeys, completed: RowKeys, failures: Iterable[tuple[RolloutKey, str]]) -> Coverage:
-    """Coverage of a plan; of several failures of a rollout the last one counts. Keys outside the plan do not."""
+def coverage(
+    planned: RowKeys, completed: RowKeys, failures: Iterable[tuple[RolloutKey, str]], masked: RowKeys | None = None
+) -> Coverage:
+    """Coverage of a plan; of several failures of a rollout the last one counts. Keys outside the plan do not.
+
+    Rollouts that are ``masked`` are saved but were not measured, so they count as failures of that name.
+    """
     planned, completed = distinct(planned), distinct(completed)
     both = len(planned.task) + len(completed.task) - len(distinct(_joined(planned, completed)).task)
-    last = {key: cause for key, cause in failures if _has(planned, key) and not _has(completed, key)}
+    unmeasured = zip(masked.task.tolist(), masked.rollout.tolist(), strict=True) if masked is not None else ()
+    ended = chain(failures, ((RolloutKey(*key), MASKED) for key in unmeasured))
+    last = {key: cause for key, cause in ended if _has(planned, key) and not _has(completed, key)}
     return Coverage(len(planned.task), both, dict(sorted(Counter(last.values()).items())))
 
 
@@ -85,8 +95,6 @@ def details(
     coverage: Coverage | None = None,
     prices: Prices | None = None,
     usd: float | None = None,
-    threshold: float = PASS_THRESHOLD,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """The details of one agent's rollouts, as written beside the metrics file.
 
@@ -97,33 +105,28 @@ def details(
     fields = {f"mean/{name}": column for name, column in metrics.items()}
     fields |= {AVERAGE_NAMES[name]: column for name, column in table.transcript.items()}
     shares = {f"mean/{name}" for name in share_fields(metrics)}
-    intervals = mean_intervals(fields, starts, shares=shares, seed=seed)
+    intervals = mean_intervals(fields, starts, shares=shares)
     averages = {name: intervals[name].mean for name in AVERAGE_NAMES.values() if name in intervals}
+    repeats = attempts(table, PASS_THRESHOLD)
     return {
         "rollouts": len(table),
         "tasks": len(starts),
         "coverage": coverage.as_dict() if coverage is not None else None,
-        "confidence": {"level": LEVEL, "resamples": RESAMPLES, "seed": seed},
-        "intervals": {name: _as_dict(interval) for name, interval in intervals.items()},
+        "confidence": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED},
+        "intervals": {name: asdict(interval) for name, interval in intervals.items()},
         **averages,
-        **({"cost": cost(table, prices or Prices(input=0, output=0), usd)} if prices or usd else {}),
-        "solve_threshold": threshold,
-        **_attempts(table, threshold),
-        "tasks_by_difficulty": solve_rates(table, threshold).counts(),
+        **({"cost": cost_of_rollouts(table, prices or Prices(input=0, output=0), usd)} if prices or usd else {}),
+        "solve_threshold": PASS_THRESHOLD,
+        "pass_at_k": {str(k): value for k, value in enumerate(repeats.pass_at_k, 1)},
+        "reward_at_k": {str(k): value for k, value in enumerate(repeats.reward_at_k, 1)},
+        "pass_at_k_tasks": repeats.tasks,
+        "pass_at_k_tasks_left_out": repeats.left_out,
+        "tasks_by_difficulty": solve_rates(table).counts(),
+        "repeat_level_metrics": repeat_entries(table),
     }
 
 
-def _attempts(table: RolloutTable, threshold: float) -> dict[str, Any]:
-    found = attempts(table, threshold)
-    return {
-        "pass_at_k": {str(k): value for k, value in enumerate(found.pass_at_k, 1)},
-        "reward_at_k": {str(k): value for k, value in enumerate(found.reward_at_k, 1)},
-        "pass_at_k_tasks": found.tasks,
-        "pass_at_k_tasks_left_out": found.left_out,
-    }
-
-
-def cost(table: RolloutTable, prices: Prices, usd: float | None = None) -> dict[str, float]:
+def cost_of_rollouts(table: RolloutTable, prices: Prices, usd: float | None = None) -> dict[str, float]:
     """What the rollouts cost in USD; unless given, as if the endpoint had cached nothing."""
     if usd is None:
         used = table.metrics()
@@ -135,11 +138,6 @@ def cost(table: RolloutTable, prices: Prices, usd: float | None = None) -> dict[
     return {"usd": usd, "usd_per_rollout": usd / len(table) if len(table) else 0.0}
 
 
-def details_path(rollouts: Path) -> Path:
-    """Where the details of a rollout file are."""
-    return RunFiles.of(rollouts).details
-
-
 def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace the file by the details of these agents, sorted by name."""
     entries = [{AGENT_REF_KEY_NAME: {"name": name}, **agents[name]} for name in sorted(agents)]
@@ -147,16 +145,12 @@ def write_details(path: Path, agents: Mapping[str, Mapping[str, Any]]) -> None:
         file.write(to_json(entries, indent=True) + b"\n")
 
 
-def _as_dict(interval: Interval) -> dict[str, Any]:
-    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "method": interval.method}
-
-
 _BAR: Final = "#"
 _FLIPPED_SHOWN: Final = 10
 _MATCHED: Final = {"content": ", matched by what they ask", "index": ", matched by index"}
 
 
-def histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
+def text_histogram(values: Floats, *, bins: int = 10, width: int = 40) -> str:
     """How often values occur: one line per range, or per value if there are few different ones."""
     finite = values[np.isfinite(values)]
     if not len(finite):
@@ -182,10 +176,10 @@ def bars(labels: Sequence[str], counts: Sequence[int], *, width: int = 40) -> st
     return "\n".join(lines)
 
 
-def solve_rate_table(rates: SolveRates, *, width: int = 40) -> str:
+def solve_rate_table(rates: SolveRates) -> str:
     """How many tasks are never, rarely, often and always solved."""
     counts = rates.counts()
-    return bars(list(counts), list(counts.values()), width=width) if len(rates.task) else "no rewards"
+    return bars(list(counts), list(counts.values())) if len(rates.task) else "no rewards"
 
 
 def interval_table(intervals: Mapping[str, Interval]) -> str:
@@ -220,6 +214,7 @@ def _some(tasks: Sequence[int]) -> str:
 
 
 _SHOWN: Final = 12  # means; the file has them all
+_REWARD: Final = f"mean/{REWARD}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +236,6 @@ class Report:
         prices: Prices | None = None,
         usd: float | None = None,
     ) -> "Report":
-        """The report on the rollouts of an agent."""
         reward = table.top.get(REWARD)
         rewards = reward.values[reward.known] if reward is not None else table.task[:0].astype(float)
         found = details(table, coverage=coverage, prices=prices, usd=usd)
@@ -254,7 +248,7 @@ class Report:
         if self.details["intervals"]:
             parts += ["means, each with its 95 % interval:", self._means()]
         if len(self.rewards):
-            parts += ["rewards:", histogram(self.rewards)]
+            parts += ["rewards:", text_histogram(self.rewards)]
             parts += [
                 f"tasks ({len(self.rates.task)}) by how often they were solved, with reward {PASS_THRESHOLD:g} or more:"
             ]
@@ -262,7 +256,10 @@ class Report:
         return "\n".join(parts)
 
     def _means(self) -> str:
+        """The means that say something, the reward first; a field that is the same in every rollout is left out."""
         intervals = {name: Interval(**interval) for name, interval in self.details["intervals"].items()}
-        shown = dict(list(intervals.items())[:_SHOWN])
+        ranked = sorted(intervals, key=lambda name: name != _REWARD)  # the others stay in their order
+        varied = {name: intervals[name] for name in ranked if name == _REWARD or not intervals[name].is_constant}
+        shown = dict(list(varied.items())[:_SHOWN])
         left = len(intervals) - len(shown)
         return interval_table(shown) + (f"\n({left} more in the details file)" if left else "")

@@ -21,16 +21,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isnan
 from statistics import NormalDist
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from nemo_gym.metrics.fields import REWARD, agent_of, as_float, numeric_fields
 from nemo_gym.metrics.table import Column, Floats, Ints, RolloutTable
+from nemo_gym.schemas.record import REWARD, Record, as_float
 
 STATISTICS: Final = ("mean", "max", "min", "median", "std")
-# A matrix with one row per group is the fastest way to sort within groups, unless most of it would be padding.
-_MOST_PADDING: Final = 4
 
 
 class Stats(NamedTuple):
@@ -82,7 +80,7 @@ def passing(column: Column, starts: Ints, threshold: float) -> PassCounts:
 
 
 def _median(values: Floats, group: Ints, starts: Ints, count: Ints) -> Floats:
-    ordered = _sorted_within(values, group, starts)  # NaN last, so that the known values come first
+    ordered = values[np.lexsort((values, group))]  # NaN last, so that the known values come first
     low = starts + np.maximum(count - 1, 0) // 2
     high = starts + np.maximum(count // 2, 0)
     high = np.where(count > 0, high, low)
@@ -91,18 +89,6 @@ def _median(values: Floats, group: Ints, starts: Ints, count: Ints) -> Floats:
 
 def _middle(low: Floats, high: Floats) -> Floats:
     return np.where(low == high, low, (low + high) / 2)  # equal infinities have a middle
-
-
-def _sorted_within(values: Floats, group: Ints, starts: Ints) -> Floats:
-    size = np.diff(np.r_[starts, len(values)])
-    widest = int(size.max(initial=0))
-    if widest * len(starts) > _MOST_PADDING * len(values):
-        return values[np.lexsort((values, group))]
-    place = np.arange(len(values)) - np.repeat(starts, size)
-    padded = np.full((len(starts), widest), np.nan)
-    padded[group, place] = values
-    padded.sort(axis=1)
-    return padded[group, place]
 
 
 def table_statistics(fields: Mapping[str, Column], starts: Ints) -> tuple[list[str], Floats]:
@@ -143,13 +129,13 @@ class AgentAverages:
         return {name: total / self.count for name, total in self.sums.items()}
 
 
-def average_fields(records: Iterable[Mapping[str, Any]]) -> dict[str, AgentAverages]:
+def average_fields(records: Iterable[Record]) -> dict[str, AgentAverages]:
     """Averages by agent, agents in the order in which they appear. Fields whose name starts with ``_`` do not count."""
     agents: dict[str, AgentAverages] = {}
     for record in records:
-        agent = agents.setdefault(agent_of(record) or NO_AGENT, AgentAverages())
+        agent = agents.setdefault(record.agent or NO_AGENT, AgentAverages())
         agent.count += 1
-        for name, value in numeric_fields(record).items():
+        for name, value in record.metrics.items():
             number = as_float(value)
             if not name.startswith("_"):
                 agent.sums[name] += 0.0 if math.isnan(number) else number
@@ -158,6 +144,7 @@ def average_fields(records: Iterable[Mapping[str, Any]]) -> dict[str, AgentAvera
 
 LEVEL: Final = 0.95
 RESAMPLES: Final = 1000
+SEED: Final = 0  # which makes intervals repeatable
 # What is resampled: tasks, or random groups of tasks if there are more. With 250 of them, another seed changes the
 # width of an interval by 5.5 % (standard deviation), with a thousand by 3.5 %; the resamples alone account for 3.1 %.
 MOST_UNITS: Final = 250
@@ -173,14 +160,14 @@ class Interval:
     high: float
     method: Literal["wilson", "bootstrap"]
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value was the same in every rollout."""
+        return self.mean in {0.0, 1.0} if self.method == "wilson" else self.low == self.high
+
 
 def mean_intervals(
-    fields: Mapping[str, Column],
-    starts: Ints,
-    *,
-    shares: Collection[str] = (),
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    fields: Mapping[str, Column], starts: Ints, *, shares: Collection[str] = (), seed: int = SEED
 ) -> dict[str, Interval]:
     """The interval of each mean over all rows, which are grouped by task. ``shares`` are fields of zeros and ones."""
     if not fields or not len(starts):
@@ -191,7 +178,7 @@ def mean_intervals(
         sums = np.column_stack([np.add.reduceat(values[name], starts) for name in fields])
     counts = np.column_stack([np.add.reduceat(known[name], starts, dtype=np.float64) for name in fields])
     graded = [i for i, name in enumerate(fields) if name not in shares]
-    bounds = bootstrap_means(sums[:, graded], counts[:, graded], seed=seed, resamples=resamples)
+    bounds = bootstrap_means(sums[:, graded], counts[:, graded], seed=seed)
     intervals: dict[str, Interval] = {}
     for i, name in enumerate(fields):
         if not counts[:, i].any():
@@ -206,21 +193,21 @@ def mean_intervals(
     return intervals
 
 
-def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+def bootstrap_means(sums: Floats, counts: Floats, *, seed: int = SEED) -> Floats:
     """Low and high bound of each column's mean, from the sum and number of values of each task. NaN if undefined."""
     tasks, fields = sums.shape
     if tasks < 2 or not fields:
         return np.full((2, fields), np.nan)
     random = np.random.default_rng(seed)
-    means = np.empty((resamples, fields))
+    means = np.empty((RESAMPLES, fields))
     # Fields that the same rollouts have, which is the usual case, have the same numbers of values.
     numbers = counts[:, :1] if (counts == counts[:, :1]).all() else counts
     units = _grouped(np.column_stack([sums, numbers]), random)
     columns = np.ascontiguousarray(units.T)
     number = len(units)
     batch = max(1, _DRAWS_AT_A_TIME // number)
-    for start in range(0, resamples, batch):
-        drawn = random.integers(0, number, size=(min(batch, resamples - start), number), dtype=np.int64)
+    for start in range(0, RESAMPLES, batch):
+        drawn = random.integers(0, number, size=(min(batch, RESAMPLES - start), number), dtype=np.int64)
         weights = np.array([np.bincount(resample, minlength=number) for resample in drawn], np.float64)
         with np.errstate(all="ignore"):
             # Not ``@``: for such a small product the threads of the BLAS mostly wait for each other, at full CPU load.
@@ -277,12 +264,16 @@ def wilson(share: float, size: float) -> tuple[float, float]:
 
 
 def share_fields(fields: Mapping[str, Column]) -> set[str]:
-    """The fields whose mean is a share of successes: true or false by nature, and a reward that is always 0 or 1.
+    """The fields whose mean is a share of successes: 0 or 1, or true or false, in every rollout that has them.
 
-    A count or a grade that merely happens to be 0 or 1 in this run is not one of them.
+    The values decide and not the name, so that the same numbers have the same interval. The exception is an integer
+    other than the reward that is the same everywhere: it is more likely a count, such as 0 cached tokens.
     """
-    shares = {name for name, column in fields.items() if column.two_valued}
-    reward = fields.get(REWARD)
-    if reward is not None and np.isin(reward.values[reward.known], (0.0, 1.0)).all():
-        shares.add(REWARD)
-    return shares
+    return {name for name, column in fields.items() if _is_share(column, is_reward=name == REWARD)}
+
+
+def _is_share(column: Column, *, is_reward: bool) -> bool:
+    values = column.values[column.known]
+    if not np.isin(values, (0.0, 1.0)).all():
+        return False
+    return is_reward or column.two_valued or not column.integral or len(np.unique(values)) > 1

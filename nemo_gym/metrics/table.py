@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_gym.metrics.fields import as_float
+from nemo_gym.schemas.record import as_float
 from nemo_gym.schemas.rows import RolloutKey
 
 Floats = NDArray[np.float64]
@@ -95,6 +95,7 @@ class RolloutTable:
         default_factory=dict
     )  # rows whose usage replaces a field by a non-number
     odd_rewards: Mapping[int, Any] = field(default_factory=dict)  # row -> reward that is not a number, as it was
+    masked: RowKeys = field(default_factory=lambda: RowKeys.of(()))  # rollouts that are in no column: not measured
 
     @classmethod
     def empty(cls) -> "RolloutTable":
@@ -106,6 +107,23 @@ class RolloutTable:
 
     def key_columns(self) -> RowKeys:
         return RowKeys(self.task, self.rollout)
+
+    def take(self, rows: Ints) -> "RolloutTable":
+        """The table of these rows, which must be in order."""
+        top, usage = ({name: each.take(rows) for name, each in part.items()} for part in (self.top, self.usage))
+        return RolloutTable(self.task[rows], self.rollout[rows], top, usage, {})
+
+    def coverage_metrics(self) -> dict[str, int]:
+        """How many rollouts and tasks the numbers are about; empty if all of them were measured."""
+        if not len(self.masked.task):
+            return {}
+        measured = set(self.task.tolist())
+        return {
+            "coverage/measured_rollouts": len(self),
+            "coverage/masked_rollouts": len(self.masked.task),
+            "coverage/measured_tasks": len(measured),
+            "coverage/fully_masked_tasks": len(set(self.masked.task.tolist()) - measured),
+        }
 
     def metrics(self) -> dict[str, Column]:
         """What statistics see: all fields by name, where usage replaces a field of the same name."""

@@ -62,7 +62,7 @@ class NeMoGymChatCompletionMessageToolCallFunctionParam(TypedDict):
 
 @with_config(_OPEN)
 class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
-    """A tool call in an earlier answer."""
+    """A tool call in an earlier completion."""
 
     id: str
     function: NeMoGymChatCompletionMessageToolCallFunctionParam
@@ -79,7 +79,7 @@ class CustomToolInputParam(TypedDict):
 
 @with_config(_OPEN)
 class CustomToolCallParam(TypedDict):
-    """A call, in an earlier answer, of a tool that takes free text."""
+    """A call, in an earlier completion, of a tool that takes free text."""
 
     id: str
     custom: CustomToolInputParam
@@ -240,6 +240,10 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(BaseModel):
     user: str | None = None
     verbosity: str | None = None
     web_search_options: dict[str, Any] | None = None
+    # What only some providers know.
+    chat_template_kwargs: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
     stream: Literal[False] | None = None
 
 
@@ -320,7 +324,7 @@ Message: TypeAlias = Annotated[
 
 
 class NeMoGymChoice(ChatPart):
-    """One of the answers in a completion."""
+    """One of the alternatives in a completion."""
 
     finish_reason: str
     index: int
@@ -339,7 +343,7 @@ class CompletionUsage(ChatPart):
 
 
 class NeMoGymChatCompletion(ChatPart):
-    """The answers of a model."""
+    """A completion of a model."""
 
     id: str
     choices: list[NeMoGymChoice]

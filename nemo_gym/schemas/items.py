@@ -11,6 +11,8 @@ names the one class that was meant. An item of an unknown ``type`` is refused, a
 token ids become the ``…ForTraining`` variant of their class.
 """
 
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias, get_args
 
 from pydantic import (
@@ -87,7 +89,7 @@ InputPart: TypeAlias = Annotated[
     NeMoGymResponseInputText | ResponseInputImage | ResponseInputFile | ResponseInputAudio,
     Field(discriminator="type"),
 ]
-# An easy message may also hold what the assistant said.
+# An easy message may also be one of the assistant.
 EasyPart: TypeAlias = Annotated[
     NeMoGymResponseInputText
     | ResponseInputImage
@@ -332,3 +334,33 @@ NeMoGymResponseOutputItem: TypeAlias = NeMoGymResponseInputItem
 NeMoGymResponseInput: TypeAlias = list[NeMoGymResponseInputItem]
 # The tags name the branch in validation errors: ``input.items.0.function_call.call_id``.
 TextOrItems: TypeAlias = Annotated[str, Tag("text")] | Annotated[NeMoGymResponseInput, Tag("items")]
+
+# Our name, the module of the package, and its name there.
+HOSTED_CLASSES: Final = {
+    "NeMoGymResponseMcpCall": ("responses.response_output_item", "McpCall"),
+    "NeMoGymResponseMcpListTools": ("responses.response_output_item", "McpListTools"),
+    "NeMoGymResponseMcpApprovalRequest": ("responses.response_output_item", "McpApprovalRequest"),
+    "NeMoGymResponseCodeInterpreterToolCall": ("responses", "ResponseCodeInterpreterToolCall"),
+    "NeMoGymResponseComputerToolCall": ("responses", "ResponseComputerToolCall"),
+    "NeMoGymResponseCustomToolCall": ("responses", "ResponseCustomToolCall"),
+    "NeMoGymResponseFileSearchToolCall": ("responses", "ResponseFileSearchToolCall"),
+    "NeMoGymResponseFunctionWebSearch": ("responses", "ResponseFunctionWebSearch"),
+    "NeMoGymImageGenerationCall": ("responses.response_output_item", "ImageGenerationCall"),
+    "NeMoGymLocalShellCall": ("responses.response_output_item", "LocalShellCall"),
+    "NeMoGymChatCompletionMessageCustomToolCall": ("chat", "ChatCompletionMessageCustomToolCall"),
+}
+
+
+@cache
+def hosted_class(name: str) -> type[Any]:
+    """The class of this name: a subclass of the ``openai`` package's own, or a plain item without that package.
+
+    It is made on first use, because that package takes long to import and is needed for nothing else.
+    """
+    module, theirs = HOSTED_CLASSES[name]
+    try:
+        base = getattr(import_module(f"openai.types.{module}"), theirs)
+    except (ImportError, AttributeError):  # not installed, or a release that does not have it
+        return type(name, (HostedToolItem,), {"__module__": "nemo_gym.openai_utils"})
+    bases = (base,) if module == "chat" else (base, HostedToolItem)
+    return type(name, bases, {"__module__": "nemo_gym.openai_utils"})

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: the request that a client sends and the message that an endpoint answers with.
+"""Anthropic's Messages API: the request that a client sends and the message that an endpoint returns.
 
 Blocks stay dictionaries, because they are only converted or forwarded: the fields named here are checked, and all
 others are kept. A request keeps options that are not named here too.
@@ -162,7 +162,7 @@ class AnthropicMessagesRequest(BaseModel):
 
 
 @with_config(_OPEN)
-class AnsweredToolUseBlock(TypedDict):
+class OutputToolUseBlock(TypedDict):
     """A tool call of the model. Its input is an object, unless the model failed to write one."""
 
     type: Literal["tool_use"]
@@ -171,19 +171,19 @@ class AnsweredToolUseBlock(TypedDict):
     input: Any
 
 
-def answered_kind(block: Any) -> str | None:
-    """The tag of the class that a block of an answer is meant to be."""
+def output_kind(block: Any) -> str | None:
+    """The tag of the class that a block of a completion is meant to be."""
     kind = block_kind(block)
     return "other" if kind in ("image", "document", "tool_result") else kind
 
 
-AnsweredBlock: TypeAlias = Annotated[
+OutputBlock: TypeAlias = Annotated[
     Annotated[TextBlock, Tag("text")]
     | Annotated[ThinkingBlock, Tag("thinking")]
     | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
-    | Annotated[AnsweredToolUseBlock, Tag("tool_use")]
+    | Annotated[OutputToolUseBlock, Tag("tool_use")]
     | Annotated[OtherBlock, Tag("other")],
-    Discriminator(answered_kind),
+    Discriminator(output_kind),
 ]
 
 
@@ -199,14 +199,14 @@ class AnthropicUsage(BaseModel):
 
 
 class AnthropicMessage(BaseModel):
-    """An answer of the model."""
+    """A completion of the model."""
 
     model_config = ConfigDict(extra="allow")
 
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
-    content: list[AnsweredBlock]
+    content: list[OutputBlock]
     model: str
     stop_reason: str | None = None
     usage: AnthropicUsage

@@ -31,7 +31,14 @@ class AgentServerRef(BaseModel):
     name: str
 
 
-ServerRef = ModelServerRef | ResourcesServerRef | AgentServerRef
+class EnvironmentServerRef(BaseModel):
+    """A reference to an environment server by its instance name."""
+
+    type: Literal["environment_servers"]
+    name: str
+
+
+ServerRef = ModelServerRef | ResourcesServerRef | AgentServerRef | EnvironmentServerRef
 
 
 class Domain(StrEnum):

@@ -4,7 +4,7 @@ The order of the fields is the order of the keys in every file and on the wire. 
 a misspelt option is an error and not silently ignored; a response keeps them, so that nothing an endpoint sent is lost.
 """
 
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, Tag, with_config
 from typing_extensions import TypedDict
@@ -103,11 +103,6 @@ class NeMoGymResponseOutputTokensDetails(ResponsePart):
     reasoning_tokens: int
 
 
-# In a usage: the tokens that were paid for, where the other numbers do not tell (answers from a cache cost nothing, and
-# agents do not sum the details of several turns).
-SPENT: Final = "spent"
-
-
 class NeMoGymResponseUsage(ResponsePart):
     """Token counts of one response, or of a whole rollout."""
 
@@ -126,7 +121,7 @@ class ResponseError(ResponsePart):
 
 
 class IncompleteDetails(ResponsePart):
-    """Why the answer stops early: ``max_output_tokens``, ``content_filter``, …"""
+    """Why the completion stops early: ``max_output_tokens``, ``content_filter``, …"""
 
     reason: str | None = None
 
@@ -138,7 +133,7 @@ class Conversation(ResponsePart):
 
 
 class NeMoGymResponse(ResponsePart):
-    """One answer of a model, or the whole trajectory of an agent in the shape of one answer."""
+    """One completion of a model, or the whole trajectory of an agent in the shape of one completion."""
 
     id: str
     created_at: float
@@ -173,7 +168,7 @@ class NeMoGymResponse(ResponsePart):
 
     @property
     def output_text(self) -> str:
-        """All text of the answer, without reasoning, refusals and tool calls."""
+        """All text of the completion, without reasoning, refusals and tool calls."""
         return "".join(
             part.text
             for item in self.output

@@ -12,28 +12,31 @@ from nemo_gym.filters import FilterError, parse_filter
 from nemo_gym.filters.columns import record_fields
 from nemo_gym.filters.parser import DEEPEST, LONGEST, MOST_TERMS
 from nemo_gym.filters.sql import Sql
+from nemo_gym.schemas.record import Record
 
-RECORD = {
-    "_ng_task_index": 4,
-    "_ng_rollout_index": 1,
-    "agent_ref": {"name": "math"},
-    "reward": 0.5,
-    "accuracy": True,
-    "extracted_answer": "42",
-    "judge": {"score": 0.25, "label": "weak", "text": "x" * 100},
-    "answer": "forty-two",
-    "notes": None,
-    "odd name": 7,
-    "responses_create_params": {"input": [{"role": "user", "content": "What is 6 times 7, in Würzburg?"}]},
-    "response": {
-        "output": [
-            {"type": "function_call", "name": "multiply", "arguments": "{}", "call_id": "c"},
-            {"type": "function_call_output", "call_id": "c", "output": "42"},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is\n42."}]},
-        ],
-        "usage": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15},
-    },
-}
+RECORD = Record(
+    {
+        "_ng_task_index": 4,
+        "_ng_rollout_index": 1,
+        "agent_ref": {"name": "math"},
+        "reward": 0.5,
+        "accuracy": True,
+        "extracted_answer": "42",
+        "judge": {"score": 0.25, "label": "weak", "text": "x" * 100},
+        "answer": "forty-two",
+        "notes": None,
+        "odd name": 7,
+        "responses_create_params": {"input": [{"role": "user", "content": "What is 6 times 7, in Würzburg?"}]},
+        "response": {
+            "output": [
+                {"type": "function_call", "name": "multiply", "arguments": "{}", "call_id": "c"},
+                {"type": "function_call_output", "call_id": "c", "output": "42"},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is\n42."}]},
+            ],
+            "usage": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15},
+        },
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +160,8 @@ def test_a_filter_that_is_too_large_is_refused(text):
 
 def test_a_filter_at_the_limits_works():
     text = "(" * (DEEPEST - 1) + "a == 1" + ")" * (DEEPEST - 1)
-    assert parse_filter(text).matches({"a": 1})
-    assert parse_filter(" or ".join(["a==1"] * MOST_TERMS)).matches({"a": 1})
+    assert parse_filter(text).matches(Record({"a": 1}))
+    assert parse_filter(" or ".join(["a==1"] * MOST_TERMS)).matches(Record({"a": 1}))
 
 
 def test_what_was_written_never_becomes_sql():
@@ -173,7 +176,8 @@ def test_columns_that_are_not_in_the_record_can_be_added():
 
 
 def test_odd_records_have_columns_too():
-    fields = record_fields({"big": 2**70, "nan": float("nan"), "nul": "a\0b", "half": "\ud800", "output": "no list"})
+    odd = {"big": 2**70, "nan": float("nan"), "nul": "a\0b", "half": "\ud800", "output": "no list"}
+    fields = record_fields(Record(odd))
     assert fields["big"] == float(2**70)
     assert "nan" not in fields
     assert (fields["nul"], fields["half"]) == ("a�b", "?")
@@ -183,7 +187,7 @@ def test_odd_records_have_columns_too():
 
 def test_an_index_that_is_no_number_is_an_error():
     with pytest.raises(ValueError, match="_ng_task_index"):
-        record_fields({"_ng_task_index": "four"})
+        record_fields(Record({"_ng_task_index": "four"}))
 
 
 # ---- the SQL and the test agree ------------------------------------------------------------------------------------

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.metrics.aggregate import AggregateMetricsMixin, compute_aggregate_metrics, group_by_task
+from nemo_gym.metrics.aggregate import (
+    AggregateMetricsMixin,
+    compute_aggregate_metrics,
+    group_by_task,
+    rollout_infos,
+    write_metrics_file,
+)
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.fields import count_record
-from nemo_gym.metrics.metrics_file import AgentMetrics, write_metrics_file
+from nemo_gym.schemas.record import Record
 
 RESPONSES = [
     {"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": float(repeat)}
@@ -77,7 +82,7 @@ def test_odd_entries_among_the_metrics_per_task_are_ignored() -> None:
 
 
 def test_a_response_that_is_no_object_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be an object, not list"):
+    with pytest.raises(ValueError, match="not an object but list"):
         compute_aggregate_metrics([[]])  # type: ignore[list-item]
 
 
@@ -103,12 +108,12 @@ def test_bookkeeping_is_no_metric() -> None:
     ],
 )
 def test_a_turn_is_what_the_model_says_in_one_go(output: list[Any], calls: int, turns: int) -> None:
-    assert count_record({"response": {"output": output}}) == (calls, turns)
+    assert Record({"response": {"output": output}}).counts == (calls, turns)
 
 
 @pytest.mark.parametrize("record", [{}, {"response": None}, {"response": {"output": "text"}}, {"output": "text"}])
 def test_without_a_transcript_there_are_no_counts(record: dict[str, Any]) -> None:
-    assert count_record(record) == (None, None)
+    assert Record(record).counts == (None, None)
 
 
 @pytest.mark.parametrize("rewards", [[True, False], [True, 0.5], [1, False], [True]])
@@ -125,5 +130,47 @@ def test_a_reward_that_is_true_stays_true_where_rollouts_are_listed(rewards: lis
     builder = MetricsBuilder()
     for record in records:
         builder.add_line(json.dumps(record).encode())
-    write_metrics_file(tmp_path / "m.json", [AgentMetrics("a", builder.table())])
+    write_metrics_file(tmp_path / "m.json", {"a": builder.table()})
     assert json.loads((tmp_path / "m.json").read_text())[0]["group_level_metrics"] == [entry]
+
+
+def infos(*rollouts: dict[str, Any]) -> list[dict[str, Any]]:
+    builder = MetricsBuilder()
+    for number, rollout in enumerate(rollouts):
+        builder.add({"_ng_task_index": 0, "_ng_rollout_index": number, **rollout})
+    table = builder.table()
+    return rollout_infos(table, 0, len(table))
+
+
+def test_a_field_of_the_record_wins_over_the_same_one_of_usage_row_by_row() -> None:
+    usage = {"response": {"usage": {"input_tokens": 10, "output_tokens": 1}}}
+    found = infos({"input_tokens": 5, **usage}, usage, {"input_tokens": 7}, {})
+    assert [info.get("input_tokens") for info in found] == [5, 10, 7, None]
+    assert [info.get("output_tokens") for info in found] == [1, 1, None, None]
+    assert all(type(info["input_tokens"]) is int for info in found[:3])
+    halves = infos({"input_tokens": 0.5, **usage}, usage)
+    assert [info["input_tokens"] for info in halves] == [0.5, 10.0]
+
+
+def test_the_fields_of_a_rollout_come_in_their_order() -> None:
+    usage = {"response": {"usage": {"input_tokens": 10}}}
+    assert list(infos({"zeal": 1.0, "reward": 0.5, **usage})[0]) == [
+        *("rollout_id", "_ng_task_index", "_ng_rollout_index"),
+        *("reward", "input_tokens", "zeal"),
+    ]
+
+
+@pytest.mark.parametrize("odd", ["high", [1], {"a": 1}])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_reward_that_is_not_a_number_stays_in_its_place_unchanged(odd: Any, place: int) -> None:
+    rewards: list[Any] = [0.25, 0.5, 0.75]
+    rewards[place] = odd
+    found = infos(*({"reward": reward, "x": 1.0} for reward in rewards))
+    assert [info["reward"] for info in found] == rewards
+    assert list(found[place])[:5] == ["rollout_id", "_ng_task_index", "_ng_rollout_index", "reward", "x"]
+    builder = MetricsBuilder()
+    for number, reward in enumerate(rewards):
+        builder.add({"_ng_task_index": 0, "_ng_rollout_index": number, "reward": reward})
+    table = builder.table()
+    for start in range(3):
+        assert [info["reward"] for info in rollout_infos(table, start, start + 1)] == [rewards[start]]

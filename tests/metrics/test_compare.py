@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.compare import RewardChange, Run, compare, read_contents, reward_changes
+from nemo_gym.metrics.compare import ComparedRun, RewardChange, compare_runs, read_contents, reward_changes
 from nemo_gym.metrics.difficulty import difficulty_of, solve_rate_counts, solve_rate_svg, solve_rates
-from nemo_gym.metrics.report import bars, comparison_text, histogram, interval_table, solve_rate_table
+from nemo_gym.metrics.report import bars, comparison_text, interval_table, solve_rate_table, text_histogram
 from nemo_gym.metrics.statistics import Interval
 from nemo_gym.metrics.table import RolloutTable
 from nemo_gym.rollouts.store.shards import Shards
@@ -38,7 +38,6 @@ def test_changes_are_counted_by_what_became_what(tmp_path: Path) -> None:
         "    0 → 1           2",
         "  0.5 → 1           1",
     ]
-    assert found.as_dict()["changes"][0] == {"old": 0.0, "new": 1.0, "rollouts": 2}
 
 
 def test_rewards_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def run(rewards: dict[int, list[float | None]]) -> RolloutTable:
 def test_only_common_tasks_are_compared_each_with_its_mean() -> None:
     a = run({0: [1.0, 0.0], 1: [0.0], 2: [1.0], 5: [1.0]})
     b = run({0: [1.0], 1: [1.0, 1.0], 2: [0.0], 7: [0.0], 8: [0.0]})
-    result = compare(Run(a), Run(b))
+    result = compare_runs(ComparedRun(a), ComparedRun(b))
     assert (result.tasks, result.only_a, result.only_b) == (3, 1, 2)
     assert (result.mean_a, result.mean_b) == (0.5, pytest.approx(2 / 3))
     assert result.difference == pytest.approx(1 / 6)
@@ -91,7 +90,7 @@ def test_only_common_tasks_are_compared_each_with_its_mean() -> None:
 def test_a_clear_difference_is_significant() -> None:
     tasks = range(100)
     a, b = run({task: [0.0] for task in tasks}), run({task: [float(task % 5 > 0)] for task in tasks})
-    result = compare(Run(a), Run(b))
+    result = compare_runs(ComparedRun(a), ComparedRun(b))
     assert result.significant
     assert result.interval is not None
     assert result.interval[0] < 0.8 < result.interval[1]
@@ -101,15 +100,15 @@ def test_a_clear_difference_is_significant() -> None:
 
 
 def test_runs_without_a_common_task_say_so() -> None:
-    result = compare(Run(run({0: [1.0]})), Run(run({1: [1.0]})))
+    result = compare_runs(ComparedRun(run({0: [1.0]})), ComparedRun(run({1: [1.0]})))
     assert result.interval is None
     assert math.isnan(result.difference)
     assert comparison_text(result) == "no task has a reward in both runs, matched by index"
-    assert compare(Run(run({})), Run(run({}))).tasks == 0
+    assert compare_runs(ComparedRun(run({})), ComparedRun(run({}))).tasks == 0
 
 
 def test_one_common_task_is_too_few_to_say() -> None:
-    assert "too few tasks" in comparison_text(compare(Run(run({0: [1.0]})), Run(run({0: [0.0]}))))
+    assert "too few tasks" in comparison_text(compare_runs(ComparedRun(run({0: [1.0]})), ComparedRun(run({0: [0.0]}))))
 
 
 def test_solve_rates_follow_the_threshold_and_skip_tasks_without_reward() -> None:
@@ -129,11 +128,11 @@ def test_bands_say_how_hard_a_task_is(rate: float, band: str) -> None:
 
 
 def test_a_histogram_has_a_bar_per_value_or_range() -> None:
-    assert histogram(np.array([0.0, 1.0, 1.0, math.nan, math.inf]), width=4) == (
+    assert text_histogram(np.array([0.0, 1.0, 1.0, math.nan, math.inf]), width=4) == (
         "0  1   33.3 %  ##\n1  2   66.7 %  ####"
     )
-    assert len(histogram(np.linspace(0, 1, 50), bins=5).splitlines()) == 5
-    assert histogram(np.array([math.nan])) == "no values"
+    assert len(text_histogram(np.linspace(0, 1, 50), bins=5).splitlines()) == 5
+    assert text_histogram(np.array([math.nan])) == "no values"
 
 
 def test_what_is_not_zero_shows_a_mark() -> None:
@@ -152,25 +151,25 @@ def test_tables_line_up() -> None:
 def test_the_picture_is_valid_and_counts_every_task() -> None:
     rates = solve_rates(run({0: [1.0], 1: [0.0], 2: [1.0] + 9 * [0.0], 3: [0.0] + 9 * [1.0], 4: [1.0, 0.0]}))
     assert solve_rate_counts(rates) == [1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1]
-    root = ET.fromstring(solve_rate_svg(rates, title="a <b> & c"))
+    root = ET.fromstring(solve_rate_svg(rates))
     assert root.tag.endswith("svg")
 
 
-def ask(index: int, question: str, reward: float, **params: object) -> str:
+def ask(index: int, question: str, reward: float, *, rollout: int = 0, **params: object) -> str:
     given = {"input": [{"role": "user", "content": question}], **params}
-    row = {"_ng_task_index": index, "_ng_rollout_index": 0, "responses_create_params": given, "reward": reward}
+    row = {"_ng_task_index": index, "_ng_rollout_index": rollout, "responses_create_params": given, "reward": reward}
     return json.dumps(row) + "\n"
 
 
-def read(path: Path, *lines: str) -> Run:
+def read(path: Path, *lines: str) -> ComparedRun:
     path.write_text("".join(lines))
-    return Run(Shards([path], strict=False).table(), read_contents(path))
+    return ComparedRun(Shards([path], strict=False).table(), read_contents(path))
 
 
 def test_tasks_are_paired_by_what_they_ask_not_by_their_number(tmp_path: Path) -> None:
     a = read(tmp_path / "a", ask(0, "one", 0.0), ask(1, "two", 0.25), ask(2, "three", 1.0))
     b = read(tmp_path / "b", ask(0, "three", 1.0, temperature=0.5), ask(1, "four", 1.0), ask(7, "one", 1.0))
-    result = compare(a, b)
+    result = compare_runs(a, b)
     assert (result.pairs.task_a.tolist(), result.pairs.task_b.tolist()) == ([0, 2], [7, 0])
     assert (result.tasks, result.only_a, result.only_b, result.difference) == (2, 1, 1, 0.5)
     assert "2 tasks in both runs, matched by what they ask (1 only in a, 1 only in b)" in comparison_text(result)
@@ -179,12 +178,32 @@ def test_tasks_are_paired_by_what_they_ask_not_by_their_number(tmp_path: Path) -
 def test_runs_over_other_tasks_have_no_pairs_however_they_are_numbered(tmp_path: Path) -> None:
     a = read(tmp_path / "a", *(ask(i, f"sum {i}", 0.0) for i in range(20)))
     b = read(tmp_path / "b", *(ask(i, f"product {i}", 1.0) for i in range(20)))
-    assert compare(a, b).tasks == 0
-    assert compare(Run(a.table), Run(b.table)).tasks == 20
+    assert compare_runs(a, b).tasks == 0
+    assert compare_runs(ComparedRun(a.table), ComparedRun(b.table)).tasks == 20
+
+
+def test_a_comparison_says_what_tasks_were_paired_by(tmp_path: Path) -> None:
+    a, b = (read(tmp_path / name, ask(0, "one", 0.0), ask(1, "two", 1.0)) for name in "ab")
+    assert compare_runs(a, b).paired_by == "content"
+    for left, right in (
+        (ComparedRun(a.table), b),
+        (a, ComparedRun(b.table)),
+        (ComparedRun(a.table), ComparedRun(b.table)),
+    ):
+        assert compare_runs(left, right).paired_by == "index"
+
+
+def test_half_of_its_rollouts_solve_a_task(tmp_path: Path) -> None:
+    a = read(tmp_path / "a", ask(0, "one", 0.0), ask(1, "two", 0.0))
+    rows = [ask(0, "one", 1.0), ask(0, "one", 0.0, rollout=1), ask(1, "two", 1.0)]
+    rows += [ask(1, "two", 0.0, rollout=1), ask(1, "two", 0.0, rollout=2)]
+    result = compare_runs(a, read(tmp_path / "b", *rows))
+    assert (result.gained, result.lost) == ([0], [])
+    assert compare_runs(read(tmp_path / "b2", *rows), a).lost == [0]
 
 
 def test_tasks_that_ask_the_same_are_paired_in_their_order(tmp_path: Path) -> None:
     a = read(tmp_path / "a", ask(3, "again", 0.0), ask(5, "again", 1.0))
     b = read(tmp_path / "b", ask(0, "again", 0.5), ask(1, "again", 0.5), ask(2, "again", 0.5))
-    result = compare(a, b)
+    result = compare_runs(a, b)
     assert (result.pairs.task_a.tolist(), result.pairs.task_b.tolist(), result.only_b) == ([3, 5], [0, 1], 1)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.continuity import Continuity, check_continuity, common_prefix
+from nemo_gym.metrics.continuity import Continuity, check_continuity
+from nemo_gym.schemas.call_tokens import common_prefix
 
 END = 2
 QUESTION = list(range(100, 130))

@@ -129,7 +129,7 @@ def plain_majority(tasks: list[Task], k: int) -> float:
 
 
 RECORD = st.fixed_dictionaries(
-    {"answer": st.sampled_from(["a", "b", None]), "reward": st.sampled_from([0, 1, 1.0, 0.5])}
+    {"answer": st.sampled_from(["a", "b", None])}, optional={"reward": st.sampled_from([0, 1, 1.0, 0.5])}
 )
 BINARY = st.fixed_dictionaries({"answer": st.sampled_from(["a", "b"]), "reward": st.sampled_from([0, 1])})
 TASKS = st.lists(st.one_of(st.lists(RECORD, max_size=6), st.lists(BINARY, max_size=6)), min_size=1, max_size=5)
@@ -152,6 +152,8 @@ def test_all_families_agree_with_their_definitions(tasks: list[Task]) -> None:
         for key, value in expected.items():
             assert (key in metrics) == (value is not None)
             assert value is None or math.isclose(metrics[key], 100 * value, rel_tol=1e-9, abs_tol=1e-9)
+        key = f"pass@1[avg-of-{k}]/accuracy/avg_sample_std_dev"
+        assert (key in metrics) == (k > 1 and bool(spreads))
         if k > 1 and spreads:
             key = f"pass@1[avg-of-{k}]/accuracy/avg_sample_std_dev"
             assert math.isclose(metrics[key], statistics.fmean(spreads), rel_tol=1e-9, abs_tol=1e-12)

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.builder import MetricsBuilder
-from nemo_gym.metrics.report import Coverage, coverage, details, details_path, write_details
+from nemo_gym.metrics.report import Coverage, Report, coverage, details, write_details
 from nemo_gym.metrics.statistics import (
     bootstrap_means,
     clustered_wilson,
@@ -236,7 +237,7 @@ def test_coverage_counts_each_rollout_by_its_last_failure() -> None:
 
 
 def test_details_are_written_beside_the_rollouts_sorted_by_agent(tmp_path: Path) -> None:
-    path = details_path(tmp_path / "run.v1.jsonl")
+    path = RunFiles.of(tmp_path / "run.v1.jsonl").details
     write_details(path, {"b": details(table_with([[math.inf]])), "a": details(table_with([]))})
     assert path.name == "run.v1_aggregate_details.json"
     entries = json.loads(path.read_text())
@@ -255,6 +256,26 @@ def test_token_counts_are_no_shares() -> None:
     assert intervals["mean/reward"]["method"] == "wilson"
 
 
+def test_the_same_numbers_have_the_same_interval_whatever_they_are_called() -> None:
+    builder = MetricsBuilder()
+    for task in range(12):
+        right = float(task % 3 == 0)
+        builder.add(
+            {"_ng_task_index": task, "_ng_rollout_index": 0, "reward": right, "accuracy": right, "ok": bool(right)}
+        )
+    intervals = details(builder.table())["intervals"]
+    assert intervals["mean/reward"] == intervals["mean/accuracy"] == intervals["mean/ok"]
+
+
+def test_the_screen_shows_the_reward_first_and_nothing_that_never_varies() -> None:
+    builder = MetricsBuilder()
+    for task in range(12):
+        row = {"_ng_task_index": task, "_ng_rollout_index": 0, "difficulty": 1, "level": 3, "size": task, "reward": 1.0}
+        builder.add(row)
+    lines = Report.of("a", builder.table()).text().splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["mean/reward", "mean/size", "(2"]
+
+
 @pytest.mark.parametrize(
     ("field", "values", "method"),
     [
@@ -262,8 +283,11 @@ def test_token_counts_are_no_shares() -> None:
         ("reward", [1.0, 0.0, 1.0], "wilson"),
         ("reward", [True, False, True], "wilson"),
         ("reward", [1.0, 0.5, 0.0], "bootstrap"),
-        ("tool_errors", [1, 0, 1], "bootstrap"),
-        ("difficulty", [1.0, 0.0, 1.0], "bootstrap"),
+        ("accuracy", [1.0, 0.0, 1.0], "wilson"),
+        ("accuracy", [1, 0, 1], "wilson"),
+        ("accuracy", [1.0, 1.0, 1.0], "wilson"),
+        ("tool_errors", [0, 0, 0], "bootstrap"),
+        ("tool_errors", [0, 1, 2], "bootstrap"),
         ("solved", [True, False, 2], "bootstrap"),
     ],
 )

@@ -1,42 +1,14 @@
-"""Converts a request of the Responses API, its options and its conversation, to Chat Completions. Pure.
+"""Converts the options of requests between the Responses API and Chat Completions. Pure.
 
 Options with another name are renamed; options without an equivalent are listed, so that the caller can report them.
-
-The Responses API lists what a model did item by item; Chat Completions expects one assistant message per turn. So
-reasoning, text and tool calls are collected and become a message when the turn ends.
-
-Items are dictionaries, as on the wire: a long conversation is converted at every call, and that must not cost more than
-parsing its JSON.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.chat_answers import LOGPROBS
-from nemo_gym.conversion.losses import (
-    ANNOTATIONS,
-    ENCRYPTED,
-    LOGPROBS_SAID,
-    PHASE,
-    SUMMARY,
-    lost_in_call,
-    lost_in_parts,
-    lost_in_tool,
-    without_hosting,
-)
-from nemo_gym.conversion.parts import (
-    REASONING_FIELDS,
-    SAMPLING_EXTRAS,
-    TOKEN_FIELDS,
-    UnsupportedContentError,
-    callable_choice,
-    choice_without_tools,
-    parts_to_chat,
-    reasoning_texts,
-    wrap_reasoning,
-)
-from nemo_gym.conversion.unknown_items import unknown_item
+from nemo_gym.conversion.losses import ANNOTATIONS, PAST_AUDIO, SPEAKERS, lost_in_tool, without_hosting
+from nemo_gym.conversion.new_responses import LOGPROBS, ConvertedRequest, Item
+from nemo_gym.conversion.parts import SAMPLING_EXTRAS, callable_choice, choice_without_tools
 
 _SAME: Final = SAMPLING_EXTRAS | {
     *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "stream"),
@@ -62,19 +34,21 @@ class ChatOptions(NamedTuple):
     lost: list[str]
 
 
-def options_to_chat(asked: Mapping[str, Any], *, keep_strict: bool = False, custom_tools: bool = False) -> ChatOptions:
+def options_to_chat(
+    request: Mapping[str, Any], *, keep_strict: bool = False, custom_tools: bool = False
+) -> ChatOptions:
     """All options that a request sets; everything but its conversation. ``custom_tools``: the endpoint knows those."""
     options: dict[str, Any] = {}
     lost: list[str] = []
-    for name, value in asked.items():
+    for name, value in request.items():
         if value is None:
             continue
         if name in _SAME:
             options[name] = value
         elif name == "tool_choice":
-            lost += choice_without_tools(value, asked.get("tools"))
+            lost += choice_without_tools(value, request.get("tools"))
         elif name == "tools":
-            lost += _add_tools(options, asked, keep_strict=keep_strict, custom_tools=custom_tools)
+            lost += _add_tools(options, request, keep_strict=keep_strict, custom_tools=custom_tools)
         elif name in _CONVERTED:
             lost += _CONVERTED[name](options, value)
         elif name not in _ELSEWHERE and value not in _HARMLESS.get(name, ()):
@@ -117,10 +91,10 @@ def _add_text(options: dict[str, Any], text: Mapping[str, Any]) -> list[str]:
 
 
 def _add_tools(
-    options: dict[str, Any], asked: Mapping[str, Any], *, keep_strict: bool, custom_tools: bool
+    options: dict[str, Any], request: Mapping[str, Any], *, keep_strict: bool, custom_tools: bool
 ) -> list[str]:
     """Add the tools and the options about tools, which endpoints refuse if there are no tools."""
-    tools = asked["tools"]
+    tools = request["tools"]
     dropped = _WRAPPING if keep_strict else _WRAPPING_AND_STRICT
     lost: list[str] = []
     carried: list[dict[str, Any]] = []
@@ -135,14 +109,14 @@ def _add_tools(
         else:
             lost.append(f"tools.{tool['type']}")
     kinds = ("function", "custom") if custom_tools else ("function",)
-    choice, lost_choices = callable_choice(asked.get("tool_choice"), kinds)
+    choice, lost_choices = callable_choice(request.get("tool_choice"), kinds)
     lost += lost_choices
     if carried:
         options["tools"] = carried
         if choice is not None:
             options["tool_choice"] = _tool_choice(choice)
-        if asked.get("parallel_tool_calls") is not None:
-            options["parallel_tool_calls"] = asked["parallel_tool_calls"]
+        if request.get("parallel_tool_calls") is not None:
+            options["parallel_tool_calls"] = request["parallel_tool_calls"]
     return lost
 
 
@@ -172,137 +146,89 @@ _CONVERTED: Final[Mapping[str, Callable[[dict[str, Any], Any], list[str]]]] = {
     "text": _add_text,
     "top_logprobs": _add_scores,
 }
+_SAME_IN_REQUESTS: Final = (
+    *("metadata", "model", "service_tier", "store", "temperature", "top_p", "user", "parallel_tool_calls"),
+    # No options of the Responses API, but of the protocols behind it.
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "stop", "top_k"),
+)
+_RENAMED_FROM_CHAT: Final = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "top_logprobs": "top_logprobs",
+}
+_CARRIED_FROM_CHAT: Final = frozenset(
+    {
+        *_SAME_IN_REQUESTS,
+        *_RENAMED_FROM_CHAT,
+        "messages",
+        "tools",
+        "tool_choice",
+        "reasoning_effort",
+        "verbosity",
+        "response_format",
+    }
+    | {"logprobs", "stream", "stream_options"}
+)
+# Default values, which can be left out without losing anything.
+_HARMLESS_IN_CHATS: Final[Mapping[str, Any]] = {
+    "n": 1,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "modalities": ["text"],
+}
+_LOST_KEYS: Final = {"audio": PAST_AUDIO, "annotations": ANNOTATIONS, "name": SPEAKERS}
 
 
-# How reasoning of earlier turns is sent: inside the content, in one field beside it, in both fields that endpoints use,
-# or not at all.
-PastReasoning: TypeAlias = Literal["think", "reasoning_content", "separate", "drop"]
+def chat_to_request(
+    chat: Mapping[str, Any], to_items: Callable[[Sequence[Mapping[str, Any]]], list[Item]]
+) -> ConvertedRequest:
+    """The same request for the Responses API; ``to_items`` converts the history."""
+    given = {name: value for name, value in chat.items() if value is not None}
+    request: dict[str, Any] = {"input": to_items(given["messages"])}
+    request |= {name: given[name] for name in _SAME_IN_REQUESTS if name in given}
+    request |= {other: given[name] for name, other in _RENAMED_FROM_CHAT.items() if name in given}
+    if given.get("logprobs"):
+        request["include"] = [LOGPROBS]
+    if "reasoning_effort" in given:
+        request["reasoning"] = {"effort": given["reasoning_effort"]}
+    text = _text_options_of_chat(given)
+    if text:
+        request["text"] = text
+    if given.get("tools"):
+        request["tools"] = [_tool_of_chat(tool) for tool in given["tools"]]
+        if "tool_choice" in given:
+            request["tool_choice"] = _choice_of_chat(given["tool_choice"])
+    lost = [name for name in given if name not in _CARRIED_FROM_CHAT and given[name] != _HARMLESS_IN_CHATS.get(name)]
+    return ConvertedRequest(request, lost + _lost_in_history(given["messages"]))
 
 
-@dataclass
-class ResponsesConverterState:
-    """The finished messages, and the assistant's current turn."""
-
-    return_token_id_information: bool = False
-    past_reasoning: PastReasoning = "think"
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    content_buffer: str | None = None
-    reasoning_buffer: list[str] = field(default_factory=list)
-    refusal_buffer: str | None = None
-    tool_calls_buffer: list[dict[str, Any]] = field(default_factory=list)
-    token_information: dict[str, Any] | None = None
-    # Whether the endpoint knows calls of tools that take free text.
-    custom_tools: bool = False
-    # What could not be said in a chat, and remarks on what was said.
-    lost: list[str] = field(default_factory=list)
-    remarks: set[str] = field(default_factory=set)
-
-    def parts(self, content: str | Sequence[Mapping[str, Any]]) -> str | list[dict[str, Any]]:
-        """The content of an input message; what is lost of its parts is noted."""
-        if not isinstance(content, str):
-            self.remarks.update(lost_in_parts(content, images=False))
-        return parts_to_chat(content)
-
-    def add_text(self, text: str) -> None:
-        """Append to the assistant's text in this turn."""
-        self.content_buffer = (self.content_buffer or "") + text
-
-    def add_refusal(self, text: str) -> None:
-        """Append to the assistant's refusal in this turn."""
-        self.refusal_buffer = (self.refusal_buffer or "") + text
-
-    def add_reasoning(self, item: Mapping[str, Any]) -> None:
-        """Append to the assistant's reasoning in this turn."""
-        texts = reasoning_texts(item)
-        if not texts:
-            wrapped = unknown_item(item)
-            if wrapped is not None:
-                self.lost.append(f"items of type {wrapped.get('type')}")
-            elif item.get("encrypted_content"):
-                self.lost.append(ENCRYPTED)
-            return
-        if item.get("content") and item.get("summary"):
-            self.remarks.add(SUMMARY)
-        if item.get("encrypted_content"):
-            self.remarks.add(ENCRYPTED)
-        if self.past_reasoning == "think":
-            self.add_text(wrap_reasoning(texts))
-        elif self.past_reasoning != "drop":
-            self.reasoning_buffer += texts
-
-    def flush_assistant(self) -> None:
-        """End the assistant's turn."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content_buffer}
-        if self.reasoning_buffer:
-            names = REASONING_FIELDS if self.past_reasoning == "separate" else REASONING_FIELDS[:1]
-            message |= dict.fromkeys(names, "".join(self.reasoning_buffer))
-            self.reasoning_buffer = []
-        if self.refusal_buffer is not None:
-            message["refusal"] = self.refusal_buffer
-        if self.tool_calls_buffer:
-            message["tool_calls"] = self.tool_calls_buffer
-            self.tool_calls_buffer = []
-        # A turn without text, calls, reasoning or refusal gives no message.
-        if len(message) > 2 or self.content_buffer is not None:
-            if self.token_information is not None:
-                message |= self.token_information
-            self.messages.append(message)
-        self.content_buffer = self.refusal_buffer = self.token_information = None
+def _lost_in_history(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What messages have besides their content; each kind once."""
+    lost = [name for key, name in _LOST_KEYS.items() if any(message.get(key) for message in messages)]
+    return list(dict.fromkeys(lost))
 
 
-def items_to_messages(items: Iterable[Mapping[str, Any]], state: ResponsesConverterState) -> list[dict[str, Any]]:
-    """All items as chat messages, appended to those already in the state."""
-    for item in items:
-        kind = item.get("type") or "message"
-        if kind == "message":
-            _add_message(item, state)
-        elif kind == "function_call":
-            function = {"name": item["name"], "arguments": item["arguments"]}
-            state.tool_calls_buffer.append({"id": item["call_id"], "type": "function", "function": function})
-            state.remarks.update(lost_in_call(item))
-        elif kind == "custom_tool_call" and state.custom_tools:
-            custom = {"name": item["name"], "input": item["input"]}
-            state.tool_calls_buffer.append({"id": item["call_id"], "type": "custom", "custom": custom})
-            state.remarks.update(lost_in_call(item))
-        elif kind == "function_call_output" or (kind == "custom_tool_call_output" and state.custom_tools):
-            state.flush_assistant()
-            state.remarks.update(lost_in_call(item))
-            content = state.parts(item["output"])
-            state.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
-        elif kind == "reasoning":
-            state.add_reasoning(item)
-        else:
-            state.lost.append(f"items of type {kind}")
-        if state.return_token_id_information and item.get("generation_token_ids") is not None:
-            state.token_information = {name: item[name] for name in TOKEN_FIELDS if item.get(name) is not None}
-    state.flush_assistant()
-    return state.messages
+def _text_options_of_chat(given: Mapping[str, Any]) -> dict[str, Any]:
+    text: dict[str, Any] = {}
+    wanted = given.get("response_format")
+    if wanted:
+        text["format"] = {"type": wanted["type"], **(wanted.get("json_schema") or {})}
+    if "verbosity" in given:
+        text["verbosity"] = given["verbosity"]
+    return text
 
 
-def _add_message(item: Mapping[str, Any], state: ResponsesConverterState) -> None:
-    role, content = item["role"], item["content"]
-    if role != "assistant":
-        state.flush_assistant()
-        state.messages.append({"role": role, "content": state.parts(content)})
-        return
-    if item.get("phase"):
-        state.remarks.add(PHASE)
-    if isinstance(content, str):
-        state.add_text(content)
-    else:
-        for part in content:
-            _add_part(part, state)
+def _tool_of_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", **tool["function"]} if tool["type"] == "function" else dict(tool)
 
 
-def _add_part(part: Mapping[str, Any], state: ResponsesConverterState) -> None:
-    kind = part["type"]
-    if kind in ("output_text", "input_text"):
-        state.add_text(part["text"])
-        if part.get("annotations"):
-            state.remarks.add(ANNOTATIONS)
-        if part.get("logprobs"):
-            state.remarks.add(LOGPROBS_SAID)
-    elif kind == "refusal":
-        state.add_refusal(part["refusal"])
-    else:
-        raise UnsupportedContentError(f"Chat Completions has no {kind!r} in an assistant message")
+def _choice_of_chat(choice: str | Mapping[str, Any]) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "name": choice["function"]["name"]}
+    if choice.get("type") == "allowed_tools":
+        allowed = choice["allowed_tools"]
+        tools = [_choice_of_chat(tool) for tool in allowed.get("tools", [])]
+        return {"type": "allowed_tools", "mode": allowed.get("mode", "auto"), "tools": tools}
+    return dict(choice)

@@ -1,7 +1,7 @@
 """What is lost when a request is converted from one protocol to another, in one table, and how that is handled.
 
-A conversion names what it leaves out, and every such name has a row here. A loss that would change the answer is an
-error, unless the model server is configured otherwise (``on_loss``); other losses are logged once.
+A conversion names what it leaves out, and every such name has a row here. A loss that would change what is generated is
+an error, unless the model server is configured otherwise (``on_loss``); other losses are logged once.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Loss(NamedTuple):
 
 
 ANNOTATIONS: Final = "annotations of earlier answers"
-LOGPROBS_SAID: Final = "log-probabilities of earlier answers"
+PAST_LOGPROBS: Final = "log-probabilities of earlier answers"
 PHASE: Final = "phase of earlier answers"
 NAMESPACE: Final = "namespace of calls"
 CALLER: Final = "caller of calls"
@@ -60,25 +60,25 @@ ENCRYPTED: Final = "encrypted reasoning"
 UNSIGNED: Final = "reasoning without a signature"
 LATE_INSTRUCTIONS: Final = "the role of instructions after the first message"
 SPEAKERS: Final = "names of speakers"
-AUDIO_SAID: Final = "audio of earlier answers"
-AUDIO_ANSWERED: Final = "audio of answers"
-ANNOTATIONS_ANSWERED: Final = "annotations of answers"
+PAST_AUDIO: Final = "audio of earlier answers"
+COMPLETION_AUDIO: Final = "audio of answers"
+COMPLETION_ANNOTATIONS: Final = "annotations of answers"
 IS_ERROR: Final = "is_error of tool results"
 CACHE_CONTROL: Final = "cache_control"
 DOCUMENT_CITATIONS: Final = "citations of documents"
 DOCUMENT_CONTEXT: Final = "context of documents"
 
 _OF_CALLS: Final = {"namespace": NAMESPACE, "caller": CALLER, "async": ASYNC}
-# Options of function tools that only an endpoint with hosted tools can follow, and the values that ask for nothing.
+# Options of function tools that only an endpoint with hosted tools can follow, and the values that change nothing.
 _HOSTING: Final = {"allowed_callers": ["direct"], "async": False, "defer_loading": False, "output_schema": None}
 
-_STATE: Final = "the endpoint keeps no conversations, so what was said before would be missing"
+_STATE: Final = "the endpoint keeps no conversations, so what came before would be missing"
 _HOSTED: Final = "only the endpoint that offers such a tool can run it"
 _ITEM: Final = "there is no message for it: searches, shells, computers, MCP, images, references, compacted history"
 _CALLED: Final = "how the call was made; the call itself is sent"
 _REMARK: Final = "a remark on an earlier answer; the answer itself is sent"
 _SERVICE: Final = "how the request is served, not what is generated"
-_OUTPUT: Final = "the answer would not be as it was asked for"
+_OUTPUT: Final = "the answer would not be in the form that was requested"
 
 LOSSES: Final = (
     Loss(Way.TO_CHAT, "items of type *", True, _ITEM),
@@ -97,7 +97,7 @@ LOSSES: Final = (
     Loss(Way.TO_CHAT, ENCRYPTED, False, "only the endpoint that wrote it can read it"),
     Loss(Way.TO_CHAT, SUMMARY, False, "the reasoning itself is sent"),
     Loss(Way.TO_CHAT, ANNOTATIONS, False, _REMARK),
-    Loss(Way.TO_CHAT, LOGPROBS_SAID, False, _REMARK),
+    Loss(Way.TO_CHAT, PAST_LOGPROBS, False, _REMARK),
     Loss(Way.TO_CHAT, PHASE, False, _REMARK),
     Loss(Way.TO_CHAT, NAMESPACE, False, "the call is sent under its name alone"),
     Loss(Way.TO_CHAT, CALLER, False, _CALLED),
@@ -129,8 +129,8 @@ LOSSES: Final = (
     Loss(Way.TO_MESSAGES, UNSIGNED, False, "endpoints refuse thinking that they can't prove to be their own"),
     Loss(Way.TO_MESSAGES, LATE_INSTRUCTIONS, False, "their text is sent as the user's"),
     Loss(Way.TO_MESSAGES, ANNOTATIONS, False, f"{_REMARK}; citations of the same protocol are kept"),
-    Loss(Way.TO_MESSAGES, ANNOTATIONS_ANSWERED, False, "the text is given; citations of the same protocol are kept"),
-    Loss(Way.TO_MESSAGES, LOGPROBS_SAID, False, _REMARK),
+    Loss(Way.TO_MESSAGES, COMPLETION_ANNOTATIONS, False, "the text is given; citations of the same protocol are kept"),
+    Loss(Way.TO_MESSAGES, PAST_LOGPROBS, False, _REMARK),
     Loss(Way.TO_MESSAGES, PHASE, False, _REMARK),
     Loss(Way.TO_MESSAGES, NAMESPACE, False, "the call is sent under its name alone"),
     Loss(Way.TO_MESSAGES, CALLER, False, _CALLED),
@@ -140,8 +140,8 @@ LOSSES: Final = (
     Loss(Way.TO_MESSAGES, FILE_DETAIL, False, "files are read as the endpoint sees fit"),
     Loss(Way.TO_MESSAGES, CACHE_BREAKPOINT, False, _SERVICE),
     Loss(Way.TO_MESSAGES, "*", True, "an option that the protocol does not have (seed, min_p, …)"),
-    Loss(Way.FROM_CHAT, AUDIO_SAID, True, "the protocol has no sound in answers"),
-    Loss(Way.FROM_CHAT, AUDIO_ANSWERED, False, "the protocol has no sound in answers; what was said is given as text"),
+    Loss(Way.FROM_CHAT, PAST_AUDIO, True, "the protocol has no sound in answers"),
+    Loss(Way.FROM_CHAT, COMPLETION_AUDIO, False, "the protocol has no sound in answers; the transcript is given"),
     Loss(Way.FROM_CHAT, ANNOTATIONS, False, _REMARK),
     Loss(Way.FROM_CHAT, SPEAKERS, False, "messages have a role and no name"),
     Loss(Way.FROM_CHAT, "*", True, "an option that the protocol does not have (n, logit_bias, audio, …)"),
@@ -202,7 +202,7 @@ def lost_in_parts(parts: Iterable[Mapping[str, Any]], *, images: bool = True) ->
 
 
 class LossError(UnsupportedContentError):
-    """A request that can't be sent without changing its answer."""
+    """A request that can't be sent without changing what is generated."""
 
 
 @cache
@@ -216,7 +216,7 @@ class LossPolicy:
 
     def __init__(self, on_loss: OnLoss = "error") -> None:
         self._on_loss = on_loss
-        self._said: set[tuple[Way, str]] = set()
+        self._logged: set[tuple[Way, str]] = set()
 
     def check(self, way: Way, names: Iterable[str]) -> None:
         """Raise ``LossError`` for what must not be lost, and log the rest once."""
@@ -230,6 +230,6 @@ class LossPolicy:
                     f"{way.target} has no equivalent for {', '.join(fatal)}: leave it out, or set on_loss: warn"
                 )
         for name in losses:
-            if (way, name) not in self._said:
-                self._said.add((way, name))
+            if (way, name) not in self._logged:
+                self._logged.add((way, name))
                 logger.warning("%s has no equivalent for %s: it is left out", way.target, name)

@@ -1,6 +1,10 @@
 """Converts the parts of a message's content between the Responses API and Chat Completions. Pure.
 
 Reasoning has three forms: a ``reasoning`` item, ``<think>`` blocks inside the text, or a separate field beside it.
+
+Endpoints keep adding types of items (searches they ran themselves, compacted history, …). An item of an unknown type is
+wrapped in a reasoning item without text: agents ignore it, files record it, and it is unwrapped when the conversation
+goes back to the endpoint.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +21,11 @@ SAMPLING_EXTRAS: Final = frozenset(
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "chat_template_kwargs"),
     }
 )
+# On the last item of a model call whose tokens the model server keeps: the reference by which it finds them.
+CALL_REFERENCE: Final = "ng_call"
 CACHE_BREAKPOINT: Final = "prompt_cache_breakpoint"
 CHOICE_WITHOUT_TOOLS: Final = "tool_choice without tools"
-# The version of the weights that a model server answered with. It is for trainers and never sent back to a model.
+# The version of the weights that a completion was generated with. It is for trainers and never sent back to a model.
 POLICY_VERSION: Final = "policy_version"
 
 
@@ -66,8 +72,8 @@ def _part_to_chat(part: Mapping[str, Any]) -> dict[str, Any]:
         case "input_audio":
             return {"type": "input_audio", "input_audio": part["input_audio"]}
         case "input_file" if not part.get("file_url"):
-            kept = ("file_data", "file_id", "filename")
-            return {"type": "file", "file": {name: part[name] for name in kept if part.get(name)}}
+            names = ("file_data", "file_id", "filename")
+            return {"type": "file", "file": {name: part[name] for name in names if part.get(name)}}
     raise UnsupportedContentError(
         f"Chat Completions has no equivalent for a part of type {part['type']!r} with {sorted(part)}"
     )
@@ -115,6 +121,7 @@ def joined_refusals(content: Iterable[Mapping[str, Any]] | None) -> str | None:
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 BEGIN: Final = "<think>"
 END: Final = "</think>"
+THINK_TAGS: Final = (BEGIN, END)
 
 
 def wrap_reasoning(texts: Iterable[str]) -> str:
@@ -129,19 +136,36 @@ def extract_reasoning(content: str) -> tuple[list[str], str]:
         return [], content
     if before.startswith(BEGIN) and BEGIN not in after:  # the usual case: one block, at the beginning
         return [before[len(BEGIN) :]], after
-    return _extract_blocks(content)
+    return _extract_blocks(content, BEGIN, END)
 
 
-def _extract_blocks(content: str) -> tuple[list[str], str]:
+def _extract_blocks(content: str, begin: str, end: str) -> tuple[list[str], str]:
     texts: list[str] = []
-    said: list[str] = []
+    rest: list[str] = []
     done = 0
-    while (start := content.find(BEGIN, done)) >= 0 and (end := content.find(END, start)) >= 0:
-        said.append(content[done:start])
-        texts.append(content[start + len(BEGIN) : end])
-        done = end + len(END)
-    said.append(content[done:])
-    return texts, "".join(said)
+    while (start := content.find(begin, done)) >= 0 and (stop := content.find(end, start)) >= 0:
+        rest.append(content[done:start])
+        texts.append(content[start + len(begin) : stop])
+        done = stop + len(end)
+    rest.append(content[done:])
+    return texts, "".join(rest)
+
+
+def without_reasoning(text: str, tags: tuple[str, str] = THINK_TAGS) -> str:
+    """What remains of a text without its reasoning, and without the white space that separated the two.
+
+    Blocks go, and so does everything before a closing tag that was never opened (the prompt opened it), and everything
+    after an opening tag that is never closed (a limit on tokens ended it). A text without tags is returned unchanged.
+    """
+    begin, end = tags
+    if begin not in text and end not in text:
+        return text
+    rest = _extract_blocks(text, begin, end)[1]
+    answer = rest.rpartition(end)[2].partition(begin)[0].rstrip()
+    bare = answer.lstrip()
+    # The indentation of the first line belongs to the answer, which may be the rest of a function.
+    _, newline, indentation = answer[: len(answer) - len(bare)].rpartition("\n")
+    return indentation + bare if newline else bare
 
 
 def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
@@ -161,3 +185,40 @@ def separate_reasoning(message: Mapping[str, Any]) -> str:
         if isinstance(text, str) and text:
             return text
     return ""
+
+
+UNKNOWN_ITEM: Final = "unknown_item"
+KNOWN_TYPES: Final = frozenset({"message", "reasoning", "function_call", "function_call_output"})
+
+
+def is_unknown(item: Mapping[str, Any]) -> bool:
+    """Whether the item has a type that this program does not handle."""
+    kind = item.get("type", "message")
+    return isinstance(kind, str) and kind not in KNOWN_TYPES
+
+
+def wrap_unknown_item(item: Mapping[str, Any], *, position: int) -> dict[str, Any]:
+    """A reasoning item that contains the item."""
+    return {"id": f"rs_kept_{position}", "summary": [], "type": "reasoning", UNKNOWN_ITEM: dict(item)}
+
+
+def unknown_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The wrapped item, if there is one."""
+    wrapped = item.get(UNKNOWN_ITEM)
+    return wrapped if isinstance(wrapped, Mapping) else None
+
+
+def release_items(items: Iterable[Any]) -> list[Any]:
+    """The items with wrapped ones unwrapped. An assistant's message without a type gets it; some endpoints insist."""
+    return [
+        item if not isinstance(item, dict) or ("type" in item and UNKNOWN_ITEM not in item) else _released(item)
+        for item in items
+    ]
+
+
+def _released(item: dict[str, Any]) -> Any:
+    if unknown_item(item) is not None:
+        return item[UNKNOWN_ITEM]
+    if "type" not in item and item.get("role") == "assistant":
+        return {**item, "type": "message"}
+    return item

@@ -1,41 +1,38 @@
-"""Reads the answers of endpoints: strictly first, and after a repair if that fails. Pure.
+"""Reads the completions of endpoints: strictly first, and after a repair if that fails. Pure.
 
-A well-formed answer is validated once and costs nothing more. An answer that does not validate, or can't be true, is
+A well-formed completion is validated once and costs nothing more. One that does not validate, or can't be true, is
 repaired and validated again; if that fails, it is refused with the error of the repaired form. A stream is read as the
-answer that it adds up to.
+completion that it adds up to.
 
 A repair fills in fields that many servers leave out or send as null and whose value is beyond doubt. Items of unknown
 types are kept, repeated call ids are made unique, and usage that can't be true is left out. Nothing is guessed about
-what the model said.
+what the model generated.
 
-Agents continue from an answer and trainers learn from it, so a truncated or missing one must not look complete. Some
-engines (llama.cpp and ``transformers serve``, through the Responses API) report an answer as complete although it
+Agents continue from a completion and trainers learn from it, so a truncated or missing one must not look complete. Some
+engines (llama.cpp and ``transformers serve``, through the Responses API) report a response as complete although it
 reached its token limit; their token counts reveal that. A response that is still queued or was cancelled contains no
-answer, and neither does a chat that ended for an unknown reason.
+completion, and neither does a chat that ended for an unknown reason.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 from pydantic import ValidationError
 
-from nemo_gym.conversion.streams import (
-    completion_of_stream,
-    is_stream,
-    reported_error,
-    response_of_stream,
-    whole_answer,
-)
-from nemo_gym.conversion.unknown_items import is_unknown, wrap_unknown_item
+from nemo_gym.conversion.chat_streams import completion_of_stream
+from nemo_gym.conversion.parts import is_unknown, wrap_unknown_item
+from nemo_gym.conversion.response_streams import response_of_stream
+from nemo_gym.conversion.stream_events import assembled, is_stream, reported_error
+from nemo_gym.io.json import refuse_not_finite
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
 from nemo_gym.schemas.responses import IncompleteDetails, NeMoGymResponse
 
 REPEATED_IDS: Final = "repeated call ids, which were made unique"
 FALSE_USAGE: Final = "usage with negative numbers, which was left out"
 CUT_OFF: Final = "max_output_tokens"
-ANSWERED: Final = frozenset({"completed", "incomplete"})
+FINAL_STATUSES: Final = frozenset({"completed", "incomplete"})
 FINISHED: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 # Names that other servers use for the same reasons.
 OTHER_NAMES: Final[Mapping[str, str]] = {
@@ -48,22 +45,29 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 }
 
 
+class Options(Protocol):
+    """The options of a request by name, in a dictionary or parsed one by one."""
+
+    def get(self, name: str, /) -> Any:
+        """The value of an option; None if it is not set."""
+
+
 def is_true(numbers: Iterable[Any]) -> bool:
     """Whether no token count is negative."""
     return all(not isinstance(number, int) or number >= 0 for number in numbers)
 
 
-def repair_response(payload: dict[str, Any], asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def repair_response(payload: dict[str, Any], request: Options, notes: list[str]) -> dict[str, Any]:
     """A response with missing fields filled in. What people should know about it is added to ``notes``."""
     _fill(
         payload,
         id="resp_unnamed",
         created_at=0.0,
-        model=asked.get("model") or "",
+        model=request.get("model") or "",
         object="response",
-        parallel_tool_calls=asked.get("parallel_tool_calls") is not False,
-        tool_choice=asked.get("tool_choice") or "auto",
-        tools=asked.get("tools") or [],
+        parallel_tool_calls=request.get("parallel_tool_calls") is not False,
+        tool_choice=request.get("tool_choice") or "auto",
+        tools=request.get("tools") or [],
     )
     _keep_unknown(payload["output"], notes)
     items = _objects(payload["output"])
@@ -89,7 +93,7 @@ def _drop_false_usage(payload: dict[str, Any], notes: list[str]) -> None:
 
 
 def _keep_unknown(output: list[Any], notes: list[str]) -> None:
-    """Wrap items of unknown types, unless the answer has no others: an agent could not continue from that."""
+    """Wrap items of unknown types, unless the response has no others: an agent could not continue from that."""
     unknown = [position for position, item in enumerate(output) if isinstance(item, dict) and is_unknown(item)]
     if len(unknown) == len(output):
         return
@@ -224,11 +228,15 @@ class ReadCompletion(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
-    """The response in a body, given the request; raises ``ValidationError`` or ``BrokenStreamError`` if invalid."""
+def read_response(content: bytes, request: Options) -> ReadResponse:
+    """The response in a body, given the request.
+
+    Raises ``ValidationError``, ``NotFiniteError`` or ``BrokenStreamError`` if it is invalid.
+    """
     streamed = is_stream(content)
     if streamed:
-        content = whole_answer(content, response_of_stream)
+        content = assembled(content, response_of_stream)
+    refuse_not_finite(content)
     try:
         response = NeMoGymResponse.model_validate_json(content)
     except ValidationError:
@@ -238,20 +246,20 @@ def read_response(content: bytes, asked: Mapping[str, Any]) -> ReadResponse:
     else:
         usage = response.usage
         numbers = (usage.input_tokens, usage.output_tokens, usage.total_tokens) if usage else ()
-        if _all_different(item.call_id for item in response.output if item.type == "function_call") and is_true(
-            numbers
-        ):
+        calls = [item.call_id for item in response.output if item.type == "function_call"]
+        if _all_different(calls) and is_true(numbers):
             return ReadResponse(response, is_repaired=streamed)  # the body of a stream can't be passed on as it came
         payload = orjson.loads(content)
     notes: list[str] = []
-    repaired = repair_response(payload, asked, notes)
+    repaired = repair_response(payload, request, notes)
     return ReadResponse(NeMoGymResponse.model_validate(repaired), is_repaired=True, notes=tuple(notes))
 
 
 def read_chat_completion(content: bytes) -> ReadCompletion:
-    """The completion in a body. Raises ``ValidationError`` or ``BrokenStreamError`` if it is invalid."""
+    """The completion in a body. Raises ``ValidationError``, ``NotFiniteError`` or ``BrokenStreamError`` if invalid."""
     if is_stream(content):
-        content = whole_answer(content, completion_of_stream)
+        content = assembled(content, completion_of_stream)
+    refuse_not_finite(content)
     try:
         completion = NeMoGymChatCompletion.model_validate_json(content)
     except ValidationError:
@@ -261,15 +269,15 @@ def read_chat_completion(content: bytes) -> ReadCompletion:
     else:
         usage = completion.usage
         numbers = (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) if usage else ()
-        calls = [choice.message.tool_calls or () for choice in completion.choices]
-        if is_true(numbers) and all(_all_different(call.id for call in some) for some in calls):
+        calls = [[call.id for call in choice.message.tool_calls or ()] for choice in completion.choices]
+        if is_true(numbers) and all(map(_all_different, calls)):
             return ReadCompletion(completion)
         payload = orjson.loads(content)
     notes: list[str] = []
     return ReadCompletion(NeMoGymChatCompletion.model_validate(repair_completion(payload, notes)), tuple(notes))
 
 
-def error_body(content: bytes) -> bytes:
+def unwrapped_error(content: bytes) -> bytes:
     """The body with its error in the usual place, if it reports one in a stream or in vLLM's form."""
     if is_stream(content):
         return reported_error(content) or content
@@ -279,7 +287,7 @@ def error_body(content: bytes) -> bytes:
     return orjson.dumps({"error": payload}) if payload and payload.get("object") == "error" else content
 
 
-def explain(error: ValidationError) -> str:
+def first_errors(error: ValidationError) -> str:
     """The first few errors in one line."""
     errors = error.errors(include_url=False, include_input=False)
     shown = [f"{'.'.join(map(str, entry['loc'])) or 'body'}: {entry['msg']}" for entry in errors[:_SHOWN_ERRORS]]
@@ -288,7 +296,7 @@ def explain(error: ValidationError) -> str:
 
 
 def has_unknown_items(error: ValidationError) -> bool:
-    """Whether the answer contains items of unknown types."""
+    """Whether the response contains items of unknown types."""
     return any(entry["type"] == "union_tag_invalid" for entry in error.errors(include_url=False))
 
 
@@ -300,27 +308,26 @@ def _object(content: bytes) -> dict[str, Any] | None:
     return payload if isinstance(payload, dict) else None
 
 
-def _all_different(names: Iterable[str]) -> bool:
-    listed = list(names)
-    return len(listed) < 2 or len(set(listed)) == len(listed)
+def _all_different(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
 
 
 def reached(limit: Any, written: Any) -> bool:
-    """Whether an answer has exactly as many tokens as its limit; if it has more, the limit was not applied at all."""
+    """Whether a completion has exactly as many tokens as its limit; if it has more, the limit was not applied."""
     return isinstance(limit, int) and limit == written
 
 
-def unanswered(response: NeMoGymResponse) -> str | None:
-    """Why a response contains no answer, in words; None if it contains one."""
+def missing_completion(response: NeMoGymResponse) -> str | None:
+    """What a response is that contains no completion; None if it contains one."""
     status = response.status or "completed"
-    return None if status in ANSWERED else f"a response that is {status.replace('_', ' ')}"
+    return None if status in FINAL_STATUSES else f"a response that is {status.replace('_', ' ')}"
 
 
-def mark_cut_off(response: NeMoGymResponse, asked: Mapping[str, Any]) -> bool:
+def mark_cut_off(response: NeMoGymResponse, request: Options) -> bool:
     """Mark a response as incomplete if it reached its limit without reporting that; returns whether it did."""
     if response.status == "incomplete" or response.incomplete_details or response.usage is None:
         return False
-    limit = asked.get("max_output_tokens") or response.max_output_tokens
+    limit = request.get("max_output_tokens") or response.max_output_tokens
     if not reached(limit, response.usage.output_tokens) or _ends_with_a_call(response):
         return False
     response.status, response.incomplete_details = "incomplete", IncompleteDetails(reason=CUT_OFF)

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from nemo_gym.conversion.anthropic.answers import message_to_items, message_to_response
 from nemo_gym.conversion.anthropic.blocks import arguments_to_input, input_to_arguments
-from nemo_gym.conversion.anthropic.calling import request_to_messages
-from nemo_gym.conversion.anthropic.serving import messages_to_request, response_to_message
+from nemo_gym.conversion.anthropic.message_completions import message_to_items, message_to_response, response_to_message
+from nemo_gym.conversion.anthropic.message_requests import messages_to_request, request_to_messages
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.schemas.messages import AnthropicMessage
@@ -128,7 +127,7 @@ def test_a_request_is_carried_over() -> None:
         "tool_choice": {"type": "tool", "name": "f"},
     }
 
-    assert messages_to_request(body).asked == {
+    assert messages_to_request(body).request == {
         "model": "m",
         "max_output_tokens": 9,
         "temperature": 0.5,
@@ -156,13 +155,13 @@ def test_what_the_responses_api_cannot_express_is_listed() -> None:
 
     assert lost == ["stop_sequences", "top_k", "tools.web_search_20250305"]
     assert asked == {"input": [], "user": "u"}
-    assert messages_to_request(body, extras={"stop"}).asked["stop"] == ["x"]
+    assert messages_to_request(body, extras={"stop"}).request["stop"] == ["x"]
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "any"])
 def test_the_choice_of_tools_survives(choice: str) -> None:
     tool = {"name": "f", "input_schema": {"type": "object"}}
-    asked = messages_to_request({"messages": [], "tools": [tool], "tool_choice": {"type": choice}}).asked
+    asked = messages_to_request({"messages": [], "tools": [tool], "tool_choice": {"type": choice}}).request
 
     body = request_to_messages(asked, max_tokens=9).body
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from nemo_gym import responses_converter
-from nemo_gym.conversion.chat_answers import ChatAnswer
 from nemo_gym.conversion.parts import UnsupportedContentError
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -413,7 +412,7 @@ def completion(finish_reason: str, **more: Any) -> NeMoGymChatCompletion:
 def test_the_reason_to_stop_is_carried_over(finish_reason: str, status: str, reason: str | None) -> None:
     params = NeMoGymResponseCreateParamsNonStreaming(input="hi", temperature=0.5)
 
-    response = converter().chat_completion_to_response(completion(finish_reason), params, model="mine")
+    response = converter().chat_completion_to_response(params, completion(finish_reason), model="mine")
 
     details = response.incomplete_details
     assert (response.status, details.reason if details else None) == (status, reason)
@@ -427,7 +426,7 @@ def test_a_response_repeats_its_request() -> None:
         {"input": "hi", "temperature": 0.5, "instructions": "be brief", "tools": [tool], "metadata": {"k": "v"}}
     )
 
-    response = converter().chat_completion_to_response(completion("stop"), params, model="mine")
+    response = converter().chat_completion_to_response(params, completion("stop"), model="mine")
 
     assert (response.temperature, response.instructions, response.tools) == (0.5, "be brief", [tool])
     assert (response.metadata, response.parallel_tool_calls, response.tool_choice) == ({"k": "v"}, True, "auto")
@@ -449,7 +448,7 @@ def test_usage_is_carried_over(details: dict[str, Any], cached: int, reasoning: 
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, **details}
     params = NeMoGymResponseCreateParamsNonStreaming(input="hi")
 
-    response = converter().chat_completion_to_response(completion("stop", usage=usage), params, model="m")
+    response = converter().chat_completion_to_response(params, completion("stop", usage=usage), model="m")
 
     assert response.usage is not None
     assert response.usage.model_dump() == {
@@ -459,7 +458,7 @@ def test_usage_is_carried_over(details: dict[str, Any], cached: int, reasoning: 
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": 15,
     }
-    assert converter().chat_completion_to_response(completion("stop"), params, model="m").usage is None
+    assert converter().chat_completion_to_response(params, completion("stop"), model="m").usage is None
 
 
 def test_items_split_where_the_model_first_spoke() -> None:
@@ -520,9 +519,12 @@ def test_reasoning_survives_the_way_to_a_chat_and_back(setting: str) -> None:
 
 def test_what_was_spoken_is_also_text(caplog: pytest.LogCaptureFixture) -> None:
     spoken = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "hello"}}
-    answer = ChatAnswer(spoken, "stop", 1)
+    choice = {"index": 0, "finish_reason": "stop", "message": spoken}
+    completion = NeMoGymChatCompletion.model_validate(
+        {"id": "c", "created": 1, "model": "m", "object": "chat.completion", "choices": [choice]}
+    )
     for _ in range(2):
-        response = converter().answer_to_response(answer, {"input": "hi"}, model="m")
+        response = converter().completion_to_response(completion, {"input": "hi"}, model="m")
         assert response["output"][0]["content"][0]["text"] == "hello"
     assert caplog.text.count("audio of answers") == 2  # once by each converter
 

@@ -14,14 +14,13 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses import ResponseInputContentParam, ResponseInputItemParam, ToolParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming, ToolChoice
 
-from nemo_gym.conversion.anthropic.calling import request_to_messages
-from nemo_gym.conversion.anthropic.serving import messages_to_request
-from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages, options_to_chat
-from nemo_gym.conversion.from_chat import chat_to_request
+from nemo_gym.conversion.anthropic.message_requests import messages_to_request, request_to_messages
+from nemo_gym.conversion.chat_history import ResponsesConverterState, items_to_messages
+from nemo_gym.conversion.chat_requests import chat_to_request, options_to_chat
 from nemo_gym.conversion.losses import Way, find_loss
 from nemo_gym.conversion.parts import UnsupportedContentError, parts_to_responses
 from nemo_gym.responses_converter import ResponsesConverter
-from nemo_gym.servers.models.answering import REQUEST_KEYS
+from nemo_gym.servers.models.model_requests import REQUEST_KEYS
 
 Converted = tuple[Any, list[str]]  # what is sent, and the names of what is lost
 CONVERTER = ResponsesConverter(return_token_id_information=False)

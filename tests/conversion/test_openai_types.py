@@ -14,7 +14,7 @@ from openai.types.responses import (
 )
 from pydantic import TypeAdapter
 
-from nemo_gym.conversion.from_chat import response_to_completion
+from nemo_gym.conversion.chat_completions import response_to_completion
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.responses_converter import ResponsesConverter
 

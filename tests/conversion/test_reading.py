@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nemo_gym.conversion.parts import release_items
 from nemo_gym.conversion.reading import (
-    explain,
+    first_errors,
     mark_cut_off,
+    missing_completion,
     read_chat_completion,
     read_response,
-    unanswered,
     unknown_finish,
 )
-from nemo_gym.conversion.unknown_items import release_items
 from nemo_gym.schemas.chat import NeMoGymChatCompletion
 from nemo_gym.schemas.responses import NeMoGymResponse
 
@@ -105,7 +105,7 @@ def test_an_explanation_is_short_and_names_the_place() -> None:
     with pytest.raises(ValidationError) as error:
         read({"output": [{"type": "message", "content": [3]} for _ in range(6)]})
 
-    words = explain(error.value)
+    words = first_errors(error.value)
     assert words.startswith("output.0.output_message.content.0: Input should be a valid dictionary")
     assert words.endswith("; and 3 more")
 
@@ -246,7 +246,7 @@ def test_an_answer_with_as_many_tokens_as_allowed_was_cut_off(
     ],
 )
 def test_only_what_is_done_is_an_answer(status: str, words: str | None) -> None:
-    said = unanswered(response(status=status))
+    said = missing_completion(response(status=status))
     assert said is None if words is None else words in str(said)
 
 

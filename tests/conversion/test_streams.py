@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.conversion.anthropic.answers import message_of_stream
-from nemo_gym.conversion.anthropic.serving import event_bytes, message_events
+from nemo_gym.conversion.anthropic.message_streams import message_events, message_of_stream
+from nemo_gym.conversion.chat_streams import completion_of_stream
 from nemo_gym.conversion.reading import read_chat_completion, read_response
-from nemo_gym.conversion.streams import BrokenStreamError, completion_of_stream, is_stream, whole_answer
+from nemo_gym.conversion.stream_events import BrokenStreamError, assembled, event_bytes, is_stream
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)
 words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
@@ -88,7 +88,7 @@ def test_the_events_we_write_are_the_message_they_came_from(content: list[dict[s
     written = event_bytes(message_events(message))
 
     assert is_stream(written)
-    assert json.loads(whole_answer(written, message_of_stream)) == message
+    assert json.loads(assembled(written, message_of_stream)) == message
 
 
 def test_comments_and_names_of_events_are_no_data() -> None:
@@ -111,7 +111,7 @@ def test_comments_and_names_of_events_are_no_data() -> None:
 )
 def test_half_a_stream_is_no_answer(body: bytes) -> None:
     with pytest.raises(BrokenStreamError):
-        whole_answer(body, completion_of_stream)
+        assembled(body, completion_of_stream)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"<html>", b'{"data": 1}', b'  {"id": 1}'])

@@ -1,4 +1,4 @@
-"""Converts blocks of Anthropic's Messages API to parts of the Responses API, and back. Pure."""
+"""Converts blocks of Anthropic's Messages API to parts and items of the Responses API, and back. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,8 +9,6 @@ from nemo_gym.conversion.parts import UnsupportedContentError
 
 # The key for arguments that are not a JSON object: a block has no other place for what the model really wrote.
 INVALID_ARGUMENTS: Final = "_invalid_arguments"
-
-
 _CITATIONS: Final = frozenset(
     {"char_location", "content_block_location", "page_location", "search_result_location", "web_search_result_location"}
 )

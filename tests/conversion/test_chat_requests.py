@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.conversion.from_chat import chat_to_request, response_to_completion
+from nemo_gym.conversion.chat_completions import response_to_completion
+from nemo_gym.conversion.chat_requests import chat_to_request
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.responses_converter import ResponsesConverter
 
@@ -66,7 +67,7 @@ def test_what_the_responses_api_cannot_express_is_listed() -> None:
 
 
 def test_the_newer_name_of_the_limit_means_the_same() -> None:
-    asked = chat_to_request({"messages": HISTORY, "max_completion_tokens": 5}, CONVERTER.history_to_items).asked
+    asked = chat_to_request({"messages": HISTORY, "max_completion_tokens": 5}, CONVERTER.history_to_items).request
 
     assert asked["max_output_tokens"] == 5
 

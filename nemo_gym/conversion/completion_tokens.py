@@ -1,12 +1,12 @@
-"""The tokens of answers: what is recorded with them, and how the prompt of the next turn begins with them. Pure.
+"""The tokens of completions: what is recorded with them, and how the prompt of the next turn begins with them. Pure.
 
 A trainer that mistakes log-probabilities of one distribution for those of another optimises the wrong objective, and
-nothing in the numbers shows it. So every answer with tokens states their origin beside them, in
+nothing in the numbers shows it. So every completion with tokens states their origin beside them, in
 ``generation_sampling``. Truncated sampling (top-k, top-p) excludes tokens to which the log-probabilities still assign
-probability; a penalty changes them. When token ids are requested, both are therefore off unless the request asks for
+probability; a penalty changes them. When token ids are requested, both are therefore off unless the request sets
 them, regardless of the model's defaults.
 
-An answer goes from token ids to text to parsed items and comes back through the chat template: the ids of the same
+A completion goes from token ids to text to parsed items and comes back through the chat template: the ids of the same
 conversation may differ the second time (the text is split elsewhere, a tool call is written otherwise). A trainer
 needs one growing sequence, so the true ids replace what the template made of them.
 
@@ -53,7 +53,7 @@ class LogProbs(StrEnum):
 
 
 def sampling_record(kind: LogProbs, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``generation_sampling`` of an answer that was sampled with these options."""
+    """The ``generation_sampling`` of a completion that was sampled with these options."""
     return {"log_probs": str(kind), **{name: options[name] for name in RECORDED if options.get(name) is not None}}
 
 
@@ -63,7 +63,7 @@ CALL_BEGIN: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
 # Under which names engines write the arguments of a call.
 _GIVEN: Final = ("arguments", "parameters")
-# What may stand between the words of an answer and the arguments of its calls, given their names.
+# What may stand between the text of a message and the arguments of its calls, given their names.
 _NAMES: Final = r"(?:[\[\](`.,;:]|functions?|json|(?:%s)(?::\d+)?)*"
 REPLACEMENT: Final = "\ufffd"  # for a character that a token limit cut in two
 
@@ -78,21 +78,21 @@ def splice_prefix(
     true_prefix_ids: Sequence[int],
     eos_id: int,
 ) -> list[int]:
-    """The whole prompt, with the true tokens up to the end of the assistant's last answer.
+    """The whole prompt, with the true tokens up to the end of the assistant's last completion.
 
     ``template_ids``
-        the template's rendering of the whole history, with the prompt for the next answer
+        the template's rendering of the whole history, with the prompt for the next completion
     ``template_prefix_ids``
-        its rendering of the history up to and including the last answer that has true tokens
+        its rendering of the history up to and including the last completion that has true tokens
     ``true_prefix_ids``
-        prompt and generation of the call that produced this answer
+        prompt and generation of the call that produced this completion
     ``eos_id``
         the token that ends a turn
 
-    The last ``eos_id`` of ``template_prefix_ids`` ends that answer. Everything before it is replaced by
-    ``true_prefix_ids``, whose own final ``eos_id`` is not repeated: an answer that was cut off (``max_output_tokens``)
-    has none, while the template always writes one. So the result starts with the true tokens and continues with those
-    of the template. Without true tokens it is ``template_ids``.
+    The last ``eos_id`` of ``template_prefix_ids`` ends that completion. Everything before it is replaced by
+    ``true_prefix_ids``, whose own final ``eos_id`` is not repeated: a completion that was cut off
+    (``max_output_tokens``) has none, while the template always writes one. So the result starts with the true tokens
+    and continues with those of the template. Without true tokens it is ``template_ids``.
 
     Raises ``PrefixMismatchError`` if there is no ``eos_id`` in ``template_prefix_ids``, or another history in
     ``template_ids``. What follows the ``eos_id`` is not compared: a line break may merge with what comes next.
@@ -116,9 +116,9 @@ def splice_prefix(
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """An earlier answer: its true tokens, and how the template renders the conversation around it today.
+    """An earlier completion: its true tokens, and how the template renders the conversation around it today.
 
-    ``before`` ends with the prompt for this answer, ``through`` ends with the answer itself.
+    ``before`` ends with the prompt for this completion, ``through`` ends with the completion itself.
     """
 
     prompt: Sequence[int]
@@ -132,7 +132,7 @@ class Prompt(NamedTuple):
     """What to send, how many of the past turns it contains token by token, and why not all of them."""
 
     ids: list[int]
-    kept: int
+    past: int
     reason: str = ""
 
 
@@ -140,16 +140,16 @@ def true_prompt(turns: Sequence[PastTurn], whole: Sequence[int], eos_id: int) ->
     """The prompt that continues the past turns; ``whole`` is the template's rendering of the whole conversation.
 
     Every turn is checked by asking what its prompt would have been: the same function gave it then. The first whose
-    recorded prompt is another one was asked something else, so it and what follows it are not kept.
+    recorded prompt is another one belongs to another history, so it and what follows it are not used.
     """
-    kept: PastTurn | None = None
+    last: PastTurn | None = None
     for number, turn in enumerate(turns):
-        if turn.edited or list(turn.prompt) != _continued(kept, turn.before, eos_id).ids:
-            what = f"answer {number + 1}" if turn.edited else f"what was said before answer {number + 1}"
-            ids, _, reason = _continued(kept, whole, eos_id)
+        if turn.edited or list(turn.prompt) != _continued(last, turn.before, eos_id).ids:
+            what = f"completion {number + 1}" if turn.edited else f"what came before completion {number + 1}"
+            ids, _, reason = _continued(last, whole, eos_id)
             return Prompt(ids, 0 if reason else number, reason or f"{what} is no longer what it was")
-        kept = turn
-    ids, _, reason = _continued(kept, whole, eos_id)
+        last = turn
+    ids, _, reason = _continued(last, whole, eos_id)
     return Prompt(ids, 0 if reason else len(turns), reason)
 
 
@@ -158,8 +158,8 @@ def turns_within(
 ) -> list[PastTurn]:
     """The turns that the true prompt of a later one contains, as far as they can be found in it.
 
-    A client may send the tokens of the last answer alone, because they include all earlier ones. ``rendered`` is what
-    the template makes of the conversation before and through each earlier answer.
+    A client may send the tokens of the last completion alone, because they include all earlier ones. ``rendered`` is
+    what the template makes of the conversation before and through each earlier completion.
     """
     turns: list[PastTurn] = []
     for before, through in rendered:
@@ -172,13 +172,13 @@ def turns_within(
 
 
 def end_of_turn(through: Sequence[int], candidates: Iterable[int]) -> int | None:
-    """Which of the tokens ends the answer that a rendering ends with; nothing but a line break may follow it."""
+    """Which of the tokens ends the completion that a rendering ends with; nothing but a line break may follow it."""
     known = set(candidates)
     return next((token for token in reversed(through[-2:]) if token in known), None)
 
 
 def says(text: str, message: Mapping[str, Any], *, stops: Iterable[str] = (), one_call: bool = False) -> bool:
-    """Whether generated text says what a message of the assistant says: the same words and the same calls.
+    """Whether generated text says what a message of the assistant says: the same text and the same calls.
 
     Blanks and marks don't count, and JSON may be written differently, because text changes in this way when it becomes
     items. A stop string ends the text, but is not part of the message. ``one_call``: the endpoint drops all calls but
@@ -187,18 +187,18 @@ def says(text: str, message: Mapping[str, Any], *, stops: Iterable[str] = (), on
     content = message.get("content") or ""
     if not isinstance(content, str):
         content = "".join(part.get("text") or part.get("refusal") or "" for part in content)
-    said = _words(separate_reasoning(message)) + _words(content)
+    written = _bare_text(separate_reasoning(message)) + _bare_text(content)
     calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
     if calls:
-        return _makes(calls, text, said, one_call=one_call)
-    generated = _words(text if CALL_BEGIN in content else _without_unfinished_call(text))
-    rest = generated.removeprefix(said)
-    endings = tuple(filter(None, map(_words, stops)))
-    return generated.startswith(said) and (not rest or rest.startswith(endings))
+        return _makes(calls, text, written, one_call=one_call)
+    generated = _bare_text(text if CALL_BEGIN in content else _without_unfinished_call(text))
+    rest = generated.removeprefix(written)
+    endings = tuple(filter(None, map(_bare_text, stops)))
+    return generated.startswith(written) and (not rest or rest.startswith(endings))
 
 
 def _without_unfinished_call(text: str) -> str:
-    """A text without the call that a limit cut off at its end, which is neither a call nor something said."""
+    """A text without the call that a limit cut off at its end, which is neither a call nor text."""
     before, begun, call = text.rpartition(CALL_BEGIN)
     return before if begun and CALL_END not in call else text
 
@@ -210,8 +210,8 @@ class _Call(NamedTuple):
     arguments: Any
 
 
-def _makes(calls: Sequence[Mapping[str, Any]], text: str, said: str, *, one_call: bool) -> bool:
-    """Whether a text consists of what was said and then these calls, in this order, and makes no others."""
+def _makes(calls: Sequence[Mapping[str, Any]], text: str, written: str, *, one_call: bool) -> bool:
+    """Whether a text consists of a text and then these calls, in this order, and makes no others."""
     wanted = [_Call(call["name"], _typed(_parsed(call["arguments"]))) for call in calls]
     made: list[_Call] = []
     first, others = len(text), 0
@@ -222,12 +222,12 @@ def _makes(calls: Sequence[Mapping[str, Any]], text: str, said: str, *, one_call
                 first = min(first, start)
             else:
                 others += 1
-    before = _words(text[:first])
+    before = _bare_text(text[:first])
     # The names of calls may be written before their arguments. What follows a call is dropped by endpoints.
-    named = re.compile(_NAMES % "|".join(re.escape(_words(call["name"])) for call in calls))
-    is_said = before.startswith(said) and named.fullmatch(before, len(said)) is not None
-    are_named = before == said or all(call["name"] in text for call in calls)
-    return is_said and are_named and len(made) == len(wanted) and (one_call or not others)
+    named = re.compile(_NAMES % "|".join(re.escape(_bare_text(call["name"])) for call in calls))
+    is_written = before.startswith(written) and named.fullmatch(before, len(written)) is not None
+    are_named = before == written or all(call["name"] in text for call in calls)
+    return is_written and are_named and len(made) == len(wanted) and (one_call or not others)
 
 
 def _calls_in(value: Any, arguments: Any) -> Iterator[_Call]:
@@ -242,7 +242,7 @@ def _calls_in(value: Any, arguments: Any) -> Iterator[_Call]:
             yield from _calls_in(inner, arguments)
 
 
-def _words(text: str) -> str:
+def _bare_text(text: str) -> str:
     return "".join(MARK.sub("", text).replace(REPLACEMENT, "").split())
 
 
@@ -275,11 +275,11 @@ def _typed(value: Any) -> Any:
     return (bool, value) if isinstance(value, bool) else value
 
 
-def _continued(kept: PastTurn | None, whole: Sequence[int], eos_id: int) -> Prompt:
-    if kept is None:
+def _continued(last: PastTurn | None, whole: Sequence[int], eos_id: int) -> Prompt:
+    if last is None:
         return Prompt(list(whole), 0)
     try:
-        return Prompt(splice_prefix(whole, kept.through, [*kept.prompt, *kept.generation], eos_id), 0)
+        return Prompt(splice_prefix(whole, last.through, [*last.prompt, *last.generation], eos_id), 0)
     except PrefixMismatchError as error:
         return Prompt(list(whole), 0, str(error))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.conversion.answer_tokens import (
+from nemo_gym.conversion.completion_tokens import (
     PastTurn,
     PrefixMismatchError,
     end_of_turn,
@@ -108,7 +108,7 @@ def test_what_was_said_before_an_answer_and_edited_since_is_not_kept() -> None:
     edited = [turn([A, EOS], [21, 22, EOS], [C, EOS], [C, EOS, 20, EOS])]
     ids, kept, reason = true_prompt(edited, [C, EOS, 20, EOS, NEW, EOS], EOS)
     assert (ids, kept) == ([C, EOS, 20, EOS, NEW, EOS], 0)
-    assert "before answer 1" in reason
+    assert "before completion 1" in reason
 
 
 def test_earlier_turns_are_found_in_the_prompt_of_a_later_one() -> None:
@@ -137,8 +137,8 @@ def test_turns_before_an_edit_are_kept() -> None:
     later = replace(SECOND, before=[A, EOS, 20, EOS, C, EOS])
     ids, kept, reason = true_prompt([FIRST, later], [A, EOS, 20, EOS, C, EOS, 30, EOS, NEW, EOS], EOS)
     assert (ids, kept) == ([A, EOS, 21, 22, EOS, C, EOS, 30, EOS, NEW, EOS], 1)
-    assert "before answer 2" in reason
-    assert true_prompt([FIRST, replace(SECOND, edited=True)], WHOLE, EOS).kept == 1
+    assert "before completion 2" in reason
+    assert true_prompt([FIRST, replace(SECOND, edited=True)], WHOLE, EOS).past == 1
 
 
 def test_a_template_that_rewrites_history_is_told() -> None:

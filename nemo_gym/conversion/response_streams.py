@@ -1,42 +1,24 @@
-"""Turns whole answers into the events of a stream, for callers that asked for one. Pure.
+"""Streams of the Responses API: the events of a response, and the response that a stream ends with. Pure.
 
-A client that assembles the events gets exactly the answer they were made from. The events come in the order in which
-the protocols send them. Each text is sent in one piece, because the whole text is already known.
+A client that assembles the events gets exactly the response they were made from. The events come in the order in which
+the protocol sends them. Each text is sent in one piece, because the whole text is already known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import orjson
+from nemo_gym.conversion.parts import CALL_REFERENCE, POLICY_VERSION, TOKEN_FIELDS
+from nemo_gym.conversion.stream_events import Event, encode_event
 
-from nemo_gym.conversion.parts import POLICY_VERSION, TOKEN_FIELDS
-
-Event = dict[str, Any]
-
-DONE: Final = b"data: [DONE]\n\n"
+_ENDS_OF_RESPONSES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 # Fields that an item gets only once it is complete.
-_LATE: Final = frozenset({*TOKEN_FIELDS, POLICY_VERSION, "encrypted_content"})
+_LATE: Final = frozenset({*TOKEN_FIELDS, CALL_REFERENCE, POLICY_VERSION, "encrypted_content"})
 _ENDINGS: Final = {"incomplete": "response.incomplete", "failed": "response.failed"}
-
-
-def encode_event(event: Mapping[str, Any]) -> bytes:
-    """An event under the name of its type, as the Responses API and the Messages API send it."""
-    return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), orjson.dumps(event))
-
-
-def encode_chunk(chunk: Mapping[str, Any]) -> bytes:
-    """A chunk of a chat completion."""
-    return b"data: %s\n\n" % orjson.dumps(chunk)
 
 
 def response_stream(response: Mapping[str, Any]) -> bytes:
     """A response as the body of a stream."""
     return b"".join(map(encode_event, response_events(response)))
-
-
-def completion_stream(completion: Mapping[str, Any], *, usage: bool) -> bytes:
-    """A completion as the body of a stream; ``usage`` adds a chunk with the token counts."""
-    return b"".join(map(encode_chunk, completion_chunks(completion, usage=usage))) + DONE
 
 
 def response_events(response: Mapping[str, Any]) -> Iterator[Event]:
@@ -135,37 +117,9 @@ _INSIDE: Final = {
 }
 
 
-def completion_chunks(completion: Mapping[str, Any], *, usage: bool) -> Iterator[Event]:
-    """The chunks of a completion; ``usage`` adds one with the token counts."""
-    common = {name: value for name, value in completion.items() if name not in ("choices", "usage")}
-    common["object"] = "chat.completion.chunk"
-    if usage:
-        common["usage"] = None
-    for choice in completion["choices"]:
-        for part in _choice_chunks(choice):
-            yield {**common, "choices": [{"index": choice["index"], "finish_reason": None, **part}]}
-    if usage:
-        yield {**common, "choices": [], "usage": completion.get("usage")}
-
-
-def _choice_chunks(choice: Mapping[str, Any]) -> Iterator[Event]:
-    message = choice["message"]
-    said, calls = message.get("content"), message.get("tool_calls") or []
-    known = {"role", "content", "tool_calls"}
-    others = {name: value for name, value in message.items() if name not in known and value is not None}
-    yield {"delta": {"role": "assistant", "content": None if said is None else ""}, "logprobs": None}
-    if others:
-        yield {"delta": others, "logprobs": None}
-    if said or choice.get("logprobs"):
-        yield {"delta": {"content": said} if said else {}, "logprobs": choice.get("logprobs")}
-    for index, call in enumerate(calls):
-        yield from ({"delta": {"tool_calls": [{"index": index, **part}]}, "logprobs": None} for part in _pieces(call))
-    kept = {name: value for name, value in choice.items() if name not in ("index", "message", "logprobs")}
-    yield {"delta": {}, "logprobs": None, **kept}
-
-
-def _pieces(call: Mapping[str, Any]) -> Iterable[Event]:
-    """The start of a tool call, then its arguments."""
-    name, given = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
-    inner = call[name]
-    return ({**call, name: {**inner, given: ""}}, {name: {given: inner[given]}})
+def response_of_stream(events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """The response that a stream of the Responses API ends with."""
+    for event in events:
+        if event.get("type") in _ENDS_OF_RESPONSES and isinstance(event.get("response"), dict):
+            return dict(event["response"])
+    return None

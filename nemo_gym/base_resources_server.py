@@ -2,22 +2,29 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import Route
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import judge_failsafe
-from nemo_gym.metrics.aggregate import answers_standard_metrics
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.metrics.aggregate import computes_standard_metrics
+from nemo_gym.openai_utils import (
+    THINK_TAGS,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    answer_text,
+)
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
+from nemo_gym.schemas.episodes import FilledText
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
-from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.schemas.rows import ROLLOUT_ID_KEY_NAME, AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.servers.direct.replies import JsonResponse
 from nemo_gym.servers.mcp_endpoint import (
     MCPEndpoint,
     function_server,
@@ -42,7 +49,17 @@ from nemo_gym.servers.mcp_tools import (
     normalize_tool_name,
 )
 from nemo_gym.servers.mcp_tools import SESSION_TOKEN as _MCP_SESSION_TOKEN
-from nemo_gym.servers.sessions import SessionStates
+from nemo_gym.servers.middleware.sessions import SessionStates
+from nemo_gym.servers.resources_sessions import (
+    CLOSE_PATH,
+    SEED_PATH,
+    ResourcesCloseSessionRequest,
+    ResourcesCloseSessionResponse,
+    ResourcesSeedSessionRequest,
+    ResourcesSeedSessionResponse,
+    ResourcesVerifyRequest,
+)
+from nemo_gym.servers.scoring import verify_handler
 from nemo_gym.servers.verdicts import completing
 
 __all__ = [
@@ -66,6 +83,11 @@ __all__ = [
     "MCPTool",
     "NeMoGymResponse",
     "NeMoGymResponseCreateParamsNonStreaming",
+    "ResourcesCloseSessionRequest",
+    "ResourcesCloseSessionResponse",
+    "ResourcesSeedSessionRequest",
+    "ResourcesSeedSessionResponse",
+    "ResourcesVerifyRequest",
     "ReverifyMode",
     "SessionStates",
     "SimpleResourcesServer",
@@ -89,6 +111,8 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
 
     expose_tools_over_mcp: bool = False
+    # What ``answer_text`` leaves out of an answer; null if answers are to be read as they are.
+    reasoning_tags: tuple[str, str] | None = THINK_TAGS
 
 
 class BaseResourcesServer(BaseServer):
@@ -100,7 +124,11 @@ class BaseResourcesServer(BaseServer):
 class BaseRunRequest(BaseModel):
     """A task: the request for the model; subclasses add the fields of their rows."""
 
+    model_config = ConfigDict(populate_by_name=True)
+
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+    # Says which rollout this is; it names files and paths, and is not part of the task.
+    capture_rollout_id: str | None = Field(default=None, alias=ROLLOUT_ID_KEY_NAME, exclude=True)
 
 
 class BaseVerifyRequest(BaseRunRequest):
@@ -109,10 +137,23 @@ class BaseVerifyRequest(BaseRunRequest):
     response: NeMoGymResponse
 
 
+class AnyVerifyRequest(BaseVerifyRequest):
+    """A task with all its fields, for a ``verify`` that does not say what it takes."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class BaseVerifyResponse(BaseVerifyRequest):
-    """A finished rollout and its reward."""
+    """A finished rollout and its reward.
+
+    With ``mask_sample`` the reward is not a measurement, for the reason given: the rollout is kept, and left out of
+    every score.
+    """
 
     reward: float
+    mask_sample: bool = False
+    failure_kind: str | None = None
+    failure_reason: str | None = None
 
 
 class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
@@ -126,51 +167,79 @@ class BaseSeedSessionRequest(BaseModel):
 
 
 class BaseSeedSessionResponse(BaseModel):
-    """The answer to the start of a rollout."""
+    """The reply to the start of a rollout."""
+
+
+class AnySeedSessionRequest(BaseSeedSessionRequest):
+    """The start of a rollout, of which a server without state only needs to know how its session is called."""
+
+    resources_session_id: FilledText | None = None
+
+
+async def seed_without_state(body: AnySeedSessionRequest) -> BaseSeedSessionResponse:
+    """The route of servers that do not override ``seed_session``.
+
+    The same as that method, but unions of requests and responses would read every row twice, and try each reply.
+    """
+    if body.resources_session_id is None:
+        return BaseSeedSessionResponse()
+    seeded = ResourcesSeedSessionResponse(resources_session_id=body.resources_session_id)
+    return cast("BaseSeedSessionResponse", JsonResponse(seeded.model_dump_json().encode()))
 
 
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
-    """A resources server with the standard routes; add tools in ``setup_webserver``."""
+    """A resources server with the standard routes; add tools in ``setup_webserver``.
+
+    ``attacks`` are tried by ``ng_check_environment +attack=true`` besides the usual ones: functions of what an agent
+    sees that return what it says. ``known_holes`` says why some attacks may get a reward here, by name or pattern.
+    """
 
     mcp_url_path: ClassVar[str] = MCP_PATH
+    attacks: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    known_holes: ClassVar[Mapping[str, str]] = {}
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app with ``/seed_session``, ``/verify`` and ``/aggregate_metrics``."""
+        """Build the app with ``/seed_session``, ``/verify``, ``/close_session`` and ``/aggregate_metrics``."""
         app = FastAPI()
         self.setup_session_middleware(app)
-        verify = self.verify
+        verify = verify_handler(self.verify, owner=self.config.name, body=AnyVerifyRequest)
         # Added to the routes before the tools of a subclass, which may have a catch-all route.
         if self._offers_mcp():
-            endpoint = MCPEndpoint(self._mcp_server(app), name=self.config.name)
+            endpoint = MCPEndpoint(self.mcp_server(app), name=self.config.name)
             app.router.routes.append(Route(self.mcp_url_path, endpoint, include_in_schema=False))
 
             def metadata(request: Request, seed_body: dict[str, Any]) -> MCPServerMetadata:
                 return endpoint.watch(self._mcp_metadata(request, seed_body))
 
-            app.post("/seed_session")(with_metadata(self.seed_session, metadata))
+            app.post(SEED_PATH)(with_metadata(self.seed_session, metadata))
         else:
-            app.post("/seed_session")(self.seed_session)
+            is_default = type(self).seed_session is SimpleResourcesServer.seed_session
+            app.post(SEED_PATH)(seed_without_state if is_default else self.seed_session)
+        app.post(CLOSE_PATH)(self.close_resources_session)
         if self.config.expose_tools_over_mcp:
             verify = with_own_tool_names(verify, self.config.name)
         app.post("/verify")(completing(judge_failsafe(verify)))
-        app.get("/reverify_mode")(self.get_reverify_mode)
+        app.get("/reverify_mode")(self.reverify_mode)
         app.post("/aggregate_metrics")(self.aggregate_metrics)
         return app
 
     def _offers_mcp(self) -> bool:
         return self.config.expose_tools_over_mcp
 
-    def _mcp_server(self, app: FastAPI) -> Any:
-        """The server of the ``mcp`` package that answers ``/mcp``."""
+    def mcp_server(self, app: FastAPI) -> Any:
+        """The server of the ``mcp`` package that serves ``/mcp``."""
+        return tool_server(self.config.name, self.exposed_tools(app))
+
+    def exposed_tools(self, app: FastAPI) -> ExposedTools:
+        """The tools of an app that are offered over MCP."""
         key, base_url = self.get_session_middleware_key(), f"http://{self.config.host}:{self.config.port}"
-        tools = ExposedTools(app, server_key=key, base_url=base_url, choose=self.mcp_tools, name=self.config.name)
-        return tool_server(self.config.name, tools)
+        return ExposedTools(app, server_key=key, base_url=base_url, choose=self.mcp_tools, name=self.config.name)
 
     def mcp_tools(self, harvested: list[MCPTool], catchall: CatchallTool | None) -> Iterable[MCPTool]:
         """Choose the tools that are offered over MCP; ``harvested`` are those of the routes.
 
         If the app has a route such as ``/{name}``, ``catchall(name, description, input_schema)`` makes a tool that this
-        route answers; otherwise it is None.
+        route serves; otherwise it is None.
         """
         del catchall  # only the author knows its tools
         return harvested
@@ -191,23 +260,42 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     def _mcp_metadata(self, request: Request, seed_body: dict[str, Any]) -> MCPServerMetadata:
         return self.build_mcp_session_metadata(request, self.mcp_allowed_tools_for_session(seed_body))
 
-    async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:
-        """Prepare the state of one rollout; called before anything else."""
-        del body  # for servers with state
+    async def seed_session(
+        self, body: ResourcesSeedSessionRequest | BaseSeedSessionRequest
+    ) -> ResourcesSeedSessionResponse | BaseSeedSessionResponse:
+        """Prepare the state of one rollout; called before anything else.
+
+        Environment servers send a ``ResourcesSeedSessionRequest``, agents the row of the task.
+        """
+        if isinstance(body, ResourcesSeedSessionRequest):
+            return ResourcesSeedSessionResponse(resources_session_id=body.resources_session_id)
         return BaseSeedSessionResponse()
 
-    async def get_reverify_mode(self) -> dict[str, ReverifyMode]:
-        """Answer ``ng_reverify``: whether saved rollouts can be scored again."""
-        return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE)}
+    async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
+        """Release the state of an episode; only environment servers ask for it."""
+        return ResourcesCloseSessionResponse(resources_session_id=body.resources_session_id)
+
+    def answer_text(self, response: NeMoGymResponse, *, last_message: bool = False) -> str:
+        """What ``verify`` should read as the answer: the text without reasoning, which ``reasoning_tags`` delimit."""
+        return answer_text(response, reasoning_tags=self.config.reasoning_tags, last_message=last_message)
+
+    async def get_reverify_mode(self) -> ReverifyMode:
+        """Tell ``ng_reverify`` whether saved rollouts can be scored again."""
+        return ReverifyMode(self.config.REVERIFY_MODE)
+
+    async def reverify_mode(self) -> ReverifyMode:
+        """The same, under the name of newer releases; what ``GET /reverify_mode`` replies."""
+        return await self.get_reverify_mode()
 
     @abstractmethod
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
         """Score one rollout."""
 
-    @answers_standard_metrics
+    @computes_standard_metrics
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         """Turn all results of one agent into metrics."""
-        return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)
+        hooks = (self.compute_metrics, self.get_key_metrics, self.compute_repeat_metrics)
+        return compute_aggregate_metrics(body.verify_responses, *hooks)
 
 
 def refuse_invalid_rows(row: type[BaseModel]) -> Any:
@@ -230,7 +318,7 @@ class MCPResourcesServer(SimpleResourcesServer):
     def _offers_mcp(self) -> bool:
         return True
 
-    def _mcp_server(self, app: FastAPI) -> Any:
+    def mcp_server(self, app: FastAPI) -> Any:
         if self.config.expose_tools_over_mcp:
             raise ConfigError(
                 f"{self.config.name}: expose_tools_over_mcp is for servers whose tools are routes",

@@ -2,11 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from typing import Any, ClassVar, Self
 
 from fastapi import Body, FastAPI, Request, Response
 from pydantic import PrivateAttr, model_validator
 
+from nemo_gym.config.keys import OBSERVABILITY_ENABLED
 from nemo_gym.conversion.losses import LossPolicy, OnLoss
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -14,22 +16,49 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig
 from nemo_gym.server_utils import BaseServer, SimpleServer
-from nemo_gym.servers.models.answering import forwarded_kind
 from nemo_gym.servers.models.cache import CachedCalls, identity, open_cache
+from nemo_gym.servers.models.capturing import Capture
+from nemo_gym.servers.models.model_requests import takes_unread
 from nemo_gym.servers.models.protocols import (
     MESSAGES,
     add_counting_routes,
     add_error_handlers,
     add_models_route,
-    answer_messages,
+    reply_to_messages,
     request_of_messages,
 )
-from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, RESPONSES, Relay, add_streaming_route
+from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, RESPONSES, Relay, add_streaming_route, noting
 
-__all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "SimpleResponsesAPIModel"]
+__all__ = [
+    "BaseResponsesAPIModel",
+    "BaseResponsesAPIModelConfig",
+    "Body",
+    "SimpleResponsesAPIModel",
+    "maybe_rollout_id_from_run_body",
+    "observability_enabled_from_config",
+    "start_model_execution",
+]
+
+
+def start_model_execution(request: Request, *, upstream_attempted: bool) -> dict[str, Any]:
+    """What a handler notes about where its response came from; those who record calls copy it from the request."""
+    execution: dict[str, Any] = {
+        "upstream_attempted": upstream_attempted,
+        "response_source": None,
+        "upstream_status_code": None,
+        "local_response_reason": None,
+    }
+    request.state.nemo_gym_model_execution = execution
+    return execution
+
+
+def observability_enabled_from_config(config: Mapping[str, Any] | None) -> bool:
+    """Whether a configuration asks for model calls to be recorded."""
+    return bool(config is not None and config.get(OBSERVABILITY_ENABLED))
 
 
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
@@ -46,12 +75,15 @@ class BaseResponsesAPIModel(BaseServer):
 
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
-    """A model server with the standard routes, and with a cache if the configuration asks for one (``+cache=…``)."""
+    """A model server with the standard routes, and with a cache if the configuration sets one (``+cache=…``)."""
 
     uses_cache: ClassVar[bool] = True
+    # Routes of a subclass that call no model, as (method, path); they are not recorded as model calls.
+    non_generating_model_routes: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
     _cached_calls: CachedCalls | None = PrivateAttr(default=None)
     _losses: LossPolicy = PrivateAttr(default_factory=LossPolicy)
+    _capture: Capture | None = PrivateAttr(default=None)  # of servers that keep the tokens of attempts
 
     @model_validator(mode="after")
     def _open_cache(self) -> Self:
@@ -66,42 +98,65 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         app = FastAPI()
         self.setup_session_middleware(app)
         cached = self._cached_calls.wrap if self._cached_calls is not None else lambda handler: handler
-        # The cache holds whole answers. Streams of them are made here, so the endpoint's own are not passed on.
+        # The cache holds whole completions. Streams of them are made here, so the endpoint's own are not passed on.
         relays = self.stream_relays() if self._cached_calls is None else {}
-        for path, handler in (
-            (CHAT_COMPLETIONS, self.chat_completions_handler()),
-            (RESPONSES, self.responses_handler()),
-        ):
-            add_streaming_route(app, path, cached(handler), relays.get(path), losses=self._losses)
-        app.post(MESSAGES)(self.messages)
+        for path, name in ((CHAT_COMPLETIONS, "chat_completions"), (RESPONSES, "responses")):
+            relay = (
+                relays.get(path) if self._newest("stream_relays", f"relay_{name}", name) == "stream_relays" else None
+            )
+            add_streaming_route(app, path, noting(cached(self._handler(name))), relay, losses=self._losses)
+        app.post(MESSAGES)(noting(self.messages))
         add_counting_routes(app, self.count_input_tokens, self.count_message_tokens)
         add_models_route(app, self.model_names())
+        if self._capture is not None:
+            self._capture.add_route(app)
         add_error_handlers(app)
         return app
 
+    def _handler(self, name: str) -> Callable[..., Any]:
+        """The handler of a route: ``relay_<name>`` if there is one, which takes a request and returns bytes unread.
+
+        The only place that chooses between the two. A subclass that overrides ``<name>`` gets the requests itself.
+        """
+        hook = "_finalize_served_response"
+        if getattr(type(self), hook) is not getattr(SimpleResponsesAPIModel, hook):
+            return self._finalized(getattr(self, name))  # the hook wants a response that was read
+        handler: Callable[..., Any] = getattr(self, self._newest(f"relay_{name}", name))
+        return handler
+
+    def _finalized(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(handler)
+        async def finalized(*values: Any, **named: Any) -> Any:
+            return await self._finalize_served_response(await handler(*values, **named))
+
+        return finalized
+
+    async def _finalize_served_response(self, response: Any) -> Any:
+        """Change a response before it is sent; for subclasses."""
+        return response
+
+    def _newest(self, *names: str) -> str:
+        """Which of these methods the most derived class defines; the first of them if it defines several."""
+        return next(name for kind in type(self).__mro__ for name in names if name in vars(kind))
+
     def stream_relays(self) -> Mapping[str, Relay]:
-        """The relays, by path, that pass on an endpoint's streams. All other streams are made from whole answers."""
+        """The relays, by path, that pass on an endpoint's streams. All other streams are made from whole completions.
+
+        A subclass that overrides the handler of a path takes it over, streams included.
+        """
         return {}
 
-    def responses_handler(self) -> Callable[..., Any]:
-        """The handler of ``/v1/responses``; a server can return a cheaper one than ``responses`` here."""
-        return self.responses
-
-    def chat_completions_handler(self) -> Callable[..., Any]:
-        """The handler of ``/v1/chat/completions``, which can be replaced in the same way."""
-        return self.chat_completions
-
     def sampling_extras(self) -> Collection[str]:
-        """Which options besides those of the Responses API reach the endpoint by ``responses_handler``."""
+        """Which options besides those of the Responses API reach the endpoint by ``relay_responses``."""
         return ()
 
     def model_names(self) -> list[str]:
         """What ``/v1/models`` lists; requests may call the model anything."""
         return [str(getattr(self.config, "model", None) or self.config.name)]
 
-    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+    async def count_input_tokens(self, body: Mapping[str, Any]) -> int | None:
         """The number of tokens of a request of the Responses API; None if the endpoint can't count them."""
-        del asked  # for servers that can
+        del body  # for servers that can
         return None
 
     async def count_message_tokens(self, body: AnthropicMessagesRequest) -> int | None:
@@ -112,18 +167,17 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
-        """Answer one Chat Completions request."""
+        """Complete one Chat Completions request."""
 
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Answer one Responses API request."""
+        """Complete one Responses API request."""
 
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:
-        """Answer one request of Anthropic's Messages API, by way of ``/v1/responses``."""
-        cheap, cached = self.responses_handler(), self._cached_calls
-        # The cheaper handler is used only if it takes unparsed requests, with options that only its endpoint knows.
-        handler = cheap if forwarded_kind(cheap) else self.responses
-        return await answer_messages(
+        """Complete one request of Anthropic's Messages API, by way of ``/v1/responses``."""
+        relay, cached = self._handler("responses"), self._cached_calls
+        handler = relay if takes_unread(relay) else self.responses
+        return await reply_to_messages(
             handler if cached is None else cached.wrap(handler),
             request,
             body,

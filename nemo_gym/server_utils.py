@@ -5,34 +5,52 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from fastapi import FastAPI
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict
 from starlette.middleware import Middleware
 
 from nemo_gym.config.addresses import base_url, server_settings
 from nemo_gym.config.keys import CONFIG_PATH_ENV_VAR
-from nemo_gym.global_config import HEAD_SERVER_KEY_NAME, get_first_server_config_dict, get_global_config_dict
+from nemo_gym.global_config import (
+    HEAD_SERVER_KEY_NAME,
+    get_first_server_config_dict,
+    get_global_config_dict,
+    maybe_get_global_config_dict,
+)
 from nemo_gym.schemas.refs import BaseRunServerInstanceConfig, BaseServerConfig
-from nemo_gym.servers.faults import FaultMiddleware
-from nemo_gym.servers.head import HeadServer, ServerInstanceDisplayConfig
+from nemo_gym.servers.head import HEALTH_PATHS, HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.servers.http.client import get_response_json, raise_for_status, request
-from nemo_gym.servers.http.connections import get_global_aiohttp_client
+from nemo_gym.servers.http.connections import HttpSettings, get_global_aiohttp_client
 from nemo_gym.servers.isolation import serve_standalone
-from nemo_gym.servers.rollout_scope import PATH_PREFIX
+from nemo_gym.servers.middleware.faults import CancellationMiddleware, FaultMiddleware
+from nemo_gym.servers.middleware.rollout_scope import PATH_PREFIX, TOKEN_SEGMENT
+from nemo_gym.servers.middleware.sessions import (
+    SESSION_ID_KEY,
+    SessionCookies,
+    SessionMiddleware,
+    keeps_own_sessions,
+    session_secret,
+)
 from nemo_gym.servers.server_client import GymClient, HeadServerUnreachableError, ServerStatus
-from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware, session_secret
+from nemo_gym.telemetry.served_requests import sharing_request_counts
 
 MAX_NUM_TRIES = 3
+# Names that others import from here, which are known under others elsewhere.
+GlobalAIOHTTPAsyncClientConfig = HttpSettings
+ConnectionError = ConnectionError  # noqa: A001, PLW0127 - the builtin, which tests look for here
 
 __all__ = [
     "HEAD_SERVER_KEY_NAME",
     "MAX_NUM_TRIES",
     "SESSION_ID_KEY",
     "BaseServer",
+    "ConnectionError",
+    "DictConfig",
+    "GlobalAIOHTTPAsyncClientConfig",
     "HeadServer",
     "HeadServerUnreachableError",
     "ServerClient",
@@ -47,6 +65,7 @@ __all__ = [
     "get_response_json",
     "get_server_url",
     "initialize_ray",
+    "is_global_aiohttp_client_request_debug_enabled",
     "is_nemo_gym_fastapi_entrypoint",
     "raise_for_status",
     "request",
@@ -62,6 +81,10 @@ class ServerClient(GymClient):
         """A client for the running Gym, found through its head server."""
         head = head_server_config or BaseServerConfig.model_validate(get_global_config_dict()["head_server"])
         return cls.load_from_head(head)
+
+    def _resolve_base_url(self, server_name: str) -> str:
+        """The address of a server."""
+        return base_url(server_settings(self.global_config_dict, server_name))
 
 
 class BaseServer(BaseModel):
@@ -85,6 +108,9 @@ class BaseServer(BaseModel):
 class SimpleServer(BaseServer):
     """A server that is a FastAPI app."""
 
+    # Nothing here starts Ray by itself, so a server that calls ``initialize_ray`` gets it whatever this says.
+    ray_enabled: ClassVar[bool | None] = None
+
     @abstractmethod
     def setup_webserver(self) -> FastAPI:
         """Build the app: routes and middleware."""
@@ -95,25 +121,32 @@ class SimpleServer(BaseServer):
 
     def setup_session_middleware(self, app: FastAPI) -> None:
         """Give every request a session, ``request.session[SESSION_ID_KEY]``."""
-        cookies = SessionCookies(self.get_session_middleware_key(), session_secret())
+        cookies = SessionCookies(self.get_session_middleware_key(), session_secret(), own_only=keeps_own_sessions())
+        app.state.session_cookies = cookies
         app.add_middleware(SessionMiddleware, cookies=cookies)
 
     def setup_exception_middleware(self, app: FastAPI) -> None:
-        """Answer exceptions with status 500; innermost, so that the answer still gets its session cookie."""
+        """Reply to exceptions with status 500; innermost, so that the reply still gets its session cookie."""
         app.user_middleware.append(Middleware(FaultMiddleware, server=self.get_session_middleware_key()))
 
     def setup_liveness(self, app: FastAPI) -> None:
-        """Answer ``GET /``, which others poll to see whether the server is ready."""
+        """Reply to ``GET /`` and the paths of health checks, which others poll to see whether the server is ready."""
 
-        @app.get("/")
         async def alive() -> dict[str, str]:
             return {"status": "ok"}
+
+        for path in HEALTH_PATHS:
+            app.get(path, include_in_schema=path == "/")(alive)
+
+    def setup_cancellation_middleware(self, app: FastAPI) -> None:
+        """Cancel a request whose client has gone away before its reply was complete."""
+        app.add_middleware(CancellationMiddleware)
 
     @classmethod
     def run_webserver(cls) -> FastAPI | None:
         """Serve one instance in this process; called at the end of every server's ``app.py``."""
         name = os.environ.get(CONFIG_PATH_ENV_VAR, "")
-        return serve_standalone(cls, get_global_config_dict(), name)
+        return serve_standalone(cls, get_global_config_dict(), name, metrics=sharing_request_counts)
 
 
 def close_with_app(app: FastAPI, close: Callable[[], Awaitable[None]]) -> None:
@@ -135,10 +168,11 @@ def get_server_url(server_name: str) -> str:
 def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
     """The prefix that makes a call of a path belong to a rollout; empty if there is no id.
 
-    ``token_capture`` has no effect, because model servers here always record tokens.
+    ``token_capture`` says that the call is to be trained on. Model servers here record tokens whether it is or not.
     """
-    del token_capture
-    return f"{PATH_PREFIX}{rollout_id}" if rollout_id else ""
+    if not rollout_id:
+        return ""
+    return f"{PATH_PREFIX}{rollout_id}" + (f"/{TOKEN_SEGMENT.strip('/')}" if token_capture else "")
 
 
 def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture: bool = False) -> str:
@@ -153,6 +187,12 @@ def is_nemo_gym_fastapi_entrypoint(file: str) -> bool:
     entrypoint = os.environ.get("IS_NEMO_GYM_FASTAPI_ENTRYPOINT")
     is_worker = os.environ.get("IS_NEMO_GYM_FASTAPI_WORKER") == "1"
     return is_worker and entrypoint is not None and Path(file).as_posix().endswith(entrypoint)
+
+
+def is_global_aiohttp_client_request_debug_enabled() -> bool:
+    """Whether more is logged about failed requests."""
+    config = maybe_get_global_config_dict()
+    return bool(config is not None and config.get("global_aiohttp_client_request_debug"))
 
 
 def initialize_ray() -> None:

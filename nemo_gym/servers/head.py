@@ -8,19 +8,22 @@ user who started the servers.
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from fastapi import FastAPI, Header, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
 from nemo_gym.config.instances import ServerInstance
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.servers.served_requests import ServedMetrics
-from nemo_gym.servers.server_client import TOKEN_HEADER, USAGE_PATH, read_run_token, token_path
+from nemo_gym.servers.crashes import CrashLog
+from nemo_gym.servers.server_client import CRASHES_PATH, TOKEN_HEADER, USAGE_PATH, read_token_file, token_path
 from nemo_gym.steps.facts import usage_of_processes
+
+HEALTH_PATHS: Final = ("/", "/health", "/healthz", "/livez", "/readyz")
 
 
 class ServerInstanceDisplayConfig(BaseModel):
@@ -41,6 +44,19 @@ class ServerInstanceDisplayConfig(BaseModel):
     url: str | None = None
 
 
+class ServedMetrics(NamedTuple):
+    """Counted requests to the servers of a Gym. Whoever hosts the Gym brings this; servers only offer the place."""
+
+    page: Callable[[Request], Awaitable[Response]]  # serves ``GET /metrics``
+    environment: Mapping[str, str]  # variables with which servers in other processes take part
+
+
+Apps: TypeAlias = MutableMapping[int, ASGIApp]  # by port; a server is counted by replacing its app
+Served: TypeAlias = Mapping[int, ServerInstance]
+CountRequests: TypeAlias = Callable[[Apps, Served], contextlib.AbstractContextManager[ServedMetrics]]
+TakePart: TypeAlias = Callable[[Apps, Served], contextlib.AbstractAsyncContextManager[None]]
+
+
 def describe_instance(instance: ServerInstance, *, pid: int, start_time: float) -> ServerInstanceDisplayConfig:
     """The head server's description of one instance."""
     return ServerInstanceDisplayConfig(
@@ -58,18 +74,33 @@ def describe_instance(instance: ServerInstance, *, pid: int, start_time: float) 
     )
 
 
+class HostedServers(Protocol):
+    """The servers that a head server tells about."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of them reply."""
+        ...
+
+    def describe(self) -> Sequence[ServerInstanceDisplayConfig]:
+        """All of them, in the order of the configuration."""
+        ...
+
+
 class HeadServer:
     """Publishes one configuration and the servers that run with it."""
 
     def __init__(
         self,
         config: DictConfig,
-        *,
         token: str,
-        servers: Callable[[], Sequence[ServerInstanceDisplayConfig]],
+        *,
+        servers: HostedServers,
         metrics: ServedMetrics | None = None,
+        crashes: CrashLog | None = None,
     ) -> None:
         self._token = token
+        self._crashes = crashes or CrashLog()
         self._metrics = metrics
         self._servers = servers
         self._open_yaml = OmegaConf.to_yaml(config)
@@ -79,26 +110,23 @@ class HeadServer:
         """Build the app with its routes."""
         app = FastAPI()
         app.get("/")(self.alive)
+        for path in HEALTH_PATHS[1:]:
+            app.get(path, include_in_schema=False)(self.alive if path == "/livez" else self.ready)
         app.get("/global_config_dict_yaml")(self.global_config_dict_yaml)
         app.get("/server_instances")(self.server_instances)
         app.get(USAGE_PATH)(self.processor_usage)
+        app.get(CRASHES_PATH)(self.server_crashes)
         if self._metrics is not None:
-            app.get("/metrics")(self.metrics)
+            app.get("/metrics")(self._metrics.page)
         return app
-
-    async def metrics(self, request: Request) -> Response:
-        """What Prometheus scrapes."""
-        assert self._metrics is not None
-        try:
-            return await self._metrics.page(request.headers.get("accept", ""))
-        except ModuleNotFoundError as error:
-            if error.name != "prometheus_client":
-                raise
-            return PlainTextResponse("metrics need: pip install 'rollout-gym[prometheus]'\n", status_code=501)
 
     async def alive(self) -> dict[str, str]:
         """Tell that the server is running."""
         return {"status": "ok"}
+
+    async def ready(self) -> JSONResponse:
+        """Tell whether all servers are running."""
+        return JSONResponse({"status": "ok"}) if self._servers.is_ready else JSONResponse({"status": "starting"}, 503)
 
     async def global_config_dict_yaml(self, token: Annotated[str | None, Header(alias=TOKEN_HEADER)] = None) -> str:
         """The merged configuration as YAML text, interpolations unresolved."""
@@ -106,8 +134,12 @@ class HeadServer:
         return self._open_yaml if trusted else self._masked_yaml
 
     async def server_instances(self) -> list[dict[str, Any]]:
-        """All servers of the run."""
-        return [server.model_dump() for server in self._servers()]
+        return [server.model_dump() for server in self._servers.describe()]
+
+    async def server_crashes(self) -> dict[str, Any]:
+        """The last crashes of servers with processes of their own, and whether there are such servers."""
+        crashes = [crash._asdict() for crash in self._crashes.crashes]
+        return {"supervised": self._crashes.is_used, "crashes": crashes}
 
     async def processor_usage(self) -> dict[int, dict[str, float]]:
         """The processor time of this process and of servers with a process of their own, in seconds, by process id."""
@@ -115,18 +147,17 @@ class HeadServer:
 
 
 @contextlib.contextmanager
-def run_token(port: int) -> Iterator[str]:
-    """A new token in a file that only this user can read; the file is removed when the run ends."""
+def token_file(port: int, token: str) -> Iterator[None]:
+    """The run's token in a file that only this user can read; the file is removed when the run ends."""
     path = token_path(port)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token = secrets.token_urlsafe(32)
     # Private from the moment it exists, and complete when it gets its name.
     aside = path.with_suffix(f".{os.getpid()}")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(token)
     aside.replace(path)
     try:
-        yield token
+        yield
     finally:
-        if read_run_token(port) == token:  # a later run on the same port may have written its own
+        if read_token_file(port) == token:  # a later run on the same port may have written its own
             path.unlink(missing_ok=True)

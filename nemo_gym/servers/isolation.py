@@ -1,60 +1,65 @@
-"""Servers in separate processes: what ``python app.py`` does, and how such processes are started, watched and stopped.
+"""Servers in separate processes: what ``python app.py`` does, and how a Gym starts it.
 
-A server with ``isolation: process`` or ``num_workers`` runs in a process that is started in the server's folder. It can
-also be started by hand with the same environment variables. With ``num_workers`` the process becomes the parent of that
-many workers, which share one listening socket. A process whose parent is gone stops, so nothing is left behind when
-``ng_run`` is killed.
+A server with ``isolation: process`` runs in a process that is started in the server's folder, and one with
+``num_workers`` in that many, which share one listening socket (``supervision`` keeps them running). It can also be
+started by hand with the same environment variables; with ``num_workers``, that process becomes the parent of the
+workers. A process whose parent is gone stops, so nothing is left behind when ``ng_run`` is killed.
 """
 
 import asyncio
 import contextlib
-import logging
 import os
+import secrets
 import signal
 import socket
-import subprocess
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
-from starlette.types import ASGIApp
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import INSTALL_DIR
 from nemo_gym.config.instances import ServerInstance, read_instances
-from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
+from nemo_gym.config.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR, RESOURCES_SERVERS
 from nemo_gym.config.locate import STARTED_IN_ENV_VAR, started_in
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.process import end_with_parent, raise_open_files_limit
+from nemo_gym.io.child_process import ChildProcess, end_with_parent, show_on_stderr
+from nemo_gym.io.process import raise_open_files_limit, settle_heap
 from nemo_gym.schemas.refs import BaseServerConfig
+from nemo_gym.servers.callers import callers_of, signed_cookies
+from nemo_gym.servers.crashes import CrashLog
 from nemo_gym.servers.event_loop import new_event_loop
-from nemo_gym.servers.http.connections import HttpSettings, aiohttp, close_http_client, settings_of, use_http_settings
+from nemo_gym.servers.head import Apps, TakePart
+from nemo_gym.servers.http.connections import HttpSettings, close_http_client, settings_of, use_http_settings
 from nemo_gym.servers.listen import LOG_ALL_REQUESTS, PortRouter, bind, listening
 from nemo_gym.servers.loader import build_app, construct
+from nemo_gym.servers.middleware.sessions import OWN_SESSIONS_VARIABLE, SECRET_VARIABLE, session_secret
 from nemo_gym.servers.profiles import Marker, profiling
-from nemo_gym.servers.served_requests import FOLDER_VARIABLE, ServedName, answering_for_metrics
-from nemo_gym.servers.server_client import GymClient
-from nemo_gym.servers.sessions import SECRET_VARIABLE, session_secret
-
-logger = logging.getLogger(__name__)
-
+from nemo_gym.servers.server_client import TOKEN_VARIABLE, GymClient
+from nemo_gym.servers.supervision import ServerCrashedError, Supervisor
 
 LISTEN_FD_VARIABLE = "NEMO_GYM_LISTEN_FD"
-PARENT_FD_VARIABLE = "NEMO_GYM_PARENT_FD"
 MARKERS = (Marker(PortRouter.__call__.__code__, server="self", path="scope"),)
 
 
-def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: str) -> FastAPI | None:
-    """Serve one instance until a signal arrives or the parent is gone."""
+def serve_standalone(
+    server_class: type[BaseModel], config: DictConfig, name: str, *, metrics: TakePart
+) -> FastAPI | None:
+    """Serve one instance until a signal arrives or the parent is gone; ``metrics`` counts its requests."""
     instance = _own_instance(config, name)
     if (instance.num_workers or 1) > 1 and LISTEN_FD_VARIABLE not in os.environ:
-        _serve_with_workers(instance)
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(_serve_with_workers(instance))
+        except ServerCrashedError as crash:
+            sys.exit(str(crash))
         return None
     head = BaseServerConfig.model_validate(config["head_server"])
-    client = GymClient(head_server_config=head, global_config_dict=config)
+    client = GymClient(head_server_config=head, global_config_dict=config, token=os.environ.get(TOKEN_VARIABLE))
     server = construct(server_class, instance.settings, client, where=name)
     app = build_app(server)
     if not config.get("dry_run"):
@@ -63,7 +68,7 @@ def serve_standalone(server_class: type[BaseModel], config: DictConfig, name: st
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
             label = server.get_session_middleware_key()
             with profiling(config, MARKERS, labels={name: label}, only_server=name):
-                runner.run(_serve(app, instance, settings, log_all=bool(config.get(LOG_ALL_REQUESTS))))
+                runner.run(_serve(app, instance, settings, metrics, config))
     return app
 
 
@@ -77,28 +82,33 @@ def _own_instance(config: DictConfig, name: str) -> ServerInstance:
     return instance
 
 
-async def _serve(app: FastAPI, instance: ServerInstance, settings: HttpSettings, *, log_all: bool) -> None:
+async def _serve(
+    app: FastAPI, instance: ServerInstance, settings: HttpSettings, metrics: TakePart, config: DictConfig
+) -> None:
     use_http_settings(settings)
+    stop = _stop_event()
+    callers = callers_of(config, [instance], cookies={instance.port: signed_cookies(app)})
+    listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
+    port = listener.getsockname()[1]
+    apps: Apps = {port: app}
+    async with (
+        app.router.lifespan_context(app),
+        metrics(apps, {port: instance}),
+        listening(apps, [listener], callers, log_all=bool(config.get(LOG_ALL_REQUESTS))),
+    ):
+        settle_heap()
+        await stop.wait()
+    await close_http_client()
+
+
+def _stop_event() -> asyncio.Event:
+    """An event that a signal sets, and the end of the parent."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    parent = os.environ.get(PARENT_FD_VARIABLE)
-    if parent is not None:
-        # Nothing is ever written to this pipe: it becomes readable when the parent ends.
-        loop.add_reader(int(parent), stop.set)
-        end_with_parent()  # in case a handler blocks the loop
-    listener = _inherited_socket() or bind(instance.host, instance.port, owner=instance.name)
-    port = listener.getsockname()[1]
-    apps: dict[int, ASGIApp] = {port: app}
-    served = ServedName(instance.name, instance.server_type)
-    async with (
-        app.router.lifespan_context(app),
-        answering_for_metrics(apps, port, served),
-        listening(apps, [listener], log_all=log_all),
-    ):
-        await stop.wait()
-    await close_http_client()
+    end_with_parent(partial(loop.call_soon_threadsafe, stop.set))
+    return stop
 
 
 def _inherited_socket() -> socket.socket | None:
@@ -106,137 +116,104 @@ def _inherited_socket() -> socket.socket | None:
     return socket.socket(fileno=int(number)) if number else None
 
 
-def _serve_with_workers(instance: ServerInstance) -> None:
-    listener = bind(instance.host, instance.port, owner=instance.name)
-    listener.listen(4096)
-    # All workers accept on the same socket, so the kernel spreads connections among them.
-    listener.set_inheritable(True)
-    reader, writer = os.pipe()
-    shared = {
-        LISTEN_FD_VARIABLE: str(listener.fileno()),
-        PARENT_FD_VARIABLE: str(reader),
-        SECRET_VARIABLE: session_secret(),
-    }
-    workers = [
-        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | shared, pass_fds=(listener.fileno(), reader))
-        for _ in range(instance.num_workers or 1)
-    ]
+async def _serve_with_workers(instance: ServerInstance) -> None:
+    """Serve with several processes until this one is to stop."""
+    stop = _stop_event()
+    with bind(instance.host, instance.port, owner=instance.name) as listener:
+        program = _Program([sys.executable, *sys.argv], {**os.environ, SECRET_VARIABLE: session_secret()})
+        supervisor = program.supervisor(instance, listener=listener, crashes=CrashLog(), on_line=show_on_stderr)
 
-    def stop(*_: object) -> None:
-        for worker in workers:
-            worker.terminate()
+        async def serve() -> None:
+            await supervisor.open()
+            await supervisor.watch()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    with contextlib.suppress(KeyboardInterrupt):
-        for worker in workers:
-            worker.wait()
-    os.close(writer)
-
-
-LAST_LINES = 30
-STOP_S = 3.0
-POLL_S = 0.05
-PROBE_S = 2.0
-
-
-class ServerCrashedError(Exception):
-    """A server process ended without being asked to."""
-
-    def __init__(self, server: str, code: int, last_lines: Iterable[str]) -> None:
-        output = "\n".join(f"    {line}" for line in last_lines) or "    (no output)"
-        super().__init__(f"Process `{server}` finished unexpectedly with exit code {code}. Its last lines:\n{output}")
-        self.server = server
-
-
-class Child:
-    """One server process."""
-
-    def __init__(self, instance: ServerInstance, process: asyncio.subprocess.Process, log_dir: Path | None) -> None:
-        self.instance = instance
-        self.process = process
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._log_path = log_dir / f"{instance.name}.log" if log_dir else None
-        if log_dir is not None:
-            log_dir.mkdir(parents=True, exist_ok=True)
-        self._reading = asyncio.create_task(self._pass_on_output())
-
-    async def _pass_on_output(self) -> None:
-        assert self.process.stdout is not None
-        with self._log_path.open("a") if self._log_path else contextlib.nullcontext() as log:
-            while line := await _read_line(self.process.stdout):
-                text = line.decode(errors="replace").rstrip()
-                self.last_lines.append(text)
-                sys.stderr.write(f"({self.instance.name}) {text}\n")
-                if log is not None:
-                    log.write(f"{text}\n")
-                    log.flush()
-
-    async def crash(self) -> ServerCrashedError:
-        """Wait until the process ends, and return that as an error."""
-        code = await self.process.wait()
-        await self._reading
-        return ServerCrashedError(self.instance.name, code, self.last_lines)
-
-    def interrupt(self) -> None:
-        """Ask the process and everything it started to stop."""
-        self._signal(signal.SIGINT)
-
-    async def stop(self) -> None:
-        """Wait for an interrupted process; kill it if it takes too long."""
+        either = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(serve())]
         try:
-            await asyncio.wait_for(self.process.wait(), STOP_S)
-        except TimeoutError:
-            logger.warning("%s did not stop within %.0f s and will be killed", self.instance.name, STOP_S)
-        self._signal(signal.SIGKILL)  # also kills processes that it left behind in its group
-        await self.process.wait()
-        await self._reading
-
-    def _signal(self, number: signal.Signals) -> None:
-        # The group, because a server may have started processes of its own; it leads one since it was started.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+            done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await done.pop()
+        finally:
+            for task in either:
+                task.cancel()
+            await asyncio.gather(*either, return_exceptions=True)
+            await supervisor.close(WORKER_STOP_S)
 
 
-async def _read_line(stream: asyncio.StreamReader) -> bytes:
-    try:
-        return await stream.readline()
-    except ValueError:  # the line exceeds the stream's limit; the stream drops it and reading continues
-        return b"(a very long line)\n"
+WORKER_STOP_S = 2.0  # less than their parent has, which waits for them
 
 
-async def start_child(
+class ServerLog:
+    """Shows the output of a server process, with its name before each line, and appends it to the server's log file."""
+
+    def __init__(self, name: str, folder: Path | None) -> None:
+        self._name = name
+        self._path = folder / f"{name}.log" if folder else None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, line: str) -> None:
+        sys.stderr.write(f"({self._name}) {line}\n")
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(f"{line}\n")
+
+
+def supervised(
     instance: ServerInstance,
     config: DictConfig,
     *,
     python: str,
-    parent_fd: int,
     log_dir: Path | None,
-    metrics_folder: Path | None = None,
-) -> Child:
-    """Start the entrypoint of an instance as a program in a new process group."""
-    environment = os.environ | {
+    environment: Mapping[str, str],
+    listener: socket.socket,
+    crashes: CrashLog,
+) -> Supervisor:
+    """The entrypoint of an instance as a program, run with the interpreter ``python``; not started yet.
+
+    ``environment`` is added to that of this process. The log is also written to ``log_dir``, if given.
+    """
+    variables = {
+        **os.environ,
         CONFIG_DICT_ENV_VAR: OmegaConf.to_yaml(config),
         CONFIG_PATH_ENV_VAR: instance.name,
-        PARENT_FD_VARIABLE: str(parent_fd),
         STARTED_IN_ENV_VAR: str(started_in()),
         "PYTHONPATH": os.pathsep.join([*_import_paths(instance), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
-        FOLDER_VARIABLE: str(metrics_folder or ""),
+        SECRET_VARIABLE: secrets.token_urlsafe(32),  # also that of the processes that take its place
+        **environment,
     }
-    process = await asyncio.create_subprocess_exec(
-        python,
-        str(instance.directory / instance.entrypoint),
-        cwd=instance.directory,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        pass_fds=(parent_fd,),
-        # Ctrl-C goes to us alone, so that children are stopped in order and their own children with them.
-        start_new_session=True,
-    )
-    return Child(instance, process, log_dir)
+    # With several processes, or in other types of servers, nothing is stored in a process that a rollout would miss.
+    if instance.server_type == RESOURCES_SERVERS and (instance.num_workers or 1) == 1:
+        variables[OWN_SESSIONS_VARIABLE] = "1"
+    program = _Program([python, str(instance.directory / instance.entrypoint)], variables, instance.directory)
+    log = ServerLog(instance.name, log_dir)
+    return program.supervisor(instance, listener=listener, crashes=crashes, on_line=log)
+
+
+class _Program(NamedTuple):
+    """What the processes of a server run, and where."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    folder: Path | None = None
+
+    def supervisor(
+        self, instance: ServerInstance, *, listener: socket.socket, crashes: CrashLog, on_line: Callable[[str], None]
+    ) -> Supervisor:
+        """A supervisor for as many processes as the instance asks for. They all accept on the same socket."""
+        workers = instance.num_workers or 1
+
+        def start(number: int) -> ChildProcess:
+            return ChildProcess(
+                instance.name if workers == 1 else f"worker {number + 1} of {instance.name}",
+                self.command,
+                environment={**self.variables, LISTEN_FD_VARIABLE: str(listener.fileno())},
+                folder=self.folder,
+                descriptors=[listener.fileno()],
+                on_line=on_line,
+                stop_signal=signal.SIGINT,  # the one that servers written for this interface handle
+            )
+
+        return Supervisor(instance.name, start, listener=listener, crashes=crashes, number=workers)
 
 
 def _import_paths(instance: ServerInstance) -> list[str]:
@@ -246,58 +223,4 @@ def _import_paths(instance: ServerInstance) -> list[str]:
     environment.
     """
     root = instance.directory.parents[1]
-    return [str(instance.directory), *([str(root)] if root != PARENT_DIR else [])]
-
-
-@contextlib.asynccontextmanager
-async def stopping_at_exit(children: Sequence[Child]) -> AsyncIterator[None]:
-    """Stop all processes when the context ends, however it ends."""
-    try:
-        yield
-    finally:
-        for child in children:
-            child.interrupt()
-        await asyncio.gather(*(child.stop() for child in children))
-
-
-async def wait_until_ready(children: Sequence[Child]) -> None:
-    """Wait until every process answers; a process that ends meanwhile is an error."""
-    if not children:
-        return
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
-        crash = asyncio.create_task(first_crash(children))
-        ready = asyncio.create_task(_wait_for_answers(session, children))
-        try:
-            await asyncio.wait((crash, ready), return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                raise crash.result()
-        finally:
-            crash.cancel()
-            ready.cancel()
-            await asyncio.gather(crash, ready, return_exceptions=True)
-
-
-async def first_crash(children: Sequence[Child]) -> ServerCrashedError:
-    """Wait for the first crash; waits forever if there is none."""
-    if not children:
-        await asyncio.Event().wait()
-    waiting = [asyncio.create_task(child.crash()) for child in children]
-    try:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        return done.pop().result()
-    finally:
-        for task in waiting:
-            task.cancel()
-
-
-async def _wait_for_answers(session: "aiohttp.ClientSession", children: Sequence[Child]) -> None:
-    await asyncio.gather(*(_wait_for_answer(session, child.instance) for child in children))
-
-
-async def _wait_for_answer(session: "aiohttp.ClientSession", instance: ServerInstance) -> None:
-    while True:
-        try:
-            async with session.get(f"http://{instance.host}:{instance.port}/"):
-                return
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            await asyncio.sleep(POLL_S)
+    return [str(instance.directory), *([str(root)] if root != INSTALL_DIR else [])]

@@ -7,11 +7,15 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.rollout_scope import adopt_mark, adopt_path_prefix
-from nemo_gym.steps.remote import KeptSteps, asks_for_steps, serve_with_steps
+from nemo_gym.servers.callers import Callers
+from nemo_gym.servers.http.deadlines import WaitedTimes, adopt_attempt
+from nemo_gym.servers.middleware.rollout_scope import adopt_mark, adopt_path_prefix
+from nemo_gym.servers.server_client import WAITED_PATH
+from nemo_gym.steps.remote import PendingSteps, asks_for_steps, serve_with_steps
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
@@ -20,18 +24,27 @@ LOG_ALL_REQUESTS = "uvicorn_logging_show_200_ok"
 
 
 class PortRouter:
-    """An ASGI app that passes each request to the app that owns the port."""
+    """An ASGI app that passes each request to the app that owns the port, unless the caller may not call."""
 
-    def __init__(self, apps: Mapping[int, ASGIApp]) -> None:
+    def __init__(self, apps: Mapping[int, ASGIApp], callers: Callers | None = None) -> None:
         self._apps = apps
-        self._kept = KeptSteps()
+        self._callers = callers
+        self._pending = PendingSteps()
+        self._waited = WaitedTimes()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        refusal = self._callers.refusal(scope) if self._callers is not None else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        if scope["path"].startswith(WAITED_PATH):
+            await JSONResponse(self._waited.seconds(scope["path"].removeprefix(WAITED_PATH)))(scope, receive, send)
+            return
         adopt_mark(scope["headers"])
+        adopt_attempt(scope["headers"], self._waited)
         app = self._apps[scope["server"][1]]
         if asks_for_steps(scope["headers"]):
-            await serve_with_steps(app, adopt_path_prefix(scope), receive, send, self._kept)
+            await serve_with_steps(app, adopt_path_prefix(scope), receive, send, self._pending)
         else:
             await app(adopt_path_prefix(scope), receive, send)
 
@@ -45,7 +58,7 @@ class _QuietServer(uvicorn.Server):
 
 
 class _WithoutCutOffCalls(logging.Filter):
-    """Leaves out the tracebacks of calls that are cut off because the servers stop, which is what was asked for."""
+    """Leaves out the tracebacks of calls that are cut off because the servers stop, which is what was wanted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
@@ -77,13 +90,13 @@ def _show(logger: logging.Logger) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(
-    apps: Mapping[int, ASGIApp], sockets: list[socket.socket], *, log_all: bool = False
+    apps: Mapping[int, ASGIApp], sockets: list[socket.socket], callers: Callers | None = None, *, log_all: bool = False
 ) -> AsyncIterator[None]:
-    """Serve the apps on their sockets while the context lasts; with ``log_all``, log every request."""
+    """Serve the apps while the context lasts. Without ``callers``, the apps decide by themselves whom they answer."""
     if log_all:
         _show(logging.getLogger("uvicorn.access"))
     config = uvicorn.Config(
-        PortRouter(apps),
+        PortRouter(apps, callers),
         lifespan="off",
         log_config=None,
         access_log=log_all,

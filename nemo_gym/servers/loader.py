@@ -2,7 +2,7 @@
 
 The server class is the one whose ``run_webserver`` the entrypoint calls when it is run as a program. It is imported,
 built and set up with its own folder as the current directory, as it would be in a separate process. The app is the
-author's, plus what every server has: a liveness route, exceptions as answers, refused bodies in the log.
+author's, plus what every server has: a liveness route, exceptions as replies, refused bodies in the log.
 
 Many servers share a process without seeing each other's files. A server's author may import the modules beside
 ``app.py`` by their bare names (``import helpers``), at the top of a file or inside a function. In a separate process
@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -42,22 +43,46 @@ logger = logging.getLogger(__name__)
 # Keys that the server itself does not read: they are for hosting, data preparation, listings and costs.
 KEYS_OF_EVERY_SERVER: Final = frozenset(
     {"datasets", "description", "domain", "isolation", "license", "prices", "value", "verified", "verified_url"}
+    | {"allowed_agents", "allowed_model_types"}
 )
+SLOW_SETUP_S: Final = 10.0
 _SLIP: Final = 0.85  # names more similar than this differ by a slip
 
 
 def build_app(server: Any, *, folder: Path | None = None) -> FastAPI:
-    """The author's app with a liveness route, faults as answers, and refused bodies logged.
+    """The author's app with a liveness route, faults as replies, and refused bodies logged.
 
     It is built in the server's folder, because authors open files there by relative paths.
     """
-    with working_in(folder) if folder else contextlib.nullcontext():
+    with working_in(folder) if folder else contextlib.nullcontext(), _slow_setup_reported(server):
         app = cast("FastAPI", server.setup_webserver())
     server.setup_liveness(app)
     server.setup_exception_middleware(app)
     if app.exception_handlers.get(RequestValidationError) is request_validation_exception_handler:
         app.add_exception_handler(RequestValidationError, _refusal_logger(server.get_session_middleware_key()))
     return app
+
+
+@contextlib.contextmanager
+def _slow_setup_reported(server: Any) -> Iterator[None]:
+    """Warn about a ``setup_webserver`` that does not return: the servers that it may be waiting for start after it."""
+    name = server.get_session_middleware_key()
+
+    def warn() -> None:
+        logger.warning(
+            "%s has been in setup_webserver for %g s. If it waits for another server of this process, it waits for "
+            "ever, because none of them answers before all are set up: set isolation: process for it",
+            name,
+            SLOW_SETUP_S,
+        )
+
+    timer = threading.Timer(SLOW_SETUP_S, warn)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _refusal_logger(label: str) -> Callable[[Request, Exception], Awaitable[Response]]:
@@ -73,15 +98,25 @@ def _refusal_logger(label: str) -> Callable[[Request, Exception], Awaitable[Resp
 def build_server(instance: ServerInstance, client: GymClient) -> Any:
     """The server object of an instance, ready for ``setup_webserver``."""
     with working_in(instance.directory):
-        return construct(load_server_class(instance), instance.settings, client, where=instance.name)
+        return construct(entrypoint_class(instance), instance.settings, client, where=instance.name)
 
 
 def construct(server_class: type[BaseModel], settings: dict[str, Any], client: GymClient, *, where: str) -> Any:
     """Build a server object from its settings."""
+    server_class, settings = named_class(server_class, settings)
     config = read_settings_of(server_class, settings, where=where)
-    folder = Path(sys.modules[server_class.__module__].__file__ or ".").parent
+    folder = Path(getattr(sys.modules[server_class.__module__], "__file__", None) or ".").parent  # a notebook has none
     with _authors_errors(where, "cannot be built", folder):
         return server_class(config=config, server_client=client.for_server(server_class))
+
+
+def named_class(server_class: type[BaseModel], settings: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
+    """The class that a server is built from, and its settings.
+
+    A class with ``named_by`` only stands for another one, which its settings name.
+    """
+    named_by = getattr(server_class, "named_by", None)
+    return named_by(settings) if named_by else (server_class, settings)
 
 
 def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *, where: str) -> BaseModel:
@@ -89,6 +124,9 @@ def read_settings_of(server_class: type[BaseModel], settings: dict[str, Any], *,
     config_class = server_class.model_fields["config"].annotation
     assert isinstance(config_class, type)
     assert issubclass(config_class, BaseModel)
+    if config_class.model_config.get("extra") == "forbid":
+        foreign = KEYS_OF_EVERY_SERVER - config_class.model_fields.keys()
+        settings = {key: value for key, value in settings.items() if key not in foreign}
     try:
         config = config_class.model_validate(settings)
     except ValidationError as error:
@@ -141,7 +179,7 @@ def _unknown_keys(config_class: type[BaseModel], settings: dict[str, Any]) -> li
     return [_UnknownKey(key, config_class.__name__, next(iter(nearest(key, known)), None)) for key in unknown]
 
 
-def load_server_class(instance: ServerInstance) -> type[BaseModel]:
+def entrypoint_class(instance: ServerInstance) -> type[BaseModel]:
     """Import the entrypoint of an instance and find its server class."""
     path = instance.directory / instance.entrypoint
     if not path.is_file():

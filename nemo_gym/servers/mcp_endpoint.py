@@ -1,4 +1,4 @@
-"""The MCP endpoint of a resources server: streamable HTTP, stateless, with JSON answers.
+"""The MCP endpoint of a resources server: streamable HTTP, stateless, with JSON replies.
 
 It uses the official ``mcp`` package, which takes more than a second to import and is optional, so it is loaded only
 when a server asks for an endpoint. Its two major versions define servers differently; both are supported.
@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.direct.handlers import AsgiAnswer, read_all, replay
+from nemo_gym.servers.direct.handlers import AsgiReply, read_all, replay
 from nemo_gym.servers.direct.routes import body_writer
 from nemo_gym.servers.mcp_tools import (
     NEMO_GYM_MCP_METADATA_KEY,
@@ -34,10 +34,11 @@ from nemo_gym.servers.mcp_tools import (
     normalize_tool_name,
 )
 from nemo_gym.steps.recording import Callee, Span, Trail, open_span, root_span
-from nemo_gym.steps.remote import KeptRollout, kept_steps
+from nemo_gym.steps.remote import PendingRollout, pending_steps
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 GYM_TOOL_MARK = "__gym_tool__"
+RESOURCES_TOOLS_KEY: Final = "resources_tools"
 
 
 def load_mcp(module: str) -> Any:
@@ -71,14 +72,14 @@ def tool_server(name: str, tools: ExposedTools) -> Any:
     if not hasattr(server_class, "call_tool"):  # since version 2 the handlers are passed to the constructor
         return server_class(name, on_list_tools=list_tools, on_call_tool=lambda _, params: call_tool(params))
 
-    async def answer_list(_: Any) -> Any:
+    async def handle_list(_: Any) -> Any:
         return types.ServerResult(await list_tools())
 
-    async def answer_call(request: Any) -> Any:
+    async def handle_call(request: Any) -> Any:
         return types.ServerResult(await call_tool(request.params))
 
     server = server_class(name)
-    server.request_handlers |= {types.ListToolsRequest: answer_list, types.CallToolRequest: answer_call}
+    server.request_handlers |= {types.ListToolsRequest: handle_list, types.CallToolRequest: handle_call}
     return server
 
 
@@ -101,7 +102,7 @@ class MCPEndpoint:
         self._name = name
         # By token, while the rollout runs: in this process, and in others.
         self._rollouts: WeakValueDictionary[str, Trail] = WeakValueDictionary()
-        self._kept: WeakValueDictionary[str, KeptRollout] = WeakValueDictionary()
+        self._pending: WeakValueDictionary[str, PendingRollout] = WeakValueDictionary()
         if hasattr(server, "streamable_http_app"):  # a function server wraps the server that speaks the protocol
             server.streamable_http_app()
             server = server.session_manager.app
@@ -132,17 +133,17 @@ class MCPEndpoint:
         span, token = open_span(), metadata.headers.get(NEMO_GYM_MCP_SESSION_TOKEN_HEADER)
         if span is not None and token:
             self._rollouts[token] = span.trail
-            kept = kept_steps.get()
-            if kept is not None and span.trail.rollout:
-                self._kept[token] = kept.of(span.trail.rollout)
+            pending = pending_steps.get()
+            if pending is not None and span.trail.rollout:
+                self._pending[token] = pending.of(span.trail.rollout)
         return metadata
 
     def _trail_of(self, token: str) -> Trail | None:
         """Where to record a call with this token: in the rollout itself, or for the process that runs it."""
-        trail, kept = self._rollouts.get(token), self._kept.get(token)
+        trail, pending = self._rollouts.get(token), self._pending.get(token)
         if trail is not None and not trail.is_sent:
             return trail
-        return kept.trail if kept is not None else None
+        return pending.trail if pending is not None else None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # With a new manager for each request, nothing has to be started before or stopped afterwards.
@@ -157,19 +158,19 @@ class MCPEndpoint:
             await self._serve(scope, replay(body, receive), send)
             return
         span = caller.begin(Callee("tool", self._name, scope["path"], tool, is_resources=True))
-        answer = AsgiAnswer()
+        reply = AsgiReply()
 
         async def watched(message: Message) -> None:
-            await answer.send(message)
+            await reply.send(message)
             if message["type"] == "http.response.body" and not message.get("more_body"):
-                # Before the client has the answer: its next request may ask for the steps.
-                span.end(_status_of_tool(answer), len(body), answer.body)
+                # Before the client has the reply: its next request may ask for the steps.
+                span.end(_status_of_tool(reply), len(body), reply.body)
             await send(message)
 
         try:
             await self._serve(scope, replay(body, receive), watched)
         except BaseException as error:
-            if span.heir is None:  # not answered yet
+            if span.outlived_by is None:  # no reply yet
                 span.fail(error)
             raise
 
@@ -177,9 +178,9 @@ class MCPEndpoint:
 _TOOL_FAILED: Final = re.compile(rb'"isError":\s*true')
 
 
-def _status_of_tool(answer: AsgiAnswer) -> int:
+def _status_of_tool(reply: AsgiReply) -> int:
     """The protocol reports a tool that failed with status 200."""
-    return 500 if answer.status < 400 and _TOOL_FAILED.search(answer.body) else answer.status
+    return 500 if reply.status < 400 and _TOOL_FAILED.search(reply.body) else reply.status
 
 
 def called_tool(body: bytes) -> str | None:
@@ -249,7 +250,7 @@ def _described_as(function: Method, like: Callable[..., Any], signature: inspect
 
 
 def with_metadata(seed: Callable[..., Any], metadata: Callable[[Request, Any], MCPServerMetadata]) -> Any:
-    """A ``seed_session`` handler whose answer says how to reach the tools, unless it already does."""
+    """A ``seed_session`` handler whose reply says how to reach the tools, unless it already does."""
     signature = inspect.signature(seed, eval_str=True)
     parameters = dict(signature.parameters)
     own = next((name for name, given in parameters.items() if given.annotation is Request), None)
@@ -261,13 +262,17 @@ def with_metadata(seed: Callable[..., Any], metadata: Callable[[Request, Any], M
 
     async def seed_session(**values: Any) -> Any:
         request = values[own] if own is not None else values.pop("mcp_request")
-        answer = await (seed(**values) if inspect.iscoroutinefunction(seed) else run_in_threadpool(seed, **values))
-        if isinstance(answer, Response):
-            return answer
-        content = orjson.loads(write(answer))
-        if isinstance(content, dict) and not content.get(NEMO_GYM_MCP_METADATA_KEY):
+        reply = await (seed(**values) if inspect.iscoroutinefunction(seed) else run_in_threadpool(seed, **values))
+        if isinstance(reply, Response):
+            return reply
+        content = orjson.loads(write(reply))
+        # A session that an environment server opened says so itself, and calls the same thing by another name.
+        key = RESOURCES_TOOLS_KEY if RESOURCES_TOOLS_KEY in content else NEMO_GYM_MCP_METADATA_KEY
+        if isinstance(content, dict) and not content.get(key):
             row = orjson.loads(await request.body() or b"{}")
-            content[NEMO_GYM_MCP_METADATA_KEY] = metadata(request, row).model_dump()
+            content[key] = metadata(
+                request, row.get("task_data") or {} if key == RESOURCES_TOOLS_KEY else row
+            ).model_dump()
         return content
 
     return _described_as(seed_session, seed, inspect.Signature(list(parameters.values()), return_annotation=Any))

@@ -22,11 +22,17 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from nemo_gym.config.keys import RESOURCES_SERVERS
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionCookies, SessionMiddleware, session_secret
+from nemo_gym.servers.middleware.sessions import (
+    SESSION_ID_KEY,
+    SessionCookies,
+    SessionLostError,
+    SessionMiddleware,
+    session_secret,
+)
 
 NEMO_GYM_MCP_METADATA_KEY: Final = "mcp"
 NEMO_GYM_MCP_SESSION_TOKEN_HEADER: Final = "X-NeMo-Gym-Session-Token"  # noqa: S105 - the name of a header
-RESERVED_MCP_TOOL_NAMES: Final = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+RESERVED_MCP_TOOL_NAMES: Final = frozenset({"verify", "seed_session", "close_session", "aggregate_metrics", "mcp"})
 MCP_PATH: Final = "/mcp"
 # Routes that agents call and models do not. An author who wants a tool with such a name adds it in `mcp_tools`.
 AGENT_ROUTES: Final = RESERVED_MCP_TOOL_NAMES | {"next_turn"}
@@ -43,7 +49,7 @@ class MCPSessionError(Exception):
 
 
 class MCPServerMetadata(BaseModel):
-    """What an agent needs to use a server's tools over MCP, in the ``mcp`` field of the ``/seed_session`` answer."""
+    """What an agent needs to use a server's tools over MCP, in the ``mcp`` field of the ``/seed_session`` reply."""
 
     server_name: str
     url_path: str = MCP_PATH
@@ -80,7 +86,6 @@ class SessionTokens:
         self._key = blake2b(f"{_secret()} mcp {server_key}".encode()).digest()
 
     def write(self, session: MCPSession) -> str:
-        """The token of a session."""
         payload = base64.urlsafe_b64encode(orjson.dumps([session.data, session.tools])).decode()
         return f"{payload}.{self._signature(payload)}"
 
@@ -109,7 +114,7 @@ def normalize_tool_name(name: str, server_name: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MCPTool:
-    """A tool as MCP clients see it, and the path of the route that answers it."""
+    """A tool as MCP clients see it, and the path of the route that serves it."""
 
     name: str
     description: str
@@ -154,7 +159,7 @@ def _input_schema(route: APIRoute) -> dict[str, Any] | None:
     return schema if schema.get("type") == "object" else None
 
 
-class ToolAnswer(NamedTuple):
+class ToolReply(NamedTuple):
     """The result of a tool, as shown to the model."""
 
     text: str
@@ -162,7 +167,10 @@ class ToolAnswer(NamedTuple):
 
 
 class ExposedTools:
-    """The tools of one app. They are read on first use, when the author has finished adding routes."""
+    """The tools of one app. They are read on first use, when the author has finished adding routes.
+
+    ``server_key`` signs the tokens of sessions; ``choose`` selects the tools to offer among those of the routes.
+    """
 
     def __init__(self, app: FastAPI, *, server_key: str, base_url: str, choose: ChooseTools, name: str = "") -> None:
         self.tokens = SessionTokens(server_key)
@@ -188,15 +196,16 @@ class ExposedTools:
         session = self.tokens.read(token) if token else None
         return [tool for tool in self.by_name.values() if session is None or session.allows(tool.name)]
 
-    async def call(self, name: str, arguments: dict[str, Any], token: str | None) -> ToolAnswer:
+    async def call(self, name: str, arguments: dict[str, Any], token: str | None) -> ToolReply:
         """Call a tool in the session of a token. Errors are returned to the model."""
         try:
             session = self.tokens.read(token)
-        except MCPSessionError as error:
-            return ToolAnswer(str(error), is_error=True)
+            self._cookies.require_own(session.data)
+        except (MCPSessionError, SessionLostError) as error:
+            return ToolReply(str(error), is_error=True)
         tool = self.by_name.get(name)
         if tool is None or not session.allows(name):
-            return ToolAnswer(f"there is no tool {name!r}", is_error=True)
+            return ToolReply(f"there is no tool {name!r}", is_error=True)
         cookie = self._cookies.seal(session.data)
         reply = await self._server.call("POST", tool.path, json=arguments, cookies={self._cookies.name: cookie})
-        return ToolAnswer((await reply.read()).decode(errors="replace"), is_error=reply.status >= 400)
+        return ToolReply((await reply.read()).decode(errors="replace"), is_error=reply.status >= 400)

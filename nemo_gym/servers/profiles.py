@@ -89,13 +89,13 @@ class Sampler:
         """Stacks of readable frames, the handler first, for each server."""
         found: dict[str, Samples] = {}
         for (owner, stack), count in self.counts.items():
-            frames = (owner.handler or "code around its handlers", *map(describe, stack))
+            frames = (owner.handler or "code around its handlers", *map(code_name, stack))
             samples = found.setdefault(owner.server, Counter())
             samples[frames] += count
         return found
 
 
-def describe(code: CodeType) -> str:
+def code_name(code: CodeType) -> str:
     """A readable frame: the function, the file with its folder, and the line."""
     path = Path(code.co_filename)
     return f"{code.co_qualname} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
@@ -144,7 +144,10 @@ def profiling(
 def write_profiles(
     folder: Path, servers: Mapping[str, Samples], *, labels: Mapping[str, str], seconds: float, index: bool = True
 ) -> None:
-    """Write the profiles of all servers; ``seconds`` is the processor time that was sampled in total."""
+    """Write the profiles of all servers; ``seconds`` is the processor time that was sampled in total.
+
+    ``labels`` maps the names of servers to those of their folders; ``index`` adds a profile of all servers together.
+    """
     total = sum(samples.total() for samples in servers.values())
     each_s = seconds / total if total else 0.0
     together: Samples = Counter()
@@ -153,12 +156,12 @@ def write_profiles(
             together.update({(server, *stack): count for stack, count in samples.items()})
             label = labels.get(server, server).replace(" ", "_")
             stem = folder / label / server.replace(" ", "_")
-            _write(stem.with_name(f"{stem.name}.log"), table(samples, each_s).encode())
+            _write(stem.with_name(f"{stem.name}.log"), profile_table(samples, each_s).encode())
             _write(stem.with_name(f"{stem.name}.speedscope.json"), encode(speedscope(server, samples, each_s)))
-            _write(stem.with_name(f"{stem.name}.html"), page(server, samples, each_s))
+            _write(stem.with_name(f"{stem.name}.html"), profile_page(server, samples, each_s))
         if index:
             _write(folder / "profile.speedscope.json", encode(speedscope("all servers", together, each_s)))
-            _write(folder / "index.html", page("all servers", together, each_s))
+            _write(folder / "index.html", profile_page("all servers", together, each_s))
     logger.info("profile of %.1f s of processor time, %d samples: %s", seconds, total, folder)
 
 
@@ -167,7 +170,7 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def table(samples: Samples, each_s: float) -> str:
+def profile_table(samples: Samples, each_s: float) -> str:
     """Functions with their own time and their total time including calls; largest first."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
@@ -204,7 +207,7 @@ def speedscope(name: str, samples: Samples, each_s: float) -> dict[str, Any]:
     }
 
 
-def page(name: str, samples: Samples, each_s: float) -> bytes:
+def profile_page(name: str, samples: Samples, each_s: float) -> bytes:
     """A page with a flame graph that loads no other files."""
     root: dict[str, Any] = {"name": name, "value": 0.0, "children": {}}
     for stack, count in samples.items():

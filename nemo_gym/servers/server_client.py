@@ -1,36 +1,42 @@
 """Calls servers by name: a server of the same process directly, any other over HTTP.
 
-The caller gets the same answer either way.
+The caller gets the same reply either way.
 """
 
 import asyncio
 import json as json_module
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
 import msgspec
+from multidict import CIMultiDict
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 from yarl import URL
 
-from nemo_gym.config.addresses import base_url, server_settings, server_type
-from nemo_gym.config.keys import HEAD_SERVER
+from nemo_gym.capture.calls import CallStore
+from nemo_gym.config.addresses import base_url, server_names, server_settings, server_type
+from nemo_gym.config.keys import HEAD_SERVER, SERVER_TYPES
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
-from nemo_gym.servers.http.client import RequestSettings, as_aiohttp, total_seconds
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, SESSION_LOST_STATUS, FailureClass
+from nemo_gym.servers.crashes import Crash, CrashLog
+from nemo_gym.servers.http.client import RequestSettings, as_aiohttp, raise_for_status, total_seconds
 from nemo_gym.servers.http.client import request as http_request
 from nemo_gym.servers.http.connections import request_errors, settings_of, use_http_settings
-from nemo_gym.servers.http.reply import Body, Reply, cookie_values
-from nemo_gym.servers.models.gate import Gates
-from nemo_gym.servers.rollout_scope import HEADER as ROLLOUT_HEADER
-from nemo_gym.servers.rollout_scope import current_mark
+from nemo_gym.servers.http.deadlines import HEADER as ATTEMPT_HEADER
+from nemo_gym.servers.http.deadlines import attempt_deadline
+from nemo_gym.servers.http.gate import Gates
+from nemo_gym.servers.http.reply import HttpReply, cookie_values
+from nemo_gym.servers.middleware.rollout_scope import HEADER as ROLLOUT_HEADER
+from nemo_gym.servers.middleware.rollout_scope import current_mark
 from nemo_gym.steps.facts import ProcessFacts, Usage
 from nemo_gym.steps.recording import Span, describe_callee, open_span
 from nemo_gym.steps.remote import ASK as ASK_FOR_STEPS
@@ -43,7 +49,11 @@ from nemo_gym.steps.trace_context import traceparent
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 STATUS_TIMEOUT_S = 5.0
 TOKEN_HEADER = "X-NeMo-Gym-Run-Token"  # noqa: S105 - the name of a header
+TOKEN_VARIABLE = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable: the token where there is no file
 USAGE_PATH = "/processor_usage"  # of the head server
+CRASHES_PATH = "/server_crashes"  # of the head server
+WAITED_PATH = "/ng-waited/"  # of every process; followed by the name of an attempt
+WAITED_TIMEOUT_S = 5.0
 DIRECT_OPTIONS = frozenset({"json", "cookies", "headers", "params", "timeout"})
 JSON_CONTENT = {"Content-Type": "application/json"}
 # Calls over HTTP with these options and JSON can share their settings.
@@ -63,7 +73,7 @@ class DirectServer(Protocol):
         headers: Mapping[str, str] | None = None,
         query: bytes = b"",
     ) -> Coroutine[Any, Any, Any]:
-        """Call a route and return its answer."""
+        """Call a route and return its reply."""
 
 
 class GymClient(BaseModel):
@@ -74,21 +84,26 @@ class GymClient(BaseModel):
     head_server_config: BaseServerConfig
     global_config_dict: DictConfig
     found_by_head: bool = Field(default=False, exclude=True, repr=False)  # so the servers are in other processes
+    token: str | None = Field(default=None, exclude=True, repr=False)  # shows servers of other processes who calls
 
     # Fields rather than private attributes, which pydantic reads a hundred times more slowly: every call reads these.
     local_servers: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     addresses: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
     # Shared by all model servers of a process, so that together they respect an endpoint's limits.
     gates: Gates = Field(default_factory=Gates, exclude=True, repr=False)
+    # The model calls of open attempts, kept by the model servers of this process until a collector takes them.
+    calls: CallStore = Field(default_factory=CallStore, exclude=True, repr=False)
+    # The crashes of servers in other processes, and which of them are down.
+    crashes: CrashLog = Field(default_factory=CrashLog, exclude=True, repr=False)
     # What calls over HTTP have in common, prepared with the first one, because that takes aiohttp.
     http_settings: Any = Field(default=None, exclude=True, repr=False)
 
     @classmethod
     def load_from_head(cls, head: BaseServerConfig) -> Self:
-        """A client for the Gym of a head server."""
         config = OmegaConf.create(fetch_global_config(head))
         assert isinstance(config, DictConfig)
-        return cls(head_server_config=head, global_config_dict=config, found_by_head=True)
+        token = read_run_token(head.port)
+        return cls(head_server_config=head, global_config_dict=config, found_by_head=True, token=token)
 
     @classmethod
     def detached(cls) -> Self:
@@ -106,28 +121,29 @@ class GymClient(BaseModel):
         if not (isinstance(declared, type) and issubclass(declared, GymClient)) or isinstance(self, declared):
             return self
         twin = declared(head_server_config=self.head_server_config, global_config_dict=self.global_config_dict)
-        # All clients of a Gym share one table of servers and one of gates.
-        twin.local_servers, twin.gates = self.local_servers, self.gates
+        # All clients of a Gym share one table of servers, one of gates, one of calls, and what is known about crashes.
+        twin.local_servers, twin.gates, twin.crashes = self.local_servers, self.gates, self.crashes
+        twin.token, twin.calls = self.token, self.calls
         return twin
 
     async def get(self, server_name: str, url_path: str, **options: Any) -> Any:
-        """GET a path of a server."""
         return await self.request(server_name=server_name, url_path=url_path, method="GET", **options)
 
-    async def post(
+    def post(
         self,
         server_name: str,
         url_path: str,
         json: Any = None,
         cookies: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """POST to a path of a server. ``json`` may be a pydantic model, of which only set fields are sent."""
+        # Not a coroutine itself, which would add one to every call.
         is_plain = not options and "?" not in url_path and "#" not in url_path
         local: DirectServer | None = self.local_servers.get(server_name) if is_plain else None
         if local is not None:  # by far the most frequent call, so it skips everything below
-            return await local.call("POST", url_path, json=json, cookies=cookies)
-        return await self.request(server_name, url_path, "POST", json=json, cookies=cookies, **options)
+            return local.call("POST", url_path, json=json, cookies=cookies)
+        return self.request(server_name, url_path, "POST", json=json, cookies=cookies, **options)
 
     async def request(self, server_name: str, url_path: str, method: str, **options: Any) -> Any:
         """Call a server with aiohttp's options: ``json``, ``cookies``, ``headers``, ``params``, ``timeout``, …"""
@@ -154,6 +170,8 @@ class GymClient(BaseModel):
         if not self.addresses:  # the first call
             use_http_settings(settings_of(self.global_config_dict))
         address = self._address_of(server_name)
+        if self.crashes.down:
+            await self.crashes.wait_until_up(server_name)
         content = options.pop("json", None)
         if content is not None:
             options["data"] = encode_json(content)
@@ -161,8 +179,12 @@ class GymClient(BaseModel):
                 options["settings"] = self._prepared_settings()
             else:
                 options["headers"] = {**JSON_CONTENT, **(options.get("headers") or {})}
+        if self.token and "settings" not in options:
+            options["headers"] = {TOKEN_HEADER: self.token, **(options.get("headers") or {})}
         if mark := current_mark():
             options["headers"] = {**(options.get("headers") or {}), ROLLOUT_HEADER: mark}
+        if (attempt := attempt_deadline.get()) is not None:
+            options["headers"] = {**(options.get("headers") or {}), ATTEMPT_HEADER: attempt.name}
         if options.get("cookies") is not None:
             options["cookies"] = cookie_values(options["cookies"])
         path = url_path if url_path.startswith("/") else f"/{url_path}"
@@ -189,13 +211,21 @@ class GymClient(BaseModel):
         except BaseException as error:
             span.fail(error)
             raise
-        adopt_steps(span, take_tail(response, STEPS_HEADER))
+        adopt_steps(span, _take_steps(response))
         span.end(response.status, len(sent) if isinstance(sent, bytes) else 0, await response.read())
         return response
 
+    async def waited(self, attempt: str) -> float:
+        """How many seconds an attempt has waited for a turn at an endpoint in other processes."""
+        names = (name for kind in SERVER_TYPES for name in server_names(self.global_config_dict, kind))
+        elsewhere = {self._address_of(name) for name in names if name not in self.local_servers}
+        headers = {TOKEN_HEADER: self.token} if self.token else {}
+        return sum(await asyncio.gather(*(_waited_at(address, attempt, headers) for address in elsewhere)))
+
     def _prepared_settings(self) -> RequestSettings:
         if self.http_settings is None:
-            self.http_settings = RequestSettings(_internal=True, reused=True, headers=JSON_CONTENT)
+            headers = {**JSON_CONTENT, **({TOKEN_HEADER: self.token} if self.token else {})}
+            self.http_settings = RequestSettings(_internal=True, headers=CIMultiDict(headers))
         settings: RequestSettings = self.http_settings
         return settings
 
@@ -212,47 +242,53 @@ class GymClient(BaseModel):
         return base_url(server_config)
 
     def poll_for_status(self, server_name: str) -> ServerStatus:
-        """Whether a server answers; any answer counts. ``head_server`` is a valid name too."""
+        """Whether a server replies; any reply counts. ``head_server`` is a valid name too."""
         settings = self.head_server_config
         if server_name != HEAD_SERVER:
             settings = server_settings(self.global_config_dict, server_name)
-        return answers(base_url(settings))
+        return probe_server(base_url(settings))
 
 
-def take_tail(response: Any, header: str) -> bytes:
-    """Remove and return the bytes that follow the body of an answer.
+def _take_steps(reply: HttpReply) -> bytes:
+    """Remove and return the steps that follow the body of a reply.
 
-    The header gives their number. Whoever sends a stream does not know it yet, so the header says ``end``, and the last
-    eight bytes give the number.
+    The header gives their length. Whoever sends a stream does not know it yet, so the header says ``end``, and the last
+    eight bytes give the length.
     """
-    announced = response.headers.get(header) or ""
-    body: bytes = response._body or b""  # noqa: SLF001 - which the client has put there
-    last = len(body)
+    announced = reply.headers.get(STEPS_HEADER)
     if announced == TAIL_AT_END:
-        last -= TAIL_DIGITS
-        announced = body[last:].decode("ascii", "replace") if last >= 0 else ""
-    size = int(announced) if announced.isascii() and announced.isdigit() else 0
-    if not 0 < size <= last:
-        return b""
-    response._body = body[: last - size]  # noqa: SLF001
-    if not isinstance(response, Reply):
-        response.content = Body(body[: last - size])
-    return body[last - size : last]
+        announced = reply.take_end(TAIL_DIGITS).decode("ascii", "replace")
+    return reply.take_end(int(announced)) if announced and announced.isascii() and announced.isdigit() else b""
 
 
-async def _send(method: str, url: str, options: dict[str, Any]) -> Any:
-    if "settings" in options:
-        return await http_request(method, url, **options)
-    return await http_request(method, url, _internal=True, **options)
-
-
-def answers(address: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ServerStatus:
-    """Whether anything answers at an address; any answer counts."""
+async def _waited_at(address: str, attempt: str, headers: Mapping[str, str]) -> float:
+    """What the process at an address knows; 0 if it does not reply, or is of another program."""
     try:
-        # Without a proxy, which could answer in the server's place.
+        async with asyncio.timeout(WAITED_TIMEOUT_S):
+            reply = await http_request("GET", f"{address}{WAITED_PATH}{attempt}", headers=headers, _internal=True)
+            return max(0.0, msgspec.json.decode(await reply.read(), type=float)) if reply.ok else 0.0
+    except (request_errors.RequestFailedError, TimeoutError, ValueError, msgspec.MsgspecError):
+        return 0.0
+
+
+async def _send(method: str, url: str, options: dict[str, Any]) -> HttpReply:
+    if "settings" in options:
+        reply = await http_request(method, url, **options)
+    else:
+        reply = await http_request(method, url, _internal=True, **options)
+    if reply.status == SESSION_LOST_STATUS and reply.headers.get(FAILURE_CLASS_HEADER) == FailureClass.SERVER_CRASHED:
+        await raise_for_status(reply)  # the rollout is over, and its model must not see this as the reply of a tool
+    return reply
+
+
+def probe_server(address: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ServerStatus:
+    """Whether anything replies at an address; any reply counts."""
+    try:
+        # Without a proxy, which could reply in the server's place.
         with build_opener(ProxyHandler({})).open(address, timeout=timeout_s):
             return "success"
-    except HTTPError:
+    except HTTPError as error:
+        error.close()
         return "success"
     except TimeoutError:
         return "timeout"
@@ -271,6 +307,11 @@ def token_path(port: int) -> Path:
 
 
 def read_run_token(port: int) -> str | None:
+    """The token of the Gym to call: that of the environment, or of a running head server on this machine."""
+    return os.environ.get(TOKEN_VARIABLE) or read_token_file(port)
+
+
+def read_token_file(port: int) -> str | None:
     """The token of a running head server on this machine, or None."""
     try:
         return token_path(port).read_text("utf-8").strip() or None
@@ -279,7 +320,7 @@ def read_run_token(port: int) -> str | None:
 
 
 class HeadServerUnreachableError(ConfigError, ValueError):
-    """Nothing answers at the head server's address."""
+    """Nothing replies at the head server's address."""
 
 
 def fetch_global_config(head: BaseServerConfig) -> str:
@@ -291,7 +332,8 @@ def fetch_global_config(head: BaseServerConfig) -> str:
         with build_opener(ProxyHandler({})).open(request, timeout=STATUS_TIMEOUT_S) as reply:
             content = reply.read()
     except HTTPError as error:
-        raise _not_a_head_server(f"{address} answers with status {error.code}, so it is not a head server") from None
+        error.close()
+        raise _not_a_head_server(f"{address} replies with status {error.code}, so it is not a head server") from None
     except (URLError, TimeoutError, ConnectionError, HTTPException):
         raise HeadServerUnreachableError(
             f"Could not connect to the head server at {address}",
@@ -301,7 +343,7 @@ def fetch_global_config(head: BaseServerConfig) -> str:
     try:
         return str(json_module.loads(content))
     except ValueError:
-        raise _not_a_head_server(f"{address} answers, but is not a head server") from None
+        raise _not_a_head_server(f"{address} replies, but is not a head server") from None
 
 
 def fetch_usage(head: BaseServerConfig) -> Usage:
@@ -311,8 +353,30 @@ def fetch_usage(head: BaseServerConfig) -> Usage:
             f"http://{head.host}:{head.port}{USAGE_PATH}", timeout=STATUS_TIMEOUT_S
         ) as reply:
             return msgspec.json.decode(reply.read(), type=dict[int, ProcessFacts])
+    except HTTPError as error:
+        error.close()
+        return {}
     except (OSError, HTTPException, ValueError, msgspec.MsgspecError):  # older, foreign, or no longer there
         return {}
+
+
+class ServerCrashes(NamedTuple):
+    """What a head server tells about crashes."""
+
+    supervised: bool = False  # whether any server of the Gym has processes of its own
+    crashes: Sequence[Crash] = ()
+
+
+def fetch_crashes(head: BaseServerConfig) -> ServerCrashes:
+    """The last crashes of servers of a head server's Gym; none if it does not tell."""
+    try:
+        with build_opener(ProxyHandler({})).open(
+            f"http://{head.host}:{head.port}{CRASHES_PATH}", timeout=STATUS_TIMEOUT_S
+        ) as reply:
+            told = json_module.loads(reply.read())
+            return ServerCrashes(bool(told["supervised"]), [Crash(**crash) for crash in told["crashes"]])
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):  # older, foreign, or no longer there
+        return ServerCrashes()
 
 
 def _not_a_head_server(message: str) -> HeadServerUnreachableError:

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_gym import PARENT_DIR, __version__
+from nemo_gym import INSTALL_DIR, __version__
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,11 @@ class VenvOptions:
 async def ensure_venv(
     server: str, folder: Path, requirements: list[str], cache: Path, options: VenvOptions | None = None
 ) -> Path:
-    """The interpreter of an environment with these requirements, built now if it does not exist yet."""
+    """The interpreter of an environment with these requirements, built now if it does not exist yet.
+
+    ``server`` is a name for messages, ``folder`` is where its requirements are relative to, and ``cache`` holds the
+    environments.
+    """
     return await asyncio.to_thread(_ensure, server, folder, requirements, cache, options or VenvOptions())
 
 
@@ -116,9 +120,9 @@ def _ensure(server: str, folder: Path, requirements: list[str], cache: Path, opt
             without_pip = ["--without-pip"] if find_spec("pip") else []
             _run(server, [sys.executable, "-m", "venv", *without_pip, str(home)], cwd=folder)
             _share_packages(home)
-            said = _run(server, [str(python), *options.pip_install(), *requirements], cwd=folder)
+            output = _run(server, [str(python), *options.pip_install(), *requirements], cwd=folder)
             if options.verbose:
-                logger.info("%s: %s", server, said)
+                logger.info("%s: %s", server, output)
             (home / COMPLETE).touch()
     return python
 
@@ -132,7 +136,7 @@ def _present(folder: Path, cache: Path) -> Path | None:
 
 def _share_packages(home: Path) -> None:
     """Let the environment fall back on the packages of the running interpreter."""
-    paths = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(PARENT_DIR)])
+    paths = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(INSTALL_DIR)])
     own = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     (own / "rollout_gym.pth").write_text("\n".join(paths) + "\n", "utf-8")
 

@@ -1,34 +1,38 @@
 """The conversation agent: work on a request with tools as the simple agent does, then ask the environment what the
-user says next, and go on until it says that the conversation is over.
+user says next, and go on until the environment ends the conversation.
 
-Everything the model wrote goes back to it unchanged, followed by what the user said, so the token ids of one turn are a
-prefix of those of the next.
+Everything the model wrote goes back to it unchanged, followed by the messages of the user, so the token ids of one turn
+are a prefix of those of the next.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-import orjson
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
-from nemo_gym.base_responses_api_agent import Body
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.base_responses_api_agent import (
+    Body,
+    Json,
+    ResponseFields,
+    ResponsesRequest,
+    TaskRow,
+    Trajectory,
+    fields_of,
+)
 from nemo_gym.server_utils import get_response_json, raise_for_status
-from nemo_gym.servers.faults import AttachUsage
-from nemo_gym.servers.verdicts import completed
+from nemo_gym.servers.middleware.faults import AttachUsage
 from responses_api_agents.simple_agent.app import (
+    Limit,
     SimpleAgent,
     SimpleAgentConfig,
-    add_usage,
-    is_answer,
-    with_response,
 )
 
-Json: TypeAlias = dict[str, Any]
-Cookies: TypeAlias = Mapping[str, Any] | None
 StoppedBy: TypeAlias = Literal["user", "turns", "steps", "tokens", "model"]
+_STOPPED_BY: Final[dict[Limit, StoppedBy]] = {
+    "max_generated_tokens": "tokens",
+    "max_steps": "steps",
+    "no_answer": "model",
+}
 
 
 class ConversationAgentConfig(SimpleAgentConfig):
@@ -39,42 +43,11 @@ class ConversationAgentConfig(SimpleAgentConfig):
 
 
 class UserTurn(BaseModel):
-    """What the user says next, and the tools that come with it; ``done`` ends the conversation."""
+    """The next messages of the user, and the tools that come with them; ``done`` ends the conversation."""
 
     messages: list[Json] = Field(default_factory=list)
     tools: list[Json] = Field(default_factory=list)
     done: bool
-
-
-@dataclass(slots=True)
-class Conversation:
-    """A rollout so far: what to ask next, what was said, and what it cost."""
-
-    params: Json
-    question: list[Json]
-    tool_cookies: Cookies
-    model_cookies: Cookies = None
-    trajectory: list[Json] = field(default_factory=list)
-    last: Json = field(default_factory=dict)
-    usage: Json | None = None
-    turns: int = 0
-    stopped_by: StoppedBy | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether something has ended it."""
-        return self.stopped_by is not None
-
-    def request(self) -> Json:
-        """The next request to the model."""
-        return {**self.params, "input": self.question + self.trajectory}
-
-    def response(self) -> bytes:
-        """Everything so far as one response. How the conversation ended is in its metadata."""
-        metadata = {**(self.last.get("metadata") or {}), "turns": str(self.turns)}
-        if self.stopped_by:
-            metadata["stopped_by"] = self.stopped_by
-        return orjson.dumps({**self.last, "output": self.trajectory, "usage": self.usage, "metadata": metadata})
 
 
 class ConversationAgent(SimpleAgent):
@@ -82,87 +55,62 @@ class ConversationAgent(SimpleAgent):
 
     config: ConversationAgentConfig
 
-    async def _run(self, row: bytes, params: Json, cookies: Cookies) -> bytes:
-        """Seed, talk until the environment says it is over, verify."""
-        seeded = await self._post_resources("/seed_session", row, cookies)
+    async def run(self, request: Request, body: TaskRow = Body()) -> Response:
+        """Seed the session, talk until the conversation is over, verify."""
+        row = fields_of(body)
+        seeded = await self.post_resources("/seed_session", row, request.cookies)
         await raise_for_status(seeded)
-        conversation = new_conversation(params, seeded.cookies)
-        with AttachUsage(lambda: conversation.usage):
-            while not conversation.is_over:
-                await self._take_turn(conversation)
-                if not conversation.is_over:
-                    conversation.stopped_by = await self._ask_user(conversation, row)
-            response = conversation.response()
-            verified = await self._post_resources("/verify", with_response(row, response), conversation.tool_cookies)
-            await raise_for_status(verified)
-        return completed(await verified.read(), params, response)
+        trajectory = Trajectory.of(row["responses_create_params"], seeded.cookies)
+        with AttachUsage(lambda: trajectory.usage):
+            turns, stopped_by = 0, None
+            while stopped_by is None:
+                turns += 1
+                stopped_by = await self.take_turn(trajectory) or await self.ask_user(trajectory, row, turns)
+        rollout = {**row, "response": conversation_so_far(trajectory, turns, stopped_by)}
+        return await self.verify(rollout, trajectory.tool_cookies)
 
-    async def responses(  # type: ignore[override]  # the route takes its parameters from this signature
-        self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
-    ) -> NeMoGymResponse:
+    async def responses(self, request: Request, response: Response, body: ResponsesRequest = Body()) -> ResponseFields:
         """One turn: without a row there is no user to talk with."""
-        conversation = new_conversation(body.model_dump(mode="json", exclude_unset=True), request.cookies)
-        await self._take_turn(conversation)
-        for name, cookie in {**(conversation.tool_cookies or {}), **(conversation.model_cookies or {})}.items():
-            response.set_cookie(name, getattr(cookie, "value", cookie))
-        return NeMoGymResponse.model_validate_json(conversation.response())
+        trajectory = Trajectory.of(body, request.cookies)
+        with AttachUsage(lambda: trajectory.usage):
+            stopped_by = await self.take_turn(trajectory)
+        trajectory.set_cookies(response)
+        return conversation_so_far(trajectory, 1, stopped_by)
 
-    async def _take_turn(self, conversation: Conversation) -> None:
-        """Alternate between model and tools until the model says something to the user."""
-        conversation.turns += 1
-        step = 0
-        while not conversation.is_over:
-            step += 1
-            conversation.last, conversation.model_cookies = await self._ask_model(
-                conversation.request(), conversation.model_cookies
-            )
-            output = conversation.last["output"]
-            conversation.trajectory += output
-            conversation.usage = add_usage(conversation.usage, conversation.last.get("usage"))
-            calls = [item for item in output if item.get("type") == "function_call"]
-            if conversation.last.get("incomplete_details"):
-                conversation.stopped_by = "model"
-                return
-            if not calls and any(map(is_answer, output)):
-                return
-            results, conversation.tool_cookies = await self._call_tools(calls, conversation.tool_cookies)
-            conversation.trajectory += results
-            if self.config.max_steps and step >= self.config.max_steps:
-                conversation.stopped_by = "steps"
-            elif self._spent(conversation):
-                conversation.stopped_by = "tokens"
-
-    async def _ask_user(self, conversation: Conversation, row: bytes) -> StoppedBy | None:
-        """Let the user speak; the reason to stop if the conversation is over."""
-        if self._spent(conversation):
+    async def take_turn(self, trajectory: Trajectory) -> StoppedBy | None:
+        """Let the model work until it has a message for the user; the reason if that ended the conversation."""
+        limit = await self.extend(trajectory)
+        if limit:
+            return _STOPPED_BY[limit]
+        if self.config.max_generated_tokens and trajectory.generated_tokens >= self.config.max_generated_tokens:
             return "tokens"
-        reply = await self._post_resources(
-            "/next_turn", with_response(row, conversation.response()), conversation.tool_cookies
-        )
+        return "model" if trajectory.completion.get("incomplete_details") else None
+
+    async def ask_user(self, trajectory: Trajectory, row: Json, turns: int) -> StoppedBy | None:
+        """Add the next messages of the user; the reason if the conversation is over."""
+        rollout = {**row, "response": conversation_so_far(trajectory, turns, None)}
+        reply = await self.post_resources("/next_turn", rollout, trajectory.tool_cookies)
         await raise_for_status(reply)
-        conversation.tool_cookies = reply.cookies
+        trajectory.tool_cookies = reply.cookies
         turn = UserTurn.model_validate(await get_response_json(reply))
         if turn.done:
             return "user"
-        # After the user was asked: a conversation that the user ends in its last turn did not run out of turns.
-        if conversation.turns >= self.config.max_turns:
+        # After the request: a conversation that the user ends in its last turn did not run out of turns.
+        if turns >= self.config.max_turns:
             return "turns"
-        conversation.trajectory += turn.messages
+        trajectory.output += turn.messages
         if turn.tools:
-            conversation.params = {**conversation.params, "tools": [*conversation.params.get("tools", []), *turn.tools]}
+            trajectory.params["tools"] = [*trajectory.params.get("tools", []), *turn.tools]
         return None
 
-    def _spent(self, conversation: Conversation) -> bool:
-        limit = self.config.max_generated_tokens
-        return limit is not None and (conversation.usage or {}).get("output_tokens", 0) >= limit
 
-
-def new_conversation(params: Json, cookies: Cookies) -> Conversation:
-    """A conversation in which nobody has answered yet."""
-    question = params.get("input", [])
-    if isinstance(question, str):
-        question = [{"role": "user", "content": question}]
-    return Conversation(params, question, cookies)
+def conversation_so_far(trajectory: Trajectory, turns: int, stopped_by: StoppedBy | None) -> ResponseFields:
+    """All turns as one response. How the conversation ended is in its metadata."""
+    response = trajectory.response()
+    response["metadata"] = {**(response.get("metadata") or {}), "turns": str(turns)}
+    if stopped_by:
+        response["metadata"]["stopped_by"] = stopped_by
+    return response
 
 
 if __name__ == "__main__":

@@ -1,28 +1,29 @@
 """A model behind Anthropic's Messages API.
 
-Requests of the Responses API and their answers are converted; thinking is sent back with its signature. Requests of the
-Messages API itself are forwarded unchanged. Whatever goes wrong upstream becomes one error answer, which names the
+Requests of the Responses API and their completions are converted; thinking is sent back with its signature. Requests of
+the Messages API itself are forwarded unchanged. Whatever goes wrong upstream becomes one error reply, which names the
 endpoint, the model and what to do, but not the key.
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import Response
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.conversion.anthropic.answers import message_to_response, message_to_text, read_plain_message
-from nemo_gym.conversion.anthropic.calling import request_to_messages
-from nemo_gym.conversion.anthropic.message_texts import MessageTexts
-from nemo_gym.conversion.anthropic.serving import event_bytes, message_events
-from nemo_gym.conversion.chat_answers import uuid4
-from nemo_gym.conversion.from_chat import chat_to_request, response_to_completion
+from nemo_gym.conversion.anthropic.message_completions import message_to_response
+from nemo_gym.conversion.anthropic.message_requests import request_to_messages
+from nemo_gym.conversion.anthropic.message_streams import message_events
+from nemo_gym.conversion.chat_completions import response_to_completion
+from nemo_gym.conversion.chat_requests import chat_to_request
 from nemo_gym.conversion.losses import Way
+from nemo_gym.conversion.new_responses import uuid4
 from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.stream_events import event_bytes
 from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -32,18 +33,12 @@ from nemo_gym.openai_utils import (
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.servers.direct.replies import JsonResponse
+from nemo_gym.servers.http.gate import gates_of
 from nemo_gym.servers.http.urls import check_endpoint, shown
-from nemo_gym.servers.models.answering import (
-    MALFORMED,
-    TEXTS,
-    ConvertedParams,
-    ForwardedChatParams,
-    refuse_malformed,
-)
 from nemo_gym.servers.models.endpoint import Upstream
 from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
-from nemo_gym.servers.models.gate import gates_of
-from nemo_gym.servers.models.protocols import messages_answer
+from nemo_gym.servers.models.model_requests import MALFORMED, ForwardedChatParams, UnreadRequest, refuse_malformed
+from nemo_gym.servers.models.protocols import messages_reply
 from nemo_gym.servers.models.streaming import MESSAGE_EVENTS, StreamRelay
 from responses_api_models.anthropic_model.upstream import AnthropicEndpoint, MessageReader
 
@@ -75,13 +70,8 @@ class AnthropicModel(SimpleResponsesAPIModel):
 
     config: AnthropicModelConfig
 
-    _upstream: Upstream = PrivateAttr()
-    _reader: MessageReader = PrivateAttr()
-    _path: str = PrivateAttr()
-    _texts: MessageTexts = PrivateAttr()
-
     def model_post_init(self, context: Any, /) -> None:
-        """Prepare the client; nothing is sent yet."""
+        """Prepare the client, because the limit of its gate holds from the start; nothing is sent yet."""
         super().model_post_init(context)
         config = self.config
         check_endpoint(
@@ -89,6 +79,12 @@ class AnthropicModel(SimpleResponsesAPIModel):
             setting=f"anthropic_base_url of {config.name}",
             has_key=bool(config.anthropic_api_key),
         )
+        self._upstream  # noqa: B018 - built now
+
+    # Every call reads these, and pydantic takes fifteen times as long to read a private attribute.
+    @cached_property
+    def _upstream(self) -> Upstream:
+        config = self.config
         limit = config.endpoint_max_concurrent_requests
         endpoint = AnthropicEndpoint(
             base_url=config.anthropic_base_url,
@@ -102,89 +98,80 @@ class AnthropicModel(SimpleResponsesAPIModel):
         )
         secrets = [config.anthropic_api_key, *config.anthropic_default_headers.values()]
         address = ModelAddress(shown(config.anthropic_base_url), config.anthropic_model, secrets=secrets)
-        self._upstream = Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
-        self._reader = MessageReader(address)
-        self._path = endpoint.messages_path
-        self._texts = MessageTexts(
-            TEXTS, self._losses, self._to_send, max_tokens=config.max_tokens, model=config.anthropic_model
-        )
+        return Upstream(endpoint, address, max_concurrent_requests=config.max_concurrent_requests)
 
-    def responses_handler(self) -> Callable[..., Any]:
-        """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
-        return self.relay_responses if type(self).responses is AnthropicModel.responses else self.responses
+    @cached_property
+    def _reader(self) -> MessageReader:
+        return MessageReader(self._upstream.address)
+
+    @cached_property
+    def _path(self) -> str:
+        # The base URL may or may not end with the API's version.
+        return "/messages" if self._upstream.endpoint.base_url.endswith("/v1") else "/v1/messages"
 
     def model_names(self) -> list[str]:
         """Name the endpoint's model."""
         return [self.config.anthropic_model]
 
-    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+    async def count_input_tokens(self, body: Mapping[str, Any]) -> int | None:
         """Have the endpoint count."""
-        return await self._count(self._converted(asked))
+        return await self._count(self._converted(body))
 
     async def count_message_tokens(self, body: AnthropicMessagesRequest) -> int | None:
         """Have the endpoint count a request of its own protocol."""
         return await self._count(body.model_dump(exclude_unset=True))
 
     async def _count(self, body: Mapping[str, Any]) -> int:
-        # What only matters for an answer is refused there.
+        # What only matters for a completion is refused there.
         counted = {name: value for name, value in body.items() if name in COUNTED}
         sent = encode_json({**counted, "model": self.config.anthropic_model})
-        return self._reader.count(await self._upstream.post(f"{self._path}/count_tokens", sent))
+        return self._reader.token_count(await self._upstream.post(f"{self._path}/count_tokens", sent))
 
-    async def relay_responses(self, body: ConvertedParams = Body()) -> Response:
-        """Answer a Responses API request; its conversation becomes objects only as far as it is new."""
-        sent: bytes | None = None
-        if body.split is not None:
-            with contextlib.suppress(UnsupportedContentError, *MALFORMED):  # the conversion below says what is wrong
-                sent = self._texts.request(body.split)
-        if sent is None or body.split is None:
-            return JsonResponse(encode_json(await self._respond(body.asked())))
-        content = await self._upstream.post(self._path, sent)
-        message = read_plain_message(content) or self._reader.whole_message(content)
-        template = self._texts.template(body.split)
-        return JsonResponse(message_to_text(message, template, new_id=_new_id, created=int(time.time())))
+    async def relay_responses(self, body: UnreadRequest = Body()) -> Response:
+        """Complete a Responses API request that the endpoint checks."""
+        return JsonResponse(encode_json(await self._respond(body.fields)))
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Answer a Responses API request."""
+        """Complete a Responses API request."""
         return NeMoGymResponse.model_validate(await self._respond(request_as_sent(body)))
 
     async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
-        """Answer a Chat Completions request."""
+        """Complete a Chat Completions request."""
         try:
-            asked, lost = chat_to_request(body.model_dump(exclude_unset=True), CONVERTER.history_to_items)
+            request, lost = chat_to_request(body.model_dump(exclude_unset=True), CONVERTER.history_to_items)
             self._losses.check(Way.FROM_CHAT, lost)
         except UnsupportedContentError as error:
             raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
-        return NeMoGymChatCompletion.model_validate(response_to_completion(await self._respond(asked)))
+        return NeMoGymChatCompletion.model_validate(response_to_completion(await self._respond(request)))
 
     async def messages(self, request: Request, body: AnthropicMessagesRequest = Body()) -> Response:  # noqa: ARG002 - the route's
-        """Answer a request of the endpoint's own protocol."""
-        asked = {"max_tokens": self.config.max_tokens, **body.model_dump(exclude_unset=True, exclude={"stream"})}
+        """Complete a request of the endpoint's own protocol."""
+        message = {"max_tokens": self.config.max_tokens, **body.model_dump(exclude_unset=True, exclude={"stream"})}
         if body.stream:
             relay = StreamRelay(self._upstream, MESSAGE_EVENTS)
-            return await relay.answer(self._path, self._encode({**asked, "stream": True}), self._as_events)
-        message = self._reader.message(await self._send(asked))
-        return messages_answer(message.model_dump(exclude_unset=True))
+            return await relay.reply(self._path, self._encode({**message, "stream": True}), self._as_events)
+        completion = self._reader.message(await self._send(message))
+        return messages_reply(completion.model_dump(exclude_unset=True))
 
     def _as_events(self, content: bytes) -> bytes:
         return event_bytes(message_events(self._reader.message(content).model_dump(exclude_unset=True)))
 
-    async def _respond(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        message = self._reader.whole_message(await self._send(self._converted(asked)))
+    async def _respond(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        message = self._reader.whole_message(await self._send(self._converted(request)))
         return message_to_response(
-            message, asked, new_id=_new_id, created_at=float(int(time.time())), model=self.config.anthropic_model
+            message, request, new_id=_new_id, created_at=float(int(time.time())), model=self.config.anthropic_model
         )
 
-    def _converted(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _converted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            body, lost = request_to_messages(asked, max_tokens=self.config.max_tokens)
+            body, lost = request_to_messages(request, max_tokens=self.config.max_tokens)
             self._losses.check(Way.TO_MESSAGES, lost)
         except UnsupportedContentError as error:
             raise self._upstream.address.error(ModelErrorKind.REJECTED, str(error)) from error
         except MALFORMED:
-            refuse_malformed(asked)
+            refuse_malformed(request)
             raise
         return body
 
@@ -192,10 +179,7 @@ class AnthropicModel(SimpleResponsesAPIModel):
         return await self._upstream.post(self._path, self._encode(body))
 
     def _encode(self, body: Mapping[str, Any]) -> bytes:
-        return encode_json(self._to_send(body))
-
-    def _to_send(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self.config.extra_body | dict(body) | {"model": self.config.anthropic_model}
+        return encode_json({**self.config.extra_body, **body, "model": self.config.anthropic_model})
 
 
 def _new_id() -> str:

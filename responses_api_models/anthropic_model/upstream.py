@@ -1,4 +1,4 @@
-"""An endpoint that speaks Anthropic's Messages API: its headers, its busy signal, and how its answers are read."""
+"""An endpoint that speaks Anthropic's Messages API: its headers, its busy signal, and how its completions are read."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -6,11 +6,12 @@ from typing import Final
 from multidict import CIMultiDict
 from pydantic import ValidationError
 
-from nemo_gym.conversion.anthropic.answers import message_of_stream, notes_on, unknown_stop
-from nemo_gym.conversion.reading import error_body, explain
-from nemo_gym.conversion.streams import BrokenStreamError, is_stream, whole_answer
+from nemo_gym.conversion.anthropic.message_completions import notes_on, unknown_stop
+from nemo_gym.conversion.anthropic.message_streams import message_of_stream
+from nemo_gym.conversion.reading import first_errors, unwrapped_error
+from nemo_gym.conversion.stream_events import BrokenStreamError, assembled, is_stream
 from nemo_gym.schemas.messages import AnthropicMessage
-from nemo_gym.servers.models.answering import AnswerReader
+from nemo_gym.servers.models.completion_reader import CompletionReader
 from nemo_gym.servers.models.endpoint import RETRY_ERROR_CODES, Endpoint
 from nemo_gym.servers.models.failures import STREAM_HINT
 
@@ -31,25 +32,20 @@ class AnthropicEndpoint(Endpoint):
         self._headers = CIMultiDict(own | self.default_headers)
         self._policy = replace(self._policy, statuses=frozenset({*RETRY_ERROR_CODES, OVERLOADED}))
 
-    @property
-    def messages_path(self) -> str:
-        """Return the route for a base URL with or without the API's version."""
-        return "/messages" if self.base_url.endswith("/v1") else "/v1/messages"
 
-
-class MessageReader(AnswerReader):
-    """Reads the answers of one model."""
+class MessageReader(CompletionReader):
+    """Reads what one model returns."""
 
     def message(self, content: bytes) -> AnthropicMessage:
         """Read the message in a body."""
         try:
-            whole = whole_answer(content, message_of_stream) if is_stream(content) else content
+            whole = assembled(content, message_of_stream) if is_stream(content) else content
             message = AnthropicMessage.model_validate_json(whole)
         except BrokenStreamError as error:
             raise self.address.unusable(content, str(error), hint=STREAM_HINT) from error
         except ValidationError as error:
-            reason = f"no message ({explain(error)})"
-            raise self.address.unusable(error_body(content), reason, hint=BASE_URL_HINT) from error
+            reason = f"no message ({first_errors(error)})"
+            raise self.address.unusable(unwrapped_error(content), reason, hint=BASE_URL_HINT) from error
         self.note(*notes_on(message))
         return message
 

@@ -6,20 +6,22 @@ tools, sampling parameters, log-probabilities, and the true tokens for training.
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from tqdm import tqdm
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.capture.conversations import keep_items, link
 from nemo_gym.config.locate import find_readable
 from nemo_gym.conversion.losses import Way
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS, UnsupportedContentError
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.json import encode_json
 from nemo_gym.io.process import usable_cores
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -30,8 +32,9 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputText,
 )
 from nemo_gym.responses_converter import ResponsesConverter, request_as_sent
-from nemo_gym.servers.models.answering import ConvertedParams, ForwardedChatParams, chat_of, valid_request
+from nemo_gym.servers.models.capturing import capture_of
 from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
+from nemo_gym.servers.models.model_requests import ForwardedChatParams, UnreadRequest, chat_of, valid_request
 from nemo_gym.servers.models.policy import Policy, PolicyState
 from responses_api_models.local_model.completions import Outcome, chat_completion
 from responses_api_models.local_model.engine import (
@@ -45,6 +48,8 @@ from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.model import ToolCallingModel
 from responses_api_models.local_model.request import ChatRequest, RequestError, read_request
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, cached, ensure_weights
+
+PROMPT_OPTIONS: Final = ("tools", "chat_template_kwargs")  # which change a prompt, besides the messages
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
@@ -99,6 +104,7 @@ class LocalModel(SimpleResponsesAPIModel):
         name = Path(config.model_path).stem if config.model_path else Path(SMOLLM2.file_name).stem
         self._address = ModelAddress("this process", name)
         self._policy = Policy(config.weights_token) if config.weights_token else None
+        self._capture = capture_of(self.server_client, config)
 
     def setup_webserver(self) -> FastAPI:
         """Build the app; a missing package is reported now rather than by the first request."""
@@ -113,7 +119,7 @@ class LocalModel(SimpleResponsesAPIModel):
         """Swap the model file without a restart. Turns that have begun finish with the weights they began with."""
         assert self._policy is not None
         if self._cached_calls is not None:
-            raise HTTPException(409, "answers are cached (+cache): those of earlier weights would be given again")
+            raise HTTPException(409, "completions are cached (+cache): those of earlier weights would be given again")
         try:
             path = find_readable(body.model_path) or Path(body.model_path)
             check_model(path)
@@ -123,38 +129,36 @@ class LocalModel(SimpleResponsesAPIModel):
             raise HTTPException(400, f"{error.message} ({error.hint})") from error
         return self._policy.state
 
-    def responses_handler(self) -> Callable[..., Any]:
-        """Choose what answers ``/v1/responses``: by default one that also takes options of the engine."""
-        return self.relay_responses if type(self).responses is LocalModel.responses else self.responses
-
-    async def relay_responses(self, body: ConvertedParams = Body()) -> NeMoGymResponse:
-        """Answer a Responses API request that may have options outside the protocol."""
-        completion = await self._complete(self._chat(body))
-        made = self._converter.completion_to_response(completion, body.options, model=completion.model)
+    async def relay_responses(self, body: UnreadRequest = Body()) -> NeMoGymResponse:
+        """Complete a Responses API request that may have options outside the protocol."""
+        completion = await self._complete(self._chat(body.fields))
+        made = self._converter.completion_to_response(completion, body.fields, model=completion.model)
+        attempt = self._capture.attempt() if self._capture is not None else None
+        keep_items(attempt, body.fields["input"], made["output"], self._converter.request_to_chat)
         response = NeMoGymResponse.model_validate(made)
         _add_logprobs(response, completion)
         return response
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Answer a Responses API request."""
-        return await self.relay_responses(ConvertedParams(fields=request_as_sent(body)))
+        """Complete a Responses API request."""
+        return await self.relay_responses(UnreadRequest(fields=request_as_sent(body)))
 
     def sampling_extras(self) -> Collection[str]:
         """Name the options of a chat that the Responses API does not have."""
         return SAMPLING_EXTRAS
 
     def model_names(self) -> list[str]:
-        """Name the model as its answers do."""
+        """Name the model as its completions do."""
         return [self._address.model]
 
-    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+    async def count_input_tokens(self, body: Mapping[str, Any]) -> int | None:
         """Count with the model's own template and tokenizer."""
         with self._reported():
-            request = read_request(self._chat(ConvertedParams(fields=dict(asked))), self.config.extra_body)
+            request = read_request(self._chat(body), self.config.extra_body)
             return await self._model.count(request)
 
-    def _chat(self, body: ConvertedParams) -> ForwardedChatParams:
-        chat = chat_of(body, self._converter, self._address)
+    def _chat(self, request: Mapping[str, Any]) -> ForwardedChatParams:
+        chat = chat_of(request, self._converter, self._address)
         messages = chat.pop("messages")
         params = valid_request(ForwardedChatParams, {"messages": [], **chat})
         params.messages = messages  # just converted; validating them would remove the tokens of earlier turns
@@ -163,19 +167,25 @@ class LocalModel(SimpleResponsesAPIModel):
     async def chat_completions(  # type: ignore[override]  # the route takes its body type from this signature
         self, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
-        """Answer a Chat Completions request."""
+        """Complete a Chat Completions request."""
         return await self._complete(body)
 
     async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
+        attempt = self._capture.attempt() if self._capture is not None and body.n in (None, 1) else None
+        linked = None
+        if attempt is not None:
+            options = encode_json({name: getattr(body, name, None) for name in PROMPT_OPTIONS})
+            linked = link(body.messages, options, attempt)
+            body = body.model_copy(update={"messages": linked.with_tokens(body.messages)})
         with self._reported():
             request = read_request(body, self.config.extra_body)
             self._losses.check(Way.TO_LOCAL, request.lost)
-            outcomes = await self._answer(request)
-        return chat_completion(outcomes, model=self._address.model, versions=self._policy is not None)
+            outcomes = await self._generate(request)
+        return chat_completion(outcomes, model=self._address.model, versions=self._policy is not None, linked=linked)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn what goes wrong into answers of this model server."""
+        """Turn what goes wrong into replies of this model server."""
         try:
             yield
         except (RequestError, UnsupportedContentError) as error:
@@ -186,11 +196,11 @@ class LocalModel(SimpleResponsesAPIModel):
             kind = ModelErrorKind.REJECTED if error.status == 400 else ModelErrorKind.MODEL_ERROR
             raise self._address.error(kind, str(error), upstream_status=error.status) from error
 
-    async def _answer(self, request: ChatRequest) -> list[Outcome]:
+    async def _generate(self, request: ChatRequest) -> list[Outcome]:
         if self._policy is None:
-            return await self._model.answer(request)
+            return await self._model.complete(request)
         async with self._policy.turn():
-            return await self._model.answer(request)
+            return await self._model.complete(request)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

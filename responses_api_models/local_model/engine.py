@@ -100,7 +100,7 @@ class Engine:
                 content = await response.read()
         except aiohttp.ClientError as error:
             raise EngineError(503, f"the engine has ended ({error})") from error
-        return _read_answer(response.status, content)
+        return _read_reply(response.status, content)
 
     async def close(self) -> None:
         """End the engine. It would wait for its open requests, so their connections are closed first."""
@@ -117,18 +117,18 @@ class Engine:
             self._asking.discard(session)
 
 
-def _read_answer(status: int, content: bytes) -> Any:
+def _read_reply(status: int, content: bytes) -> Any:
     try:
-        answer = orjson.loads(content)
+        reply = orjson.loads(content)
     except orjson.JSONDecodeError:
-        raise EngineError(status, content.decode(errors="replace")[:500] or "no answer") from None
+        raise EngineError(status, content.decode(errors="replace")[:500] or "no reply") from None
     if status != 200:
-        raise EngineError(status, str(answer.get("error", {}).get("message", answer)))
-    return answer
+        raise EngineError(status, str(reply.get("error", {}).get("message", reply)))
+    return reply
 
 
 def start_engine(model: Path, plan: EnginePlan) -> Engine:
-    """Load the model and wait until the engine answers. Blocks."""
+    """Load the model and wait until the engine replies. Blocks."""
     check_model(model)
     xllamacpp = _import_xllamacpp()
     _read_ahead(model)
@@ -225,7 +225,9 @@ def _parameters(xllamacpp: ModuleType, model: Path, plan: EnginePlan, key: str) 
         threads.priority = xllamacpp.ggml_sched_priority.GGML_SCHED_PRIO_LOW  # the event loop goes first
     parameters.api_keys = [key]
     parameters.n_threads_http = plan.slots + 2
-    parameters.prefill_assistant = False  # an answer at the end of a conversation is complete and must not be continued
+    parameters.prefill_assistant = (
+        False  # a completion at the end of a conversation is complete and must not be continued
+    )
     parameters.cache_ram_mib = 0
     parameters.fit_params = False  # would read the model twice
     parameters.warmup = False

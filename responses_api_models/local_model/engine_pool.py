@@ -30,13 +30,13 @@ REMEMBERED_PROMPTS: Final = 512
 # Two models that split this into the same tokens are assumed to have the same tokenizer.
 PROBE: Final = "The 1,234 quick foxes' naïve café: <|im_start|>user\n\treturn {'x': [1.5e-3, null]} 你好 🦊"
 MARK: Final = "🦊"
-# Everything else in an answer repeats the request.
+# Everything else in a completion repeats the request.
 FIELDS: Final = ("content", "tokens", "stop_type", "tokens_evaluated", "timings/cache_n", "completion_probabilities")
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the engine wrote, token by token; ``scores`` has an entry for most tokens, if they were asked for."""
+    """What the engine wrote, token by token; ``scores`` has an entry for most tokens, if they were requested."""
 
     text: str
     tokens: list[int]
@@ -48,7 +48,7 @@ class Generation:
 
 @dataclass(eq=False)
 class Fleet:
-    """The engines of one version of the weights, and how many turns are being answered with them."""
+    """The engines of one version of the weights, and how many turns are in progress with them."""
 
     engines: list[Engine]
     version: int
@@ -68,18 +68,18 @@ class Fleet:
         try:
             body = {**options, "prompt": prompt, "return_tokens": True, "response_fields": FIELDS}
             async with GRAMMAR_TURNS.of(slot.engine) if "grammar" in options else contextlib.nullcontext():
-                answer = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
-            tokens = prompt + answer["tokens"]
-            returns = bool(returns_after) and answer["content"].endswith(returns_after)
+                completion = await slot.engine.post("/completion", {**body, "id_slot": slot.number})
+            tokens = prompt + completion["tokens"]
+            returns = bool(returns_after) and completion["content"].endswith(returns_after)
         finally:
             self.slots.give_back(slot, tokens, returns=returns)
         return Generation(
-            text=answer["content"],
-            tokens=answer["tokens"],
-            cut_off=answer["stop_type"] == "limit",
-            ended=answer["stop_type"] == "eos",
-            cached_tokens=answer["timings/cache_n"],
-            scores=answer.get("completion_probabilities", []),
+            text=completion["content"],
+            tokens=completion["tokens"],
+            cut_off=completion["stop_type"] == "limit",
+            ended=completion["stop_type"] == "eos",
+            cached_tokens=completion["timings/cache_n"],
+            scores=completion.get("completion_probabilities", []),
         )
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
@@ -164,14 +164,14 @@ class EnginePool:
             return await fleet.tokenize(text)
 
     async def eos_token(self) -> int | None:
-        """Return the token that ends an answer, if the model has one."""
+        """Return the token that ends a completion, if the model has one."""
         if self._end is None:
             async with self.turn() as fleet:
                 self._end = await fleet.tokenize(fleet.engines[0].eos_token)
         return self._end[-1] if self._end else None
 
     async def end_of_turn(self) -> int | None:
-        """Return the token with which the template ends an answer, which may differ; None if it is plain text."""
+        """Return the token with which the template ends a completion, which may differ; None if it is plain text."""
         if self._turn_end is None:
             conversation = [{"role": "user", "content": "."}, {"role": "assistant", "content": f"A fox: {MARK}"}]
             body = {"messages": [*conversation, conversation[0]], "add_generation_prompt": False}
@@ -190,19 +190,19 @@ class EnginePool:
     async def text(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens."""
         async with self.turn() as fleet:
-            said: str = (await fleet.engines[0].post("/detokenize", {"tokens": list(tokens)}))["content"]
-        return said
+            text: str = (await fleet.engines[0].post("/detokenize", {"tokens": list(tokens)}))["content"]
+        return text
 
     async def prompt(
         self,
         messages: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
         *,
-        answer_follows: bool = True,
+        completion_follows: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Tokenize a conversation in the model's own template; repeats of a task are remembered."""
-        body = {"messages": messages, "add_generation_prompt": answer_follows, "chat_template_kwargs": options}
+        body = {"messages": messages, "add_generation_prompt": completion_follows, "chat_template_kwargs": options}
         if tools:
             body["tools"] = tools
         key = orjson.dumps(body)

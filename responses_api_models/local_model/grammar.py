@@ -2,7 +2,7 @@
 
 llguidance does the work. It runs inside the engine, and its Python package runs here, because the engine ignores a
 grammar that it cannot compile or follow: it then generates unconstrained text and reports nothing. So a grammar is
-compiled here first, and every answer is checked against it afterwards.
+compiled here first, and every completion is checked against it afterwards.
 
 Schemas are enforced exactly or refused with :class:`SchemaError`, never enforced in part.
 """
@@ -43,33 +43,33 @@ class SchemaError(ValueError):
 
 
 @dataclass(frozen=True)
-class AnswerGrammar:
+class CompletionGrammar:
     """A compiled grammar."""
 
     text: str
     _start: "LLMatcher"
 
     def for_engine(self, end_token: int | None) -> str:
-        """Write the grammar with the token that ends an answer.
+        """Write the grammar with the token that ends a completion.
 
         By itself llguidance would allow a single token there, which with some models is not the one that their template
-        ends an answer with. The model would be made to write, and later be trained on, a token it never writes.
+        ends a completion with. The model would be made to write, and later be trained on, a token it never writes.
         """
         if end_token is None:
             return self.text
         return self.text.replace("start: answer\n", f"start: answer <[{end_token}]>?\n", 1)
 
-    def accepts(self, answer: str, *, cut_off: bool) -> bool:
-        """Whether the answer, or one that begins with it if it was cut off, follows the grammar."""
+    def accepts(self, completion: str, *, cut_off: bool) -> bool:
+        """Whether the completion, or one that begins with it if it was cut off, follows the grammar."""
         matcher = self._start.deep_copy()
-        tokens = list(answer.encode())
+        tokens = list(completion.encode())
         return matcher.try_consume_tokens(tokens) == len(tokens) and (cut_off or matcher.is_accepting())
 
 
-def answer_grammar(
+def completion_grammar(
     tools: Sequence[Tool], *, mode: Choice = "auto", max_calls: int = 1, schema: Any = None
-) -> AnswerGrammar:
-    """Build the grammar of answers: calls of these tools, or with ``auto`` also text, which a schema makes JSON."""
+) -> CompletionGrammar:
+    """Build the grammar of completions: calls of these tools, or with ``auto`` also text, which a schema makes JSON."""
     rules: dict[str, str] = {}
     calls = _calls(rules, tools, max_calls) if tools else ""
     if mode == "required":
@@ -120,7 +120,7 @@ def _json_rule(schema: Any, where: str) -> str:
     return rule
 
 
-def _compile(rules: Mapping[str, str], where: str = "grammar") -> AnswerGrammar:
+def _compile(rules: Mapping[str, str], where: str = "grammar") -> CompletionGrammar:
     # The engine recognises llguidance's grammars by their first line.
     text = "%llguidance {}\n" + "\n".join(f"{name}: {body}" for name, body in rules.items())
     start = matcher(text)
@@ -128,7 +128,7 @@ def _compile(rules: Mapping[str, str], where: str = "grammar") -> AnswerGrammar:
         raise SchemaError(f"{where}: {_reason(start.get_error())}")
     if not start.is_accepting() and not any(start.compute_bitmask()[:BYTE_MASK]):
         raise SchemaError(f"{where}: no value fits")
-    return AnswerGrammar(text, start)
+    return CompletionGrammar(text, start)
 
 
 def matcher(grammar: str) -> "LLMatcher":

@@ -1,4 +1,4 @@
-"""From a request to answers: prompt, grammar, generation, and the tokens with their log-probabilities."""
+"""From a request to completions: prompt, grammar, generation, and the tokens with their log-probabilities."""
 
 import contextlib
 import json
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.answer_tokens import UNTRUNCATED, LogProbs, sampling_record
+from nemo_gym.conversion.completion_tokens import UNTRUNCATED, LogProbs, sampling_record
 from responses_api_models.local_model.completions import Outcome, Tokens
 from responses_api_models.local_model.engine import EngineError
 from responses_api_models.local_model.engine_pool import EnginePool, Fleet, Generation
-from responses_api_models.local_model.grammar import AnswerGrammar, Choice, SchemaError, answer_grammar
+from responses_api_models.local_model.grammar import Choice, CompletionGrammar, SchemaError, completion_grammar
 from responses_api_models.local_model.prompts import Prompts
 from responses_api_models.local_model.request import SEEDS, SYNONYMS, ChatRequest, RequestError
 from responses_api_models.local_model.slots import RetiredError
@@ -42,14 +42,14 @@ class ToolCallingModel:
         self._prompts = Prompts(pool, carries_tokens=token_ids and carries_tokens)
         self._max_calls = max_calls
 
-    async def answer(self, request: ChatRequest) -> list[Outcome]:
-        """Generate as many answers as were asked for."""
+    async def complete(self, request: ChatRequest) -> list[Outcome]:
+        """Generate as many completions as were requested."""
         grammar = self._grammar(request)
         prompt = await self._prompts.of(request)
         room = await self.pool.context() - len(prompt)
         if room < 1:
             logger.warning(
-                "a prompt of %d tokens exceeds the context of %d tokens a slot: the answer is empty and incomplete "
+                "a prompt of %d tokens exceeds the context of %d tokens a slot: the completion is empty and incomplete "
                 "(raise n_ctx, or lower n_parallel)",
                 len(prompt),
                 len(prompt) + room,
@@ -63,14 +63,15 @@ class ToolCallingModel:
             options["grammar"] = grammar.for_engine(end)
         # One after the other: they share the prompt, which the engine then does not have to process again.
         return [
-            await self._one(request, prompt, grammar, _with_seed(options, number)) for number in range(request.answers)
+            await self._one(request, prompt, grammar, _with_seed(options, number))
+            for number in range(request.completions)
         ]
 
     async def count(self, request: ChatRequest) -> int:
         """How many tokens the prompt of a request has."""
         return len(await self._prompts.of(request))
 
-    def _grammar(self, request: ChatRequest) -> AnswerGrammar | None:
+    def _grammar(self, request: ChatRequest) -> CompletionGrammar | None:
         # A model that sees calls writes calls, even when it may not; the grammar prevents that.
         sees_calls = request.all_tools or any(message.get("tool_calls") for message in request.messages)
         if not request.tools and request.schema is None and not sees_calls:
@@ -89,7 +90,7 @@ class ToolCallingModel:
         return max(1, request.top_logprobs)
 
     async def _one(
-        self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, options: Mapping[str, Any]
+        self, request: ChatRequest, prompt: list[int], grammar: CompletionGrammar | None, options: Mapping[str, Any]
     ) -> Outcome:
         while True:
             with contextlib.suppress(RetiredError):  # the weights were swapped while waiting; start with the new ones
@@ -99,13 +100,13 @@ class ToolCallingModel:
                     return await self._outcome(request, prompt, grammar, _Written(generation, fleet, options))
 
     async def _outcome(
-        self, request: ChatRequest, prompt: list[int], grammar: AnswerGrammar | None, written: "_Written"
+        self, request: ChatRequest, prompt: list[int], grammar: CompletionGrammar | None, written: "_Written"
     ) -> Outcome:
         generation, fleet, _ = written
         # A limit may cut a character in two, and its first half is not valid text.
         text = generation.text.rstrip("\ufffd") if generation.cut_off else generation.text
         if grammar is not None and not grammar.accepts(text, cut_off=not generation.ended):
-            raise EngineError(500, f"the engine did not keep to the grammar of its answer: {text[:200]!r}")
+            raise EngineError(500, f"the engine did not keep to the grammar of its completion: {text[:200]!r}")
         answer = read_answer(generation.text) if request.tools else Answer(generation.text, [])
         # A call that is complete needs nothing more, even if the limit was reached with its last token.
         complete = bool(answer.calls) and generation.text.endswith(CLOSE)
@@ -145,23 +146,23 @@ async def _score(fleet: Fleet, prompt: list[int], token: int) -> float:
 
 
 def _shown_scores(generation: Generation, top: int | None) -> list[dict[str, Any]] | None:
-    """Select the scores of visible tokens: the one that ends an answer has no text."""
+    """Select the scores of visible tokens: the one that ends a completion has no text."""
     if top is None:
         return None
     return [{**score, "top_logprobs": score["top_logprobs"][:top]} for score in generation.scores if score["bytes"]]
 
 
 def _with_seed(options: dict[str, Any], number: int) -> dict[str, Any]:
-    """Vary the seed, or several answers to one request would be the same answer."""
+    """Vary the seed, or several completions of one request would be the same."""
     if number == 0 or not isinstance(options.get("seed"), int):
         return options
     return {**options, "seed": (options["seed"] + number) % SEEDS}
 
 
 @lru_cache(maxsize=256)
-def _compiled(tools: str, schema: str, choice: Choice, max_calls: int) -> AnswerGrammar:
+def _compiled(tools: str, schema: str, choice: Choice, max_calls: int) -> CompletionGrammar:
     offered = [Tool(*fields) for fields in json.loads(tools)]
-    return answer_grammar(offered, mode=choice, max_calls=max_calls, schema=json.loads(schema))
+    return completion_grammar(offered, mode=choice, max_calls=max_calls, schema=json.loads(schema))
 
 
 def align(tokens: Sequence[int], scores: Sequence[Mapping[str, Any]]) -> list[float | None]:

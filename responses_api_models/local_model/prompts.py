@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from nemo_gym.conversion.answer_tokens import PastTurn, Prompt, end_of_turn, says, true_prompt, turns_within
+from nemo_gym.conversion.completion_tokens import PastTurn, Prompt, end_of_turn, says, true_prompt, turns_within
 from responses_api_models.local_model.engine_pool import EnginePool
 from responses_api_models.local_model.prompting import plain_messages, shows_calls, text_of
 from responses_api_models.local_model.request import ChatRequest
@@ -30,7 +30,7 @@ class Prompts:
         self._carries_tokens = carries_tokens
 
     async def of(self, request: ChatRequest) -> list[int]:
-        """Render a request. Earlier answers that carry tokens keep these tokens, as long as their text is unchanged."""
+        """Render a request. Earlier completions that carry tokens keep them, as long as their text is unchanged."""
         messages = request.messages
         carrying = [number for number, message in enumerate(messages) if _carries(message)]
         if not self._carries_tokens or not carrying:
@@ -39,7 +39,7 @@ class Prompts:
         # A conversation that began with examples keeps them, and one that began without does not get any.
         examples = not shows_calls(messages[: carrying[0]])
         prompt = await self._continued(request, carrying, end, examples=examples)
-        if prompt.reason and not examples and _answers(messages[: carrying[0]]):
+        if prompt.reason and not examples and _completions(messages[: carrying[0]]):
             # The calls before the first tokens may be the model's own.
             prompt = min(prompt, await self._continued(request, carrying, end, examples=True), key=_is_anew)
         if prompt.reason:
@@ -68,24 +68,24 @@ class Prompts:
     async def _earlier(
         self, request: ChatRequest, count: int, prompt: Sequence[int], end: int, *, examples: bool
     ) -> list[PastTurn]:
-        """Find the answers that carry no tokens in the prompt of the first that does."""
-        answers = _answers(request.messages[:count])
-        rendered = await asyncio.gather(*(self._around(request, number, examples=examples) for number in answers))
+        """Find the completions that carry no tokens in the prompt of the first that does."""
+        completions = _completions(request.messages[:count])
+        rendered = await asyncio.gather(*(self._around(request, number, examples=examples) for number in completions))
         return [
             replace(
                 turn,
                 edited=not says(await self._pool.text(turn.generation), request.messages[number], stops=request.stops),
             )
-            for number, turn in zip(answers, turns_within(prompt, rendered, end), strict=False)
+            for number, turn in zip(completions, turns_within(prompt, rendered, end), strict=False)
         ]
 
     async def _around(self, request: ChatRequest, number: int, *, examples: bool) -> tuple[list[int], list[int]]:
-        """What the template makes of a conversation before and through an answer."""
+        """What the template makes of a conversation before and through a completion."""
         before = await self._render(request, number, examples=examples)
-        return before, await self._render(request, number + 1, examples=examples, answer_follows=False)
+        return before, await self._render(request, number + 1, examples=examples, completion_follows=False)
 
     async def _render(
-        self, request: ChatRequest, count: int, *, examples: bool, answer_follows: bool = True
+        self, request: ChatRequest, count: int, *, examples: bool, completion_follows: bool = True
     ) -> list[int]:
         # Tools that may not be called this time are still described, because the earlier tokens contain them.
         tools = request.all_tools if self._carries_tokens else request.tools
@@ -93,16 +93,16 @@ class Prompts:
         if tools and await self._pool.explains_tools():
             offered = [_offered(tool) for tool in tools]
             given = [_as_sent(message) for message in messages]
-            return await self._pool.prompt(given, options, answer_follows=answer_follows, tools=offered)
+            return await self._pool.prompt(given, options, completion_follows=completion_follows, tools=offered)
         plain = plain_messages(messages, tools, examples=examples)
-        return await self._pool.prompt(plain, options, answer_follows=answer_follows)
+        return await self._pool.prompt(plain, options, completion_follows=completion_follows)
 
 
 def _is_anew(prompt: Prompt) -> bool:
     return bool(prompt.reason)
 
 
-def _answers(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+def _completions(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     return [number for number, message in enumerate(messages) if message["role"] == "assistant"]
 
 

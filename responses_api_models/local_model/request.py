@@ -41,7 +41,7 @@ JSON_OBJECT: Final = {"type": "object"}
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered as it is."""
+    """A request that cannot be served as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ChatRequest:
     choice: Choice
     one_call: bool  # whether at most one call is allowed at a time
     max_tokens: int | None
-    answers: int
+    completions: int
     top_logprobs: int | None  # None: no log-probabilities at all
     sampling: Mapping[str, Any]
     all_tools: tuple[Tool, ...] = ()  # also those that may not be called this time
@@ -63,7 +63,7 @@ class ChatRequest:
 
     @property
     def stops(self) -> Sequence[str]:
-        """The strings that end an answer."""
+        """The strings that end a completion."""
         stops: Sequence[str] = self.sampling.get("stop") or ()
         return stops
 
@@ -73,7 +73,7 @@ def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: 
     metadata = body.metadata or {}
     beside = dict(body.model_extra or {})  # options that the protocol does not know
     effort = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
-    template = {**effort, **_json_object(metadata, "chat_template_kwargs"), **_mapping(beside, "chat_template_kwargs")}
+    template = {**effort, **_json_object(metadata, "chat_template_kwargs"), **(body.chat_template_kwargs or {})}
     extra = {**defaults, **_json_object(metadata, "extra_body"), **_mapping(beside, "extra_body"), **beside}
     extra = {SYNONYMS.get(name, name): value for name, value in extra.items()}
     if any(_is_custom(entry) for entry in (*(body.tools or ()), *_calls(body.messages))):
@@ -94,7 +94,7 @@ def read_request(body: NeMoGymChatCompletionCreateParamsNonStreaming, defaults: 
         choice=choice,
         one_call=body.parallel_tool_calls is False,
         max_tokens=max_tokens,
-        answers=body.n or 1,
+        completions=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs or body.top_logprobs else None,
         sampling=_sampling(body, extra),
         all_tools=tuple(_tools(body)),

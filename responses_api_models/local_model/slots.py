@@ -2,8 +2,10 @@
 
 A slot remembers the conversation it was last used for and need not read that again; reading is most of the work. So a
 slot that becomes free goes to the request it knows best. A request whose prompt is being read in another slot (the
-repeats of a task arrive together) is left for that slot as long as others are waiting. When an answer calls a tool
+repeats of a task arrive together) is left for that slot as long as others are waiting. When a completion calls a tool
 while others wait, its slot is reserved for a moment: the same conversation will be back with the result.
+
+Waiting for a slot is recorded as waiting, and not counted against the limit on an attempt: it is not the model's time.
 """
 
 import asyncio
@@ -15,7 +17,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from nemo_gym.metrics.continuity import common_prefix
+from nemo_gym.schemas.call_tokens import common_prefix
+from nemo_gym.servers.http.deadlines import not_counted
+from nemo_gym.steps.recording import note_wait
 from responses_api_models.local_model.engine import Engine
 
 HOLD_S: Final = 0.05
@@ -59,7 +63,7 @@ class _Held:
     until: float
 
     def continued_by(self, prompt: Sequence[int]) -> bool:
-        """Whether the prompt continues the same conversation; its answer may have become other tokens."""
+        """Whether the prompt continues the same conversation; its completion may have become other tokens."""
         return len(prompt) > self.prompt and self.slot.knows(prompt) >= self.prompt
 
 
@@ -83,12 +87,16 @@ class Slots:
             return _occupy(max(free, key=lambda slot: self._worth(slot, prompt)), prompt)
         waiting = _Waiting(prompt, asyncio.get_running_loop().create_future(), movable=movable)
         self._waiting.append(waiting)
+        since = time.perf_counter()
         try:
-            return await waiting.turn
+            with not_counted():
+                return await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled() and waiting.turn.exception() is None:
                 self._release(waiting.turn.result())  # the slot was granted to a request that was just cancelled
             raise
+        finally:
+            note_wait(since, "slot")
 
     def give_back(self, slot: Slot, tokens: Sequence[int], *, returns: bool) -> None:
         """Free a slot. With ``returns`` the conversation, which has these tokens, is expected back."""

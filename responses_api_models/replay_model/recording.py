@@ -23,22 +23,22 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from nemo_gym.metrics.continuity import common_prefix
-from nemo_gym.servers.rollout_scope import RolloutScope
+from nemo_gym.schemas.call_tokens import common_prefix
+from nemo_gym.servers.middleware.rollout_scope import RolloutScope
 from responses_api_models.replay_model.matching import common_end
 
 REMEMBERED: Final = 4096  # how many attempts to remember the last request of
 WORTHWHILE: Final = 64  # characters in common
 
 SHOWN_LINES: Final = 5
-# How a line begins: whose answer a damaged one held can often still be read.
+# How a line begins: whose reply a damaged one held can often still be read.
 BEGINNING: Final = re.compile(rb'\{"key":"([0-9a-f]+)","path":"[^"]*","scope":(?:null|\[(-?\d+),(\d+),(\d+)\])')
 
 Scope = tuple[int, int, int]  # task, rollout, attempt
 
 
 class DamagedRecordingError(ValueError):
-    """What was asked for is, or may be, on a line that cannot be read."""
+    """What was requested is, or may be, on a line that cannot be read."""
 
     def __init__(self, lines: Sequence[int]) -> None:
         shown = ", ".join(map(str, lines[:SHOWN_LINES])) + (", …" if len(lines) > SHOWN_LINES else "")
@@ -54,8 +54,8 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a request."""
+class RecordedReply:
+    """The reply to a request."""
 
     status: int
     body: bytes
@@ -63,8 +63,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request: its key, its path, its canonical text, and the rollout that asked."""
+class RecordedRequest:
+    """A request: its key, its path, its canonical text, and the rollout that made it."""
 
     key: str
     path: str
@@ -84,11 +84,11 @@ class _Line(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """The body of the answer; a ValueError if there is none."""
+        """The body of the reply; a ValueError if there is none."""
         if self.answer is not None:
             return self.answer.encode()
         if self.answer_base64 is None:
-            raise ValueError("no answer")
+            raise ValueError("no reply")
         return base64.b64decode(self.answer_base64, validate=True)
 
 
@@ -101,12 +101,12 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._recent: OrderedDict[str | None, Asked] = OrderedDict()
-        self._whole: Asked | None = None  # the last request that was written in full
+        self._recent: OrderedDict[str | None, RecordedRequest] = OrderedDict()
+        self._whole: RecordedRequest | None = None  # the last request that was written in full
 
-    def append(self, asked: Asked, answer: Answer) -> Place:
+    def append(self, request: RecordedRequest, reply: RecordedReply) -> Place:
         """Write an exchange completely or not at all."""
-        line = orjson.dumps(self._shortened(asked) | _encoded(answer)) + b"\n"
+        line = orjson.dumps(self._shortened(request) | _encoded(reply)) + b"\n"
         with _locked(self._descriptor):
             offset = self._end_torn_line()
             try:
@@ -116,29 +116,29 @@ class Recorder:
             except BaseException:
                 os.ftruncate(self._descriptor, offset)
                 raise
-        self._remember(asked)
+        self._remember(request)
         return Place(offset, len(line))
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
-    def _shortened(self, asked: Asked) -> dict[str, Any]:
-        scope = list(asked.scope[:3]) if asked.scope is not None else None
-        line = {"key": asked.key, "path": asked.path, "scope": scope}
-        base = self._recent.get(_run(asked), self._whole)
+    def _shortened(self, request: RecordedRequest) -> dict[str, Any]:
+        scope = list(request.scope[:3]) if request.scope is not None else None
+        line = {"key": request.key, "path": request.path, "scope": scope}
+        base = self._recent.get(_run(request), self._whole)
         if base is not None:
-            head = common_prefix(base.text, asked.text)
-            tail = common_end(base.text[head:], asked.text[head:])
-            if head + tail > max(WORTHWHILE, len(asked.text) // 2) and base.key != asked.key:
-                new = asked.text[head : len(asked.text) - tail]
+            head = common_prefix(base.text, request.text)
+            tail = common_end(base.text[head:], request.text[head:])
+            if head + tail > max(WORTHWHILE, len(request.text) // 2) and base.key != request.key:
+                new = request.text[head : len(request.text) - tail]
                 return line | {"base": base.key, "head": head, "tail": tail, "request": new}
-        self._whole = asked
-        return line | {"request": asked.text}
+        self._whole = request
+        return line | {"request": request.text}
 
-    def _remember(self, asked: Asked) -> None:
-        self._recent[_run(asked)] = asked
-        self._recent.move_to_end(_run(asked))
+    def _remember(self, request: RecordedRequest) -> None:
+        self._recent[_run(request)] = request
+        self._recent.move_to_end(_run(request))
         if len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
 
@@ -151,7 +151,7 @@ class Recorder:
 
 
 class Recording:
-    """Where the recorded answers are. The answers themselves stay in the file until they are needed."""
+    """Where the recorded replies are. The replies themselves stay in the file until they are needed."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -182,11 +182,11 @@ class Recording:
         return key in self._places
 
     def find(self, key: str, scope: RolloutScope | None, number: int) -> Place | None:
-        """Find the answer for an attempt that asks this for the ``number``-th time, counted from 0.
+        """Find the reply for an attempt that makes this request for the ``number``-th time, counted from 0.
 
-        A recorded attempt gets the answer it got then. Otherwise the rollout's answers are used in the order in which
+        A recorded attempt gets the reply it got then. Otherwise the rollout's replies are used in the order in which
         they came. A rollout that was not recorded gets those of others, each rollout starting with a different one.
-        Raises ``DamagedRecordingError`` if its answer may be on a line that cannot be read.
+        Raises ``DamagedRecordingError`` if its reply may be on a line that cannot be read.
         """
         own = self._own.get((key, scope.task, scope.rollout)) if scope is not None else None
         others = self._places.get(key)
@@ -202,12 +202,12 @@ class Recording:
         exact = [place for attempt, place in own if attempt == scope.attempt] or [place for _, place in own]
         return exact[number] if number < len(exact) else None
 
-    def answer(self, place: Place) -> Answer:
-        """Read the answer on a line."""
+    def reply(self, place: Place) -> RecordedReply:
+        """Read the reply on a line."""
         if place in self._damaged:
             raise DamagedRecordingError([self._damaged[place]])
         line = _read_line(os.pread(self._descriptor, place.length, place.offset))
-        return Answer(line.status, line.body, line.headers)
+        return RecordedReply(line.status, line.body, line.headers)
 
     def text(self, place: Place) -> str | None:
         """Read the canonical text of the request on a line; None if a line that it builds on is missing."""
@@ -252,12 +252,12 @@ class Recording:
         self.add(line.key, line.scope, place)
 
     def _add_unreadable(self, text: bytes, place: Place, number: int) -> None:
-        """Note whose line cannot be read. One that a crash cut short was never answered, so it holds no place."""
+        """Note whose line cannot be read. One that a crash cut short never reached its caller, so it holds no place."""
         self.unreadable.append(number)
         found = list(BEGINNING.finditer(text))
         if not found or found[0].start():
             self._nobodys.append(number)
-        for begun in found:  # more than one, if the end of a line is missing, and of its answer
+        for begun in found:  # more than one, if the end of a line is missing, and of its reply
             key, scope = begun[1].decode(), (int(begun[2]), int(begun[3]), int(begun[4])) if begun[2] else None
             self._unreadable_of.setdefault((key, *scope[:2]) if scope else (key,), []).append(number)
             if begun is found[-1] and text.rstrip().endswith(b"}"):
@@ -270,18 +270,18 @@ class Recording:
         return line
 
 
-def _run(asked: Asked) -> str | None:
-    return asked.scope.run if asked.scope is not None else None
+def _run(request: RecordedRequest) -> str | None:
+    return request.scope.run if request.scope is not None else None
 
 
-def _encoded(answer: Answer) -> dict[str, Any]:
-    line: dict[str, Any] = {"status": answer.status}
-    if answer.headers:
-        line["headers"] = dict(answer.headers)
+def _encoded(reply: RecordedReply) -> dict[str, Any]:
+    line: dict[str, Any] = {"status": reply.status}
+    if reply.headers:
+        line["headers"] = dict(reply.headers)
     try:
-        return line | {"answer": answer.body.decode()}
+        return line | {"answer": reply.body.decode()}
     except UnicodeDecodeError:
-        return line | {"answer_base64": base64.b64encode(answer.body).decode()}
+        return line | {"answer_base64": base64.b64encode(reply.body).decode()}
 
 
 @contextmanager

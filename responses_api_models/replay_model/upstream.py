@@ -1,4 +1,4 @@
-"""What a replay model records: another model server of the Gym, or an endpoint. Both answer with bytes."""
+"""What a replay model records: another model server of the Gym, or an endpoint. Both reply with bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from nemo_gym.config_types import ModelServerRef
 from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.http.connections import request_errors
+from nemo_gym.servers.http.gate import gates_of
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint, Upstream
 from nemo_gym.servers.models.failures import ModelAddress, ModelCallError
-from nemo_gym.servers.models.gate import gates_of
-from responses_api_models.replay_model.recording import Answer
+from responses_api_models.replay_model.recording import RecordedReply
 
-# Headers that matter in an error answer.
+# Headers that matter in an error reply.
 TELLING: Final = (FAILURE_CLASS_HEADER, "Retry-After")
 
 
@@ -36,17 +36,17 @@ class EndpointSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """An answer from upstream, and the cookies to send along with the next request."""
+    """A reply from upstream, and the cookies to send along with the next request."""
 
-    answer: Answer
+    reply: RecordedReply
     cookies: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Source(Protocol):
-    """What is asked for answers."""
+    """Where requests are forwarded to."""
 
-    async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
-        """Forward a request; a failure is an answer, too."""
+    async def forward(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
+        """Forward a request; a failure is a reply, too."""
         ...
 
 
@@ -58,14 +58,14 @@ class ServerSource:
         self._name = name
         self._address = ModelAddress(f"server {name}", name)
 
-    async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
+    async def forward(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:
         """Forward a request."""
         try:
             reply = await self._client.post(server_name=self._name, url_path=path, json=body, cookies=cookies)
         except request_errors.RequestFailedError as error:
-            return _failed(self._address.no_answer(error))
-        told = {name: reply.headers[name] for name in TELLING if name in reply.headers}
-        return Forwarded(Answer(reply.status, await reply.read(), told), reply.cookies)
+            return _failed(self._address.no_reply(error))
+        headers = {name: reply.headers[name] for name in TELLING if name in reply.headers}
+        return Forwarded(RecordedReply(reply.status, await reply.read(), headers), reply.cookies)
 
 
 class EndpointSource:
@@ -82,7 +82,7 @@ class EndpointSource:
         self._model = settings.model
         self._upstream = Upstream(endpoint, address, max_concurrent_requests=settings.max_concurrent_requests)
 
-    async def ask(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:  # noqa: ARG002 - ours alone
+    async def forward(self, path: str, body: bytes, cookies: Mapping[str, str]) -> Forwarded:  # noqa: ARG002 - ours alone
         """Forward a request, with the model's name if one is configured."""
         if self._model is not None:
             body = orjson.dumps(orjson.loads(body) | {"model": self._model})
@@ -90,11 +90,11 @@ class EndpointSource:
             content = await self._upstream.post(path.removeprefix("/v1"), body)
         except ModelCallError as error:
             return _failed(error)
-        return Forwarded(Answer(200, content))
+        return Forwarded(RecordedReply(200, content))
 
 
 def _failed(error: ModelCallError) -> Forwarded:
-    return Forwarded(Answer(error.status, orjson.dumps(error.body()), error.headers()))
+    return Forwarded(RecordedReply(error.status, orjson.dumps(error.body()), error.headers()))
 
 
 def source_of(upstream: ModelServerRef | EndpointSettings | None, client: ServerClient) -> Source | None:

@@ -1,13 +1,13 @@
 """A model behind one or several endpoints that speak Chat Completions: vLLM, SGLang, llama.cpp and similar servers.
 
-Requests of the Responses API are converted, sessions stay with their endpoint, and for training every answer carries
-its tokens. A prompt that does not fit the context gets an empty, incomplete answer, so the rollout ends as it would at
-the token limit. Every other failure of an endpoint becomes an error answer that names the endpoint, the model and what
-to do, but not the key.
+Requests of the Responses API are converted, sessions stay with their endpoint, and for training every completion
+carries its tokens. A prompt that does not fit the context gets an empty, incomplete completion, so the rollout ends as
+it would at the token limit. Every other failure of an endpoint becomes an error reply that names the endpoint, the
+model and what to do, but not the key.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import orjson
@@ -18,6 +18,7 @@ from pydantic import PrivateAttr
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.parts import SAMPLING_EXTRAS
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.json import encode_json
 from nemo_gym.openai_utils import (
     NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
@@ -25,11 +26,13 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.responses_converter import VLLMConverter, request_as_sent, split_responses_input_output_items
-from nemo_gym.servers.models.answering import ConvertedParams, ForwardedChatParams
-from nemo_gym.servers.models.gate import gates_of
+from nemo_gym.servers.direct.replies import JsonResponse
+from nemo_gym.servers.http.gate import gates_of
+from nemo_gym.servers.models.capturing import capture_of
+from nemo_gym.servers.models.model_requests import ForwardedChatParams, UnreadRequest
 from nemo_gym.servers.models.policy import PolicyState
 from nemo_gym.servers.models.streaming import CHAT_COMPLETIONS, Relay
-from responses_api_models.vllm_model.calls import ModelCalls, SessionCalls, UnreadTokenCalls
+from responses_api_models.vllm_model.calls import ModelCalls
 from responses_api_models.vllm_model.chat_streams import ChatStreams
 from responses_api_models.vllm_model.replicas import good_content
 from responses_api_models.vllm_model.settings import (
@@ -78,10 +81,11 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     def _post_init(self) -> None:
         self._converter = self.get_converter()
-        name = "_preprocess_chat_completion_create_params"
-        is_overridden = getattr(type(self), name) is not getattr(VLLMModel, name)
-        preprocess = getattr(self, name) if is_overridden else None
-        self._calls = ModelCalls(self.config, gates_of(self.server_client), self._converter, preprocess)
+        preprocess = self._preprocess_chat_completion_create_params
+        self._capture = capture_of(self.server_client, self.config)
+        gates, own = gates_of(self.server_client), ("_preprocess_chat_completion_create_params", "get_converter")
+        resumes = all(getattr(type(self), name) is getattr(VLLMModel, name) for name in own)
+        self._calls = ModelCalls(self.config, gates, self._converter, preprocess, self._capture, resumes=resumes)
         self._clients = open_clients(self.config)
 
     def get_converter(self) -> VLLMConverter:
@@ -105,71 +109,61 @@ class VLLMModel(SimpleResponsesAPIModel):
             self._calls.policy.add_routes(app, self.update_weights)
         return app
 
-    def responses_handler(self) -> Callable[..., Any]:
-        """Choose what answers ``/v1/responses``: by default requests are forwarded unread, as endpoints check them."""
-        if type(self).responses is not VLLMModel.responses:
-            return self.responses
-        calls = self._calls
-        if len(calls.replicas.all) > 1 or calls.preprocess is not None:
-            return SessionCalls(calls).relay_responses
-        return UnreadTokenCalls(calls).relay_responses if calls.leaves_tokens_unread else calls.relay_responses
+    async def relay_responses(self, request: Request, body: UnreadRequest = Body()) -> Response:
+        """Complete a Responses API request that the endpoint checks."""
+        session = self._calls.session(request, body)
+        return JsonResponse(encode_json(await self._calls.respond_to(session, body, request=request)))
 
     async def responses(  # type: ignore[override]  # FastAPI passes what a handler names
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
-        """Answer a Responses API request."""
+        """Complete a Responses API request."""
         asked = request_as_sent(body)
-        session = self._calls.session(request, asked)
-        answer = await self._calls.respond(session, ConvertedParams(fields=asked), request=request)
-        return NeMoGymResponse.model_validate(answer)
+        response = await self._calls.respond(self._calls.session(request, asked), asked, request=request)
+        return NeMoGymResponse.model_validate(response)
 
     async def chat_completions(  # type: ignore[override]  # FastAPI passes what a handler names
         self, request: Request, body: ForwardedChatParams = Body()
     ) -> NeMoGymChatCompletion:
-        """Answer a Chat Completions request; options that the protocol does not know reach the endpoint."""
+        """Complete a Chat Completions request; options that the protocol does not know reach the endpoint."""
         chat = body.model_dump(exclude_unset=True)
         return await self._calls.complete(self._calls.session(request, chat), chat, request=request)
 
     def stream_relays(self) -> Mapping[str, Relay]:
-        """Pass on streamed chats, unless a subclass or a setting changes the answers."""
-        is_ours = type(self).chat_completions is VLLMModel.chat_completions
-        return (
-            {CHAT_COMPLETIONS: ChatStreams(self._calls).answer}
-            if is_ours and ChatStreams.can_serve(self._calls)
-            else {}
-        )
+        """Pass on streamed chats, unless a setting changes the completions."""
+        return {CHAT_COMPLETIONS: ChatStreams(self._calls).reply} if ChatStreams.can_serve(self._calls) else {}
 
     def sampling_extras(self) -> Collection[str]:
         """Name the options of a chat that the Responses API does not have."""
         return () if self.config.is_responses_native else SAMPLING_EXTRAS
 
-    async def count_input_tokens(self, asked: Mapping[str, Any]) -> int | None:
+    async def count_input_tokens(self, body: Mapping[str, Any]) -> int | None:
         """Count with the endpoint's ``/tokenize``, if it has one that accepts chats."""
         if self.config.is_responses_native:
             return None
-        chat = self._calls.adapted(self._converter.request_to_chat(asked))
+        chat = self._calls.adapted(self._converter.request_to_chat(body))
         prompt = {name: chat[name] for name in PROMPT if name in chat}
-        answer = await self._calls.post("", "/tokenize", prompt)
-        if answer.status in (404, 405, 501):
+        reply = await self._calls.post("", "/tokenize", prompt)
+        if reply.status in (404, 405, 501):
             return None
-        count = orjson.loads(good_content(answer)).get("count")
+        count = orjson.loads(good_content(reply)).get("count")
         return count if isinstance(count, int) else None
 
     async def tokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn a prompt into tokens, if the endpoint can."""
-        answer = await self._calls.post(self._calls.session(request, body), "/tokenize", body)
-        return Response(good_content(answer), media_type="application/json")
+        reply = await self._calls.post(self._calls.session(request, body), "/tokenize", body)
+        return Response(good_content(reply), media_type="application/json")
 
     async def detokenize(self, request: Request, body: dict[str, Any] = Body()) -> Response:
         """Turn tokens into text, if the endpoint can."""
-        answer = await self._calls.post(self._calls.session(request, body), "/detokenize", body)
-        return Response(good_content(answer), media_type="application/json")
+        reply = await self._calls.post(self._calls.session(request, body), "/detokenize", body)
+        return Response(good_content(reply), media_type="application/json")
 
     async def update_weights(self, body: WeightUpdate) -> PolicyState:
         """Pass weight updates on to all endpoints."""
         assert self._calls.policy is not None
         if self._cached_calls is not None:
-            raise HTTPException(409, "answers are cached (+cache): those of earlier weights would be given again")
+            raise HTTPException(409, "completions are cached (+cache): those of earlier weights would be given again")
         return await pass_on(body, self._calls.policy, self._calls.replicas)
 
     async def health(self) -> JSONResponse:

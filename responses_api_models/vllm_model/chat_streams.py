@@ -1,6 +1,6 @@
-"""Streamed chats of a vllm_model, passed on event by event where its settings leave an answer as it is.
+"""Streamed chats of a vllm_model, passed on event by event where its settings leave a completion as it is.
 
-Token ids, versions of weights and several endpoints need the whole answer, so such models make their streams from it.
+Token ids, versions of weights and several endpoints need the whole completion, so such models make their streams of it.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -8,13 +8,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import aiohttp
+from fastapi import Request
 from fastapi.responses import Response
 
-from nemo_gym.conversion.answer_events import completion_stream
+from nemo_gym.conversion.chat_streams import completion_stream
 from nemo_gym.io.json import encode_json
-from nemo_gym.servers.models.answering import ForwardedChatParams, valid_request
+from nemo_gym.servers.http.reply import HttpReply
 from nemo_gym.servers.models.endpoint import EVENT_STREAM, Upstream
 from nemo_gym.servers.models.failures import ModelCallError
+from nemo_gym.servers.models.model_requests import ForwardedChatParams, valid_request
 from nemo_gym.servers.models.streaming import CHAT_CHUNKS, StreamRelay
 from responses_api_models.vllm_model.calls import ModelCalls
 from responses_api_models.vllm_model.replicas import Replica
@@ -30,7 +32,7 @@ class QueuedUpstream(Upstream):
         self._wait_s = wait_s
 
     @asynccontextmanager
-    async def stream(self, path: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def stream(self, path: str, body: bytes) -> AsyncIterator["HttpReply | aiohttp.ClientResponse"]:
         """Open a stream as soon as the endpoint's queue allows."""
         async with self._shared, self._replica.admitted(self._wait_s), super().stream(path, body) as reply:
             yield reply
@@ -51,26 +53,25 @@ class ChatStreams:
         return (
             len(calls.replicas.all) == 1
             and calls.policy is None
-            and calls.preprocess is None
             and config.sequential_reasoning_allowed
             and not config.return_token_id_information
         )
 
-    async def answer(self, asked: dict[str, Any], options: Mapping[str, Any]) -> Response:
-        """Answer a chat with a stream. If it does not begin, request the whole answer, which has more attempts."""
-        chat = valid_request(ForwardedChatParams, asked).model_dump(exclude_unset=True)
-        body = await self._calls.prepare(dict(chat), None)
+    async def reply(self, request: Request, chat: dict[str, Any], options: Mapping[str, Any]) -> Response:
+        """Stream a completion. If the stream does not begin, request the whole completion, which has more attempts."""
+        given = valid_request(ForwardedChatParams, chat).model_dump(exclude_unset=True)
+        body = await self._calls.prepare(dict(given), request)
         body |= {"model": self._calls.config.model, "stream": True}
         if options:
             body["stream_options"] = options
         with_usage = bool(options.get("include_usage"))
 
         def make(content: bytes) -> bytes:
-            completion = self._calls.replicas.all[0].reader.completion(content)
+            completion = self._calls.replicas.all[0].reader.chat_completion(content)
             return completion_stream(completion.model_dump(), usage=with_usage)
 
         try:
-            return await self._relay.answer("/chat/completions", encode_json(body), make)
+            return await self._relay.reply("/chat/completions", encode_json(body), make)
         except ModelCallError:
-            completion = await self._calls.complete("", chat)
+            completion = await self._calls.complete("", given, request=request)
             return Response(completion_stream(completion.model_dump(), usage=with_usage), media_type=EVENT_STREAM)

@@ -1,8 +1,8 @@
 """Reads how many requests wait inside an endpoint, and holds ours back while there are too many.
 
 Inference servers accept more requests than they work on. Those that wait there use up their timeout, and are lost if
-the server goes down. Servers that publish the length of their queue (``/metrics`` in Prometheus format) are asked for
-it when there is something to hold back, at most twice a second; the others are rarely asked.
+the server goes down. Servers that publish the length of their queue (``/metrics`` in Prometheus format) are queried for
+it when there is something to hold back, at most twice a second; the others are rarely queried.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ def queue_depth(metrics: str) -> int | None:
     return int(sum(found)) if found else None
 
 
-def _number(words: list[str]) -> float | None:
+def _number(fields: list[str]) -> float | None:
     try:
-        value = float(words[0])
+        value = float(fields[0])
     except (IndexError, ValueError):
         return None
     return value if 0 <= value < float("inf") else None

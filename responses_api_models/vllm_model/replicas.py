@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from nemo_gym.conversion.reading import error_body
+from nemo_gym.conversion.reading import unwrapped_error
+from nemo_gym.servers.http.deadlines import not_counted
+from nemo_gym.servers.http.reply import HttpReply
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
 from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
-from nemo_gym.servers.models.answering import AnswerReader
-from nemo_gym.servers.models.endpoint import RETRY_ERROR_CODES, Endpoint
-from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind
+from nemo_gym.servers.models.completion_reader import CompletionReader
+from nemo_gym.servers.models.endpoint import FIRST_ATTEMPTS, RETRY_ERROR_CODES, Endpoint
+from nemo_gym.servers.models.failures import ModelAddress, ModelErrorKind, is_out_of_quota
 from responses_api_models.vllm_model.queue_depth import QueueGauge
 
 logger = logging.getLogger(__name__)
@@ -37,18 +39,18 @@ OVERFLOW: Final = re.compile(
 )
 
 
-class Answered(NamedTuple):
-    """An answer of any status, and the endpoint that gave it."""
+class EndpointReply(NamedTuple):
+    """A reply of any status, and the endpoint that gave it."""
 
     replica: "Replica"
-    reply: aiohttp.ClientResponse
+    reply: HttpReply
     status: int
     content: bytes
     attempts: int = 1
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the answer, which matter only for errors."""
+        """The headers of the reply, which matter only for errors."""
         return self.reply.headers
 
 
@@ -61,14 +63,14 @@ class Replica:
     probe: Endpoint
     address: ModelAddress
     max_queue_depth: int | None = None
-    reader: AnswerReader = field(init=False)
+    reader: CompletionReader = field(init=False)
     gauge: QueueGauge = field(init=False)
     in_flight: int = 0
-    # When it may be asked for its health again; None while it works.
+    # When it may be probed for its health again; None while it works.
     down_until: float | None = None
 
     def __post_init__(self) -> None:
-        self.reader = AnswerReader(self.address)
+        self.reader = CompletionReader(self.address)
         self.gauge = QueueGauge(self._metrics, limit=self.max_queue_depth)
 
     @property
@@ -76,15 +78,16 @@ class Replica:
         """The base of routes that are not part of OpenAI's protocol."""
         return self.endpoint.base_url.removesuffix("/v1")
 
-    async def post(self, path: str, body: bytes, *, seconds: float) -> Answered:
+    async def post(self, path: str, body: bytes, *, seconds: float) -> EndpointReply:
         """Send one request, as soon as the endpoint's queue allows."""
         base = self.endpoint.base_url if path.startswith(("/chat", "/responses", "/completions")) else self.root
         self.in_flight += 1
-        try:  # not ``admitted``, which would cost as much as converting a short answer
+        try:  # not ``admitted``, which would cost as much as converting a short completion
             if not self.gauge.may_go(self.in_flight):
                 await self._wait(seconds)
             reply = await self.endpoint.send("POST", base + path, body)
-            return Answered(self, reply, reply.status, await reply.read())
+            self.endpoint.note_status(reply.status)
+            return EndpointReply(self, reply, reply.status, await reply.read())
         finally:
             self.in_flight -= 1
 
@@ -105,7 +108,7 @@ class Replica:
             raise self.address.error(ModelErrorKind.RATE_LIMITED, reason, hint=QUEUE_HINT)
 
     async def is_healthy(self) -> bool:
-        """Ask the endpoint whether it works; one without a health route works if it answers at all."""
+        """Probe whether the endpoint works; one without a health route works if it replies at all."""
         try:
             reply = await self.probe.send("GET", f"{self.root}/health", None)
         except RequestFailedError:
@@ -131,36 +134,44 @@ class Replicas:
         self._assigned: dict[str, int] = {}
         self._known = 0
 
-    async def post(self, session: str, path: str, body: bytes) -> Answered:
-        """Ask the session's endpoint, or another if that is gone; raises ``ModelCallError`` if none answers."""
+    async def post(self, session: str, path: str, body: bytes) -> EndpointReply:
+        """Call the session's endpoint, or another if that is gone; raises ``ModelCallError`` if none replies."""
         attempt = 1
         left: set[int] = set()
         while True:
             index = await self._choose(session) if len(self.all) > 1 else 0
             result = await self._try(self.all[index], path, body)
-            if isinstance(result, Answered) and result.status not in self._policy.statuses:
+            if isinstance(result, EndpointReply) and (
+                result.status not in self._policy.statuses
+                or is_out_of_quota(result.status, result.headers, result.content)
+            ):
                 self.all[index].down_until = None
                 return result
             if _is_gone(result) and self._leave(index) and index not in left:
                 left.add(index)  # another one works, so there is no need to wait
                 continue
-            asked_for = retry_after_seconds(result.headers) if isinstance(result, Answered) else None
-            delay = self._policy.delay(attempt, retry_after_s=asked_for)
-            if delay is None:
-                return _last(result, self.all[index].address, attempt)
-            self._count(f"{self.all[index].address.endpoint}: {_words(result)}")
+            wanted_s = retry_after_seconds(result.headers) if isinstance(result, EndpointReply) else None
+            delay = self._policy.delay(attempt, retry_after_s=wanted_s)
+            if delay is None or (attempt >= FIRST_ATTEMPTS and not self._has_answered):
+                return _last(result, self.all[index].address, attempt, has_answered=self._has_answered)
+            self._count(f"{self.all[index].address.endpoint}: {_reason(result)}")
             attempt += 1
-            await asyncio.sleep(delay)
+            with not_counted():
+                await asyncio.sleep(delay)
 
-    async def _try(self, replica: Replica, path: str, body: bytes) -> Answered | RequestFailedError:
+    async def _try(self, replica: Replica, path: str, body: bytes) -> EndpointReply | RequestFailedError:
         try:
             return await replica.post(path, body, seconds=self._wait_s)
         except RequestFailedError as error:
             if isinstance(error, RequestTimeoutError) and not isinstance(
                 error.__cause__, aiohttp.ConnectionTimeoutError
             ):
-                raise replica.address.no_answer(error) from error  # another attempt would take as long again
+                raise replica.address.no_reply(error) from error  # another attempt would take as long again
             return error
+
+    @property
+    def _has_answered(self) -> bool:
+        return any(replica.endpoint.has_answered for replica in self.all)
 
     def index_of(self, session: str) -> int:
         """Return the endpoint of a session; new sessions are assigned in turn."""
@@ -207,7 +218,7 @@ class Replicas:
             return False
         replica = self.all[index]
         if replica.down_until is None:
-            logger.warning("%s does not answer: its sessions move on", replica.address.endpoint)
+            logger.warning("%s does not reply: its sessions move on", replica.address.endpoint)
         replica.down_until = asyncio.get_running_loop().time() + REST_S
         return any(other.down_until is None for other in self.all)
 
@@ -217,30 +228,36 @@ class Replicas:
             logger.warning("%d retries so far, the last: %s", self.retries, reason)
 
 
-def _is_gone(result: Answered | RequestFailedError) -> bool:
+def _is_gone(result: EndpointReply | RequestFailedError) -> bool:
     return isinstance(result, RequestFailedError) or result.status in GONE
 
 
-def _words(result: Answered | RequestFailedError) -> str:
+def _reason(result: EndpointReply | RequestFailedError) -> str:
     return result.reason if isinstance(result, RequestFailedError) else f"status {result.status}"
 
 
-def _last(result: Answered | RequestFailedError, address: ModelAddress, attempts: int) -> Answered:
-    """Return the result of the last attempt: an answer with an error status is still an answer."""
-    if isinstance(result, Answered):
+def _last(
+    result: EndpointReply | RequestFailedError, address: ModelAddress, attempts: int, *, has_answered: bool
+) -> EndpointReply:
+    """Return the result of the last attempt: a reply with an error status is still a reply."""
+    if isinstance(result, EndpointReply):
         return result._replace(attempts=attempts)
-    if attempts == 1:
-        raise address.no_answer(result) from result
-    raise address.error(ModelErrorKind.CONNECTION, f"{result.reason} ({attempts} attempts)") from result
+    if attempts > 1:
+        result.reason = f"{result.reason} ({attempts} attempts)"
+    raise address.no_reply(result, has_answered=has_answered) from result
 
 
-def good_content(answer: Answered) -> bytes:
-    """Return the body of an answer; an error status is raised."""
-    if answer.status >= 400:
-        raise answer.replica.address.refusal(
-            answer.status, answer.headers, error_body(answer.content), attempts=answer.attempts
+def good_content(reply: EndpointReply) -> bytes:
+    """Return the body of a reply; an error status is raised."""
+    if reply.status >= 400:
+        raise reply.replica.address.refusal(
+            reply.status,
+            reply.headers,
+            unwrapped_error(reply.content),
+            attempts=reply.attempts,
+            has_answered=reply.replica.endpoint.has_answered,
         )
-    return answer.content
+    return reply.content
 
 
 def is_overflow(status: int, content: bytes) -> bool:

@@ -5,13 +5,13 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
-from nemo_gym.conversion.answer_tokens import LogProbs
+from nemo_gym.conversion.completion_tokens import LogProbs
 from nemo_gym.openai_utils import NeMoGymAsyncOpenAI
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.servers.http.gate import Gates, RoleGate
 from nemo_gym.servers.http.urls import check_endpoint, shown
 from nemo_gym.servers.models.endpoint import Endpoint
 from nemo_gym.servers.models.failures import ModelAddress
-from nemo_gym.servers.models.gate import Gates, RoleGate
 from responses_api_models.vllm_model.replicas import Replica, Replicas
 
 PROBE_TIMEOUT_S = 2.0
@@ -59,12 +59,12 @@ def unsupported_settings(config: VLLMModelConfig) -> list[str]:
     """List the settings that cannot be combined with an endpoint's own Responses API."""
     if not config.is_responses_native:
         return []
-    asked_for = {
+    chosen = {
         "return_token_id_information": config.return_token_id_information,
         "replace_developer_role_with_system": config.replace_developer_role_with_system,
         "sequential_reasoning_allowed: false": not config.sequential_reasoning_allowed,
     }
-    return [name for name, is_asked_for in asked_for.items() if is_asked_for]
+    return [name for name, is_chosen in chosen.items() if is_chosen]
 
 
 def open_replicas(config: VLLMModelConfig, gates: Gates) -> Replicas:

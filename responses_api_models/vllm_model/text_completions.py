@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nemo_gym.conversion.chat_answers import uuid4
+from nemo_gym.conversion.new_responses import uuid4
 from nemo_gym.conversion.parts import BEGIN, END, extract_reasoning
 from responses_api_models.vllm_model.tokens import PREFIX_FIELD, Dialect, forces_call
 
@@ -27,8 +27,8 @@ CHAT_ONLY: Final = frozenset(
 )
 
 
-class UnreadableAnswerError(ValueError):
-    """A completion that is not what was asked for."""
+class UnreadableCompletionError(ValueError):
+    """A completion that is not what was requested."""
 
 
 def writes_known_calls(prompt: str) -> bool:
@@ -92,49 +92,49 @@ def _parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
     return tool.get("parameters") or {"type": "object", "properties": {}}
 
 
-def chat_answer(
-    answer: Mapping[str, Any], chat: Mapping[str, Any], prompt: Sequence[int], *, parses_reasoning: bool
+def chat_completion_of(
+    completion: Mapping[str, Any], chat: Mapping[str, Any], prompt: Sequence[int], *, parses_reasoning: bool
 ) -> dict[str, Any]:
-    """A completion as the answer to a chat, with its tokens where vLLM has them."""
-    choices = answer.get("choices")
+    """A plain completion as that of a chat, with its tokens where vLLM has them."""
+    choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise UnreadableAnswerError("no choices")
-    told = choices[0].get("prompt_token_ids")
+        raise UnreadableCompletionError("no choices")
+    reported = choices[0].get("prompt_token_ids")
     return {
         "id": f"chatcmpl-{uuid4().hex}",
         "object": "chat.completion",
-        "created": answer.get("created") or 0,
-        "model": answer.get("model") or "",
+        "created": completion.get("created") or 0,
+        "model": completion.get("model") or "",
         "choices": [_choice(choice, chat, parses_reasoning=parses_reasoning) for choice in choices],
-        "prompt_token_ids": list(prompt) if told is None else told,
-        **{name: answer[name] for name in ("usage", "timings") if answer.get(name)},
+        "prompt_token_ids": list(prompt) if reported is None else reported,
+        **{name: completion[name] for name in ("usage", "timings") if completion.get(name)},
     }
 
 
 def _choice(choice: Mapping[str, Any], chat: Mapping[str, Any], *, parses_reasoning: bool) -> dict[str, Any]:
     text = choice.get("text")
     if not isinstance(text, str):
-        raise UnreadableAnswerError("no text")
+        raise UnreadableCompletionError("no text")
     finish = choice.get("finish_reason") or "stop"
     thoughts: list[str] = []
     if parses_reasoning:
         # The template may have opened the thinking block itself, in the prompt.
         begun = END in text and not text.lstrip().startswith(BEGIN)
         thoughts, text = extract_reasoning(BEGIN + text if begun else text)
-    calls, said = read_calls(text, chat)
-    message: dict[str, Any] = {"role": "assistant", "content": said or (None if calls else "")}
+    calls, rest = read_calls(text, chat)
+    message: dict[str, Any] = {"role": "assistant", "content": rest or (None if calls else "")}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
     if calls:
         message["tool_calls"] = calls
         finish = "tool_calls" if finish == "stop" else finish
-    kept = {name: choice[name] for name in ("token_ids", "stop_reason", "routed_experts") if name in choice}
+    others = {name: choice[name] for name in ("token_ids", "stop_reason", "routed_experts") if name in choice}
     return {
         "index": choice.get("index") or 0,
         "message": message,
         "finish_reason": finish,
         "logprobs": _scores(choice.get("logprobs")),
-        **kept,
+        **others,
     }
 
 
@@ -149,8 +149,8 @@ def read_calls(text: str, chat: Mapping[str, Any]) -> tuple[list[dict[str, Any]]
         return [], text
     calls = [call for call in found if call is not None]
     # The chat route of an endpoint drops the others too.
-    kept = calls[:1] if chat.get("parallel_tool_calls") is False else calls
-    return kept, text[: text.index(OPEN)].rstrip()
+    used = calls[:1] if chat.get("parallel_tool_calls") is False else calls
+    return used, text[: text.index(OPEN)].rstrip()
 
 
 def _forced_calls(text: str, choice: Any) -> tuple[list[dict[str, Any]], str]:

@@ -1,4 +1,4 @@
-"""The true tokens of a call: requests them, reads them from the endpoint's answer, and classifies log-probabilities.
+"""The true tokens of a call: requests them, reads them from completions, and classifies log-probabilities.
 
 Endpoints return them in several ways: on the message (servers of trainers), beside it (vLLM's ``token_ids``, SGLang's
 ``response_token_ids``), or with the log-probabilities (written ``token_id:7``, or llama.cpp's ``id``). Tokens that do
@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from nemo_gym.conversion.answer_tokens import LogProbs, sampling_record
+from nemo_gym.capture.conversations import without_tokens
+from nemo_gym.conversion.completion_tokens import LogProbs, sampling_record
 from nemo_gym.conversion.parts import TOKEN_FIELDS
-from nemo_gym.io.json import decode_exactly
 from nemo_gym.schemas.chat import NeMoGymChatCompletion, NeMoGymChoice
 
 PREFIX_FIELD: Final = "required_prefix_token_ids"
@@ -23,7 +23,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "logprobs": True,
     "top_logprobs": 0,
     "return_tokens_as_token_ids": True,
-    # The prompt's ids come with the answer: /tokenize does not know every option that changes a prompt.
+    # The prompt's ids come with the completion: /tokenize does not know every option that changes a prompt.
     "return_token_ids": True,
 }
 GRAMMAR_FIELDS: Final = (
@@ -34,6 +34,7 @@ GRAMMAR_FIELDS: Final = (
     "guided_grammar",
     "grammar",
 )
+_PROMPT_FIELD: Final = b'"prompt_token_ids":['
 _Id = Annotated[int, msgspec.Meta(ge=0)]
 _ID_MARK: Final = "token_id:"
 SUPPORT_HINT: Final = (
@@ -69,7 +70,7 @@ class TokenError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CallTokens:
-    """The tokens of one answer. Those of the prompt may have to be asked for separately."""
+    """The tokens of one completion. Those of the prompt may have to be requested separately."""
 
     generation: list[int]
     log_probs: list[float]
@@ -82,38 +83,14 @@ class CallTokens:
         return {name: value for name, value in zip(TOKEN_FIELDS, values, strict=True) if value is not None}
 
 
-_LONG: Final = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"})
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def items_with_unread_tokens(items: Sequence[msgspec.Raw | Mapping[str, msgspec.Raw]]) -> list[dict[str, Any]]:
-    """Items whose tokens stay JSON. They are most of a long conversation, and hardly any of them are needed."""
-    return [
-        {name: value if name in _LONG and not _is_null(value) else decode_exactly(bytes(value)) for name, value in item}
-        for item in ((_fields(item) if isinstance(item, msgspec.Raw) else item).items() for item in items)
-    ]
-
-
-def _is_null(value: msgspec.Raw) -> bool:
-    return bytes(memoryview(value)[:4]) == b"null"
-
-
-def with_read_tokens(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with its tokens read."""
-    return {
-        name: decode_exactly(bytes(value)) if isinstance(value, msgspec.Raw) else value
-        for name, value in message.items()
-    }
-
-
 def carry_prefix(chat: dict[str, Any]) -> None:
-    """Set what the prompt has to begin with: the tokens of the last answer and of everything before it.
+    """Set what the prompt has to begin with: the tokens of the last completion and of everything before it.
 
-    These include the tokens of earlier answers, which are therefore not sent again. Otherwise a long conversation would
-    be sent as many times as it has turns.
+    These include the tokens of earlier completions, which are therefore not sent again. Otherwise a long conversation
+    would be sent as many times as it has turns.
     """
     messages: list[dict[str, Any]] = chat["messages"]
-    trained = trained_answers(messages)
+    trained = trained_messages(messages)
     if not trained:
         return
     for number in trained[:-1]:
@@ -122,18 +99,13 @@ def carry_prefix(chat: dict[str, Any]) -> None:
     chat[PREFIX_FIELD] = [*last["prompt_token_ids"], *last["generation_token_ids"]]
 
 
-def trained_answers(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The indices of the answers that carry their tokens."""
+def trained_messages(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The indices of the messages that carry their tokens."""
     return [number for number, message in enumerate(messages) if message.get("generation_token_ids") is not None]
 
 
-def without_tokens(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the token fields, which endpoints do not know."""
-    return {name: value for name, value in message.items() if name not in TOKEN_FIELDS}
-
-
 def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
-    """Recognise the engine from an answer with token ids."""
+    """Recognise the engine from a completion with token ids."""
     choice = completion.choices[0]
     beside = choice.model_extra or {}
     scores = (choice.logprobs or {}).get("content") or [{}]
@@ -151,7 +123,7 @@ def dialect_of(completion: NeMoGymChatCompletion) -> Dialect:
 
 
 def sampling_of(body: Mapping[str, Any], dialect: Dialect, *, mode: LogProbs | None) -> dict[str, Any]:
-    """What the log-probabilities of an answer are, and how it was sampled; see ``docs/tokens.md``."""
+    """What the log-probabilities of a completion are, and how it was sampled; see ``docs/tokens.md``."""
     kind = mode or (LogProbs.PROCESSED if dialect is Dialect.SGLANG else LogProbs.RAW)
     # llama.cpp reports the model's own distribution, before its grammar is applied.
     if kind is LogProbs.RAW and dialect is not Dialect.LLAMA_CPP and is_constrained(body):
@@ -177,7 +149,7 @@ def forces_call(body: Mapping[str, Any]) -> bool:
 
 
 def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallTokens:
-    """Read the tokens of one answer."""
+    """Read the tokens of one choice."""
     message = choice.message.__dict__ | (choice.message.model_extra or {})
     if message.get("generation_token_ids") is not None:
         prompt = message.get("prompt_token_ids")
@@ -188,12 +160,13 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
             routed_experts=message.get("routed_experts"),
         )
     else:
-        scores, beside = _scores(choice), choice.model_extra or {}
+        beside = choice.model_extra or {}
         ids = _first("token_ids", beside) or _first("response_token_ids", beside)
-        prompt = _first("prompt_token_ids", message, beside, completion.model_extra or {})
+        scores = _scores(choice) if ids is None else []
+        prompt = reported_prompt(completion, choice)
         tokens = CallTokens(
             generation=[_token_id(score) for score in scores] if ids is None else _ids(ids),
-            log_probs=[score.logprob for score in scores],
+            log_probs=[score.logprob for score in scores] if ids is None else _log_probs(choice),
             prompt=None if prompt is None else _ids(prompt),
             routed_experts=_first("routed_experts", message, beside, _extension(completion)),
         )
@@ -204,8 +177,29 @@ def tokens_of(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> CallT
     return tokens
 
 
+def split_prompt(content: bytes) -> tuple[bytes, bytes | None]:
+    """A reply without the ids of its prompt, and these as JSON text without brackets; None if it has none, or several.
+
+    The ids of a long prompt are most of a reply, and where they are only compared with what was expected, parsing them
+    would be most of the work.
+    """
+    start = content.find(_PROMPT_FIELD)
+    end = content.find(b"]", start)
+    text = content[start + len(_PROMPT_FIELD) : end]
+    is_plain = start >= 0 and text[:1].isdigit() and text[-1:].isdigit() and not text.translate(None, b"0123456789,")
+    if not is_plain or b",," in text or content.find(_PROMPT_FIELD, end) >= 0:
+        return content, None
+    return b"%b%b%b" % (content[: start + len(_PROMPT_FIELD)], b"0", content[end:]), text
+
+
+def reported_prompt(completion: NeMoGymChatCompletion, choice: NeMoGymChoice) -> Any:
+    """The prompt that the endpoint reports beside a completion, unchecked."""
+    places = (choice.message.model_extra, choice.model_extra, completion.model_extra)
+    return _first("prompt_token_ids", *(place or {} for place in places))
+
+
 def _check_log_probs(log_probs: Sequence[float], completion: NeMoGymChatCompletion) -> None:
-    """Refuse numbers that are not log-probabilities: logits, for example, which vLLM returns if it is told to."""
+    """Refuse numbers that are not log-probabilities: logits, for example, which vLLM returns if it is set to."""
     if log_probs and (not math.isfinite(sum(log_probs)) or max(log_probs) > ROUNDING):
         wrong = next(value for value in log_probs if not math.isfinite(value) or value > ROUNDING)
         raise TokenError(f"{wrong} as a log-probability")
@@ -215,7 +209,7 @@ def _check_log_probs(log_probs: Sequence[float], completion: NeMoGymChatCompleti
 
 
 def _extension(completion: NeMoGymChatCompletion) -> Mapping[str, Any]:
-    """What SGLang adds to an answer as a whole."""
+    """What SGLang adds to a completion as a whole."""
     added = (completion.model_extra or {}).get("sglext")
     return added if isinstance(added, Mapping) else {}
 
@@ -236,7 +230,7 @@ def check_counts(
         return
     if usage.prompt_tokens != len(prompt):
         raise TokenError(f"{usage.prompt_tokens} prompt tokens, but {len(prompt)} ids were found for them")
-    # With several answers, engines count those of all, or of one.
+    # With several choices, engines count those of all, or of one.
     if len(completion.choices) == 1 and usage.completion_tokens != len(tokens.generation):
         counted, found = usage.completion_tokens, len(tokens.generation)
         raise TokenError(f"{counted} generated tokens, but {found} ids were found for them")
@@ -252,10 +246,24 @@ class _Score(msgspec.Struct):
     id: Any = None
 
 
+def _log_probs(choice: NeMoGymChoice) -> list[float]:
+    """The log-probabilities of a choice whose ids are beside them."""
+    scores = (choice.logprobs or {}).get("content")
+    if not isinstance(scores, list):
+        raise TokenError("no log-probabilities, although they were requested")
+    try:
+        found = [score["logprob"] for score in scores]
+    except (KeyError, TypeError):
+        found = [None]
+    if not set(map(type, found)) <= {float, int}:
+        raise TokenError("a token without its log-probability")
+    return list(map(float, found))
+
+
 def _scores(choice: NeMoGymChoice) -> list[_Score]:
     scores = (choice.logprobs or {}).get("content")
     if not isinstance(scores, list):
-        raise TokenError("no log-probabilities, although they were asked for")
+        raise TokenError("no log-probabilities, although they were requested")
     try:
         return msgspec.convert(scores, list[_Score])
     except msgspec.ValidationError:
@@ -281,5 +289,5 @@ def _token_id(score: _Score) -> int:
         return score.id
     token = score.token
     if not isinstance(token, str) or not token.startswith(_ID_MARK) or not token[len(_ID_MARK) :].isdigit():
-        raise TokenError(f"the token {token!r:.40} instead of its id, although that was asked for")
+        raise TokenError(f"the token {token!r:.40} instead of its id, although that was requested")
     return int(token[len(_ID_MARK) :])

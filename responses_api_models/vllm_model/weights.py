@@ -1,4 +1,4 @@
-"""Forwards weight updates to the inference servers: the same calls to every endpoint, while no request is answered.
+"""Forwards weight updates to the inference servers: the same calls to every endpoint, while no request is in progress.
 
 The trainer says which of the servers' own routes to call, with which bodies; the weights get there in whatever way the
 server supports (from disk, over NCCL, as an adapter). If an endpoint fails, some endpoints may have the new weights and
@@ -48,7 +48,7 @@ class EndpointCall(BaseModel):
 class WeightUpdate(BaseModel):
     """Calls, one after the other, each to all endpoints at once.
 
-    ``drain``: wait first until nothing is being answered; otherwise an answer may come from two versions and is
+    ``drain``: wait first until nothing is in progress; otherwise a completion may come from two versions and is
     recorded under the older one.
     """
 

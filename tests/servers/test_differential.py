@@ -20,7 +20,9 @@ from nemo_gym.servers.venvs import read_requirements, unmet
 
 ROOT = Path(__file__).parents[2]
 # The embedded model has a test of its own: it would have to be loaded, and it samples.
-ENVIRONMENTS = sorted(path.parent for path in ROOT.glob("resources_servers/*/app.py"))
+ENVIRONMENTS = sorted(
+    path.parents[1] for path in ROOT.glob("resources_servers/*/configs/*.yaml") if path.stem == path.parents[1].name
+)
 RESPONSE = {
     "id": "resp_1",
     "object": "response",

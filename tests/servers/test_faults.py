@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from nemo_gym.servers.faults import MOST_FAULTS, FaultMiddleware
+from nemo_gym.servers.middleware.faults import MOST_FAULTS, FaultMiddleware
 
 
 @pytest.fixture

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.addresses import ServerNotFoundError
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.servers import loader
 from nemo_gym.servers.direct.replies import DirectReply
 from nemo_gym.servers.gym import Gym, host_gym
 from nemo_gym.servers.http.connections import get_global_aiohttp_client
-from nemo_gym.servers.isolation import ServerCrashedError
 from nemo_gym.servers.server_client import TOKEN_HEADER, GymClient, HeadServerUnreachableError, read_run_token
+from nemo_gym.servers.supervision import ServerCrashedError
 from tests.forked_commands import ForkedCommands
 
 Build = Callable[..., DictConfig]
@@ -79,7 +81,7 @@ async def check_sessions(client: GymClient) -> None:
 
 async def check_timeouts(client: GymClient) -> None:
     for name in ("near", "far"):
-        with pytest.raises(TimeoutError, match=r"POST http://.*/slow: no answer within 0\.05 s") as error:
+        with pytest.raises(TimeoutError, match=r"POST http://.*/slow: no reply within 0\.05 s") as error:
             await client.post(name, "/slow", timeout=0.05)
         assert isinstance(error.value, aiohttp.ClientError)
 
@@ -125,18 +127,6 @@ async def test_workers_share_port_and_sessions_and_log_requests_if_asked(gym_con
     assert '"POST /whoami HTTP/1.1" 200' in (tmp_path / "logs" / "far.log").read_text()
 
 
-async def test_a_crashed_server_process_is_reported_with_its_last_lines(gym_config: Build) -> None:
-    async with host_gym(gym_config(far={"isolation": "process"})) as gym:
-        watching = asyncio.create_task(gym.watch())
-        crashing = asyncio.create_task(gym.client.post("far", "/crash", timeout=aiohttp.ClientTimeout(total=5)))
-        with pytest.raises(
-            ServerCrashedError, match=r"`far` finished unexpectedly with exit code 7(?s:.*)about to crash"
-        ):
-            await watching
-        crashing.cancel()
-        await asyncio.gather(crashing, return_exceptions=True)
-
-
 async def test_a_process_that_can_not_start_is_reported_and_the_others_are_stopped(
     gym_config: Build, project: Path
 ) -> None:
@@ -154,7 +144,7 @@ from nemo_gym.servers.gym import host_gym
 
 async def main():
     async with host_gym(OmegaConf.create(sys.argv[1])) as gym:
-        print(f"child {gym.children[0].process.pid} is ready", flush=True)
+        print("children", *(each.pid for each in gym.supervisors[0].processes), "are ready", flush=True)
         await asyncio.sleep(60)
 
 
@@ -162,13 +152,17 @@ asyncio.run(main())
 """
 
 
-def test_no_server_process_outlives_a_killed_parent(gym_config: Build, project: Path, commands: ForkedCommands) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_server_process_outlives_a_killed_parent(
+    workers: int, gym_config: Build, project: Path, commands: ForkedCommands
+) -> None:
     (project / "parent.py").write_text(PARENT)
-    config = OmegaConf.to_yaml(gym_config(far={"isolation": "process"}))
+    config = OmegaConf.to_yaml(gym_config(far={"isolation": "process", "num_workers": workers}))
     with commands.start("python", str(project / "parent.py"), config) as parent:
-        child = int(parent.read_until("is ready").split()[1])
+        children = [int(word) for word in parent.read_until("are ready").split() if word.isdigit()]
+        assert len(children) == workers
         parent.kill()
-        assert wait_for_end(child)
+        assert all(map(wait_for_end, children))
 
 
 def wait_for_end(pid: int) -> bool:
@@ -281,3 +275,24 @@ async def test_a_server_with_packages_of_its_own_gets_an_environment_and_a_proce
     async with host_gym(config) as gym:
         answer = await gym.client.post("far", "/whoami")
         assert json.loads(await answer.read())["pid"] != os.getpid()
+
+
+def test_a_server_that_waits_in_setup_webserver_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Waiting:
+        def get_session_middleware_key(self) -> str:
+            return "Waiting___mine"
+
+        def setup_webserver(self) -> FastAPI:
+            time.sleep(0.3)
+            return FastAPI()
+
+        def setup_liveness(self, app: FastAPI) -> None: ...
+
+        def setup_exception_middleware(self, app: FastAPI) -> None: ...
+
+    monkeypatch.setattr(loader, "SLOW_SETUP_S", 0.05)
+    loader.build_app(Waiting())
+    assert "Waiting___mine has been in setup_webserver for 0.05 s" in caplog.text
+    assert "isolation: process" in caplog.text

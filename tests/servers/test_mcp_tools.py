@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from omegaconf import DictConfig
 from pydantic import BaseModel
 
+from nemo_gym.api.environment import Environment
 from nemo_gym.base_resources_server import (
     _MCP_SESSION_TOKEN,
     NEMO_GYM_MCP_METADATA_KEY,
@@ -37,7 +38,7 @@ from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.listen import bind, listening
-from nemo_gym.servers.loader import build_app
+from nemo_gym.servers.loader import build_app, construct
 from nemo_gym.servers.mcp_tools import MCPSession, SessionTokens
 from nemo_gym.steps.recording import current_span, first_span
 
@@ -182,6 +183,34 @@ async def test_typed_routes_are_tools_with_their_schemas_and_reserved_routes_are
             assert await call(session, "echo", x=1) == ('{"echo":{"x":1}}', False)
 
 
+async def test_tools_of_an_environment_are_exposed_without_what_the_model_does_not_see() -> None:
+    environment = Environment(name="purse")
+    environment.setup(lambda task: {"total": task["start"]})
+
+    @environment.tool
+    def put(amount: int, state: dict[str, int]) -> dict[str, int]:
+        """Put money into the purse."""
+        state["total"] += amount
+        return state
+
+    environment.verify(lambda task, response, state: float(state["total"] == 5))
+    settings = {"host": "127.0.0.1", "port": 1, "entrypoint": "", "name": "purse", "expose_tools_over_mcp": True}
+    server = construct(environment.server_class(), settings, CLIENT, where="purse")
+    row = {"start": 2, "responses_create_params": {"input": "?"}}
+    async with served(server) as url, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        async with http.post(f"{url}/seed_session", json=row) as reply:
+            metadata = MCPServerMetadata.model_validate((await reply.json())[NEMO_GYM_MCP_METADATA_KEY])
+        async with official_client(url, metadata.headers) as session:
+            tools = await listed(session)
+            assert {name: list(tool["inputSchema"]["properties"]) for name, tool in tools.items()} == {
+                "put": ["amount"]
+            }
+            assert tools["put"]["description"] == "Put money into the purse."
+            assert await call(session, "put", amount=3) == ('{"total":5}', False)
+        async with http.post(f"{url}/verify", json={**row, "response": RESPONSE}) as reply:
+            assert (await reply.json())["reward"] == 1.0
+
+
 async def test_whatever_goes_wrong_is_told_to_the_model() -> None:
     async with served(build(Purse, expose_tools_over_mcp=True)) as url:
         headers = (await seed(url))["mcp"]["headers"]
@@ -227,7 +256,7 @@ async def test_a_call_over_mcp_is_a_step_of_the_rollout_that_got_the_token(kind:
                     await call(session, name, **({"amount": 2} if name == "put" else {}))
             async with official_client(url, (await seed(url))["mcp"]["headers"]) as session:
                 await call(session, "count" if kind is Purse else "get_season")  # of nobody who records
-    steps = [(step.kind, step.route, step.tool, step.parent, step.status) for step in rollout.trail.steps()]
+    steps = [(step.kind, step.route, step.tool, step.parent, step.status) for step in rollout.trail.steps]
     if kind is Weather:
         assert steps == [("seed", "/seed_session", "", None, 200), ("tool", "/mcp", "get_season", None, 200)]
     else:
@@ -263,7 +292,7 @@ async def test_calls_over_mcp_of_an_environment_in_its_own_process_are_steps(
             current_span.set(None)
             assert verified.status == 200
     for rollout in rollouts:
-        steps = sorted(rollout.trail.steps(), key=lambda step: step.start)
+        steps = sorted(rollout.trail.steps, key=lambda step: step.start)
         assert [(step.kind, step.server, step.route, step.tool, step.status) for step in steps] == [
             ("seed", "a", "/seed_session", "", 200),
             ("tool", "a", "/mcp", "greet", 200),

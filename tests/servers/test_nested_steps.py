@@ -20,7 +20,7 @@ async def test_calls_of_one_server_by_another_are_nested(gym_config: Callable[..
             answer = await gym.client.post("a", "/ask_other", json={"name": "you"})
             current_span.set(None)
             assert await answer.json() == {"text": "hello, you"}
-            steps = span.trail.steps()
+            steps = span.trail.steps
             found.append([(step.kind, step.server, step.route, step.parent, step.status) for step in steps])
             outer, inner = steps
             assert outer.start <= inner.start <= inner.end <= outer.end + 1e-5
@@ -37,7 +37,7 @@ async def test_a_streamed_answer_has_the_calls_made_while_it_was_sent(gym_config
             answer = await gym.client.post("a", "/stream_other", json={"name": "you"})
             current_span.set(None)
             assert await answer.read() == b'they say: {"text":"hello, you"}'
-            steps = span.trail.steps()
+            steps = span.trail.steps
         assert [(step.server, step.route, step.parent) for step in steps] == [
             ("a", "/stream_other", None),
             ("b", "/greet", 0),

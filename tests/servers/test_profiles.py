@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.profiles import page, profiling, speedscope, table
+from nemo_gym.servers.profiles import profile_page, profile_table, profiling, speedscope
 
 BUSY = """
     async def greet(self, body: Name) -> dict[str, str]:
@@ -97,7 +97,7 @@ def test_a_profile_is_written_although_the_run_fails(tmp_path: Path) -> None:
 
 
 def test_the_table_has_own_time_and_that_of_callees() -> None:
-    lines = table(SAMPLES, 0.1).splitlines()
+    lines = profile_table(SAMPLES, 0.1).splitlines()
     assert lines[0].split() == ["tsub", "ttot", "name"]
     rows = [(float(own), float(total), name) for own, total, name in (line.split(maxsplit=2) for line in lines[1:])]
     assert rows[0] == (3.0, 3.0, "</script><b> (app.py:9)")
@@ -112,6 +112,6 @@ def test_speedscope_weights_add_up() -> None:
 
 
 def test_no_name_can_leave_the_script_of_the_page() -> None:
-    text = page("s", SAMPLES, 0.1).decode()
+    text = profile_page("s", SAMPLES, 0.1).decode()
     assert "</script><b>" not in text
     assert "\\u003c/script>\\u003cb>" in text

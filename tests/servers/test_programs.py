@@ -48,10 +48,10 @@ from starlette.middleware import Middleware
 from nemo_gym.io.json import encode_json
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.direct.handlers import LocalServer
-from nemo_gym.servers.faults import FaultMiddleware
 from nemo_gym.servers.http.connections import close_http_client
+from nemo_gym.servers.middleware.faults import FaultMiddleware
+from nemo_gym.servers.middleware.sessions import SessionCookies, SessionMiddleware
 from nemo_gym.servers.server_client import GymClient
-from nemo_gym.servers.sessions import SessionCookies, SessionMiddleware
 from tests.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

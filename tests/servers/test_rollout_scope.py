@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.rollout_scope import (
+from nemo_gym.servers.middleware.rollout_scope import (
     HEADER,
     Occurrences,
     RolloutScope,
@@ -23,7 +23,7 @@ from nemo_gym.servers.rollout_scope import (
 MARKED = """
 from fastapi import FastAPI
 from nemo_gym.base_resources_server import SimpleResourcesServer
-from nemo_gym.servers.rollout_scope import current_scope
+from nemo_gym.servers.middleware.rollout_scope import current_scope
 
 
 class Marked(SimpleResourcesServer):

@@ -2,8 +2,15 @@ import logging
 
 import pytest
 
-from nemo_gym.servers import sessions
-from nemo_gym.servers.sessions import SECRET_VARIABLE, SESSION_ID_KEY, SessionCookies, SessionStates, session_secret
+from nemo_gym.servers.middleware import sessions
+from nemo_gym.servers.middleware.sessions import (
+    SECRET_VARIABLE,
+    SESSION_ID_KEY,
+    SessionCookies,
+    SessionLostError,
+    SessionStates,
+    session_secret,
+)
 
 
 def test_a_sealed_session_opens_again_also_elsewhere() -> None:
@@ -103,3 +110,15 @@ def test_setting_a_state_again_replaces_it() -> None:
     states["a"] = 3
     states["c"] = 4
     assert dict(states) == {"a": 3, "c": 4}
+
+
+def test_a_process_that_took_the_place_of_another_knows_which_sessions_are_lost() -> None:
+    before, after = SessionCookies("a", "key"), SessionCookies("a", "key", own_only=True)
+    lost, own = before.seal(before.open(None)), after.seal(after.open(None))
+    with pytest.raises(SessionLostError, match="is gone"):
+        after.open(lost)
+    assert after.are_signed_in({"a": lost}), "it may call all the same, to be told so"
+    assert after.open(own).cookie == own
+    assert SESSION_ID_KEY in after.open("forged"), "anything else starts a new session"
+    with pytest.raises(SessionLostError):
+        after.require_own(before.open(lost))

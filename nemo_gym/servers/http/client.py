@@ -1,25 +1,25 @@
 """Sends requests: retries, the gate before an endpoint, deadlines, redirects. aiohttp does the rest.
 
-:func:`request` reads an answer to its end before returning it, so an answer that breaks off counts as a connection
-error, and no caller can hold a connection by forgetting to read. :func:`stream` is for bodies that are read as they
-arrive. Both take the options of aiohttp and these:
+:func:`request` reads a reply to its end before returning it, so a reply that breaks off counts as a connection error,
+and no caller can hold a connection by forgetting to read. :func:`stream` is for bodies that are read as they arrive.
+Both take the options of aiohttp and these:
 
     _internal     the call stays inside a Gym: no proxy, more time, and no resending of what may have arrived
     retries       how often to try again, and after which failures (``RetryPolicy``)
     on_retry      called before every further attempt
     gate          the gate that limits requests to an endpoint
+    is_final      whether a reply with a status that is worth another attempt is not worth one, given its body
     same_origin   do not follow redirects to another scheme, host or port: the request may hold keys in its headers
-    reused        the settings are for many requests, so prepare what these have in common (default: ``same_origin``)
 
 Retries are bounded; the error after the last one says what was tried (``request_errors``). A cancelled request closes
-its connection, so that the server can stop working on the answer.
+its connection, so that the server can stop working on the reply.
 """
 
 import asyncio
 import inspect
 import io
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from time import perf_counter
@@ -31,12 +31,13 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nemo_gym.io.json import encode_json
-from nemo_gym.servers.http.connections import aiohttp, knows_aiohttp, loop_client, request_errors
-from nemo_gym.servers.http.posting import LONGEST_BODY, Postings, read_whole
-from nemo_gym.servers.http.reply import Body, cookie_header, cookie_values
-from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
+from nemo_gym.servers.http.connections import aiohttp, loop_client, request_errors
+from nemo_gym.servers.http.deadlines import not_counted
+from nemo_gym.servers.http.gate import RoleGate
+from nemo_gym.servers.http.reply import HttpReply, cookie_header, cookie_values
+from nemo_gym.servers.http.reply_bodies import read_reply
+from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds, retry_patience_s
 from nemo_gym.servers.http.urls import REDIRECTS, checked, proxy_for, redirect_target, shown
-from nemo_gym.servers.models.gate import RoleGate
 from nemo_gym.steps.recording import note_retry, note_wait
 
 logger = logging.getLogger(__name__)
@@ -46,10 +47,8 @@ IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 MAX_REDIRECTS: Final = 10
 # aiohttp warns about larger bodies that are passed as bytes.
 LARGE_BODY: Final = 2**20
-# The headers that are not sent to another origin than they were meant for.
+# The headers that are not sent to another origin than they were meant for. Not all releases of aiohttp know them all.
 SECRETS: Final = ("Authorization", "Cookie", "Proxy-Authorization")
-# The options of requests that can be posted without aiohttp's request object.
-POSTED: Final = frozenset({"headers", "allow_redirects"})
 
 
 class Timeout(NamedTuple):
@@ -82,8 +81,8 @@ class RequestSettings:
     """The options of requests. Worked out once by callers that send many requests with the same options."""
 
     __slots__ = (
-        *("gate", "internal", "on_retry", "options", "policy", "postings", "same_origin", "timeout"),
-        "without_total",
+        *("follows", "gate", "internal", "is_final", "on_retry", "options", "policy", "same_origin", "timeout"),
+        "whole_options",
     )
 
     def __init__(
@@ -93,8 +92,9 @@ class RequestSettings:
         retries: RetryPolicy | None = None,
         on_retry: Callable[[Retry], None] = _log_retry,
         gate: RoleGate | None = None,
+        is_final: Callable[[int, Mapping[str, str], bytes], bool] | None = None,
         same_origin: bool = False,
-        reused: bool | None = None,
+        allow_redirects: bool = True,
         timeout: "float | Timeout | aiohttp.ClientTimeout | EllipsisType | None" = ...,
         **options: Any,
     ) -> None:
@@ -102,41 +102,42 @@ class RequestSettings:
         self.policy = retries or (INTERNAL_RETRIES if _internal else EXTERNAL_RETRIES)
         self.on_retry = on_retry
         self.gate = gate
+        self.is_final = is_final
         self.same_origin = same_origin
         if timeout is ...:
             timeout = INTERNAL_TIMEOUT if _internal else EXTERNAL_TIMEOUT
-        self.timeout, self.without_total = _limits(timeout)
-        if same_origin:
-            options["allow_redirects"] = False  # we look first where they lead
-        self.options = options  # for aiohttp
-        can_post = (same_origin if reused is None else reused) and options.keys() <= POSTED and knows_aiohttp()
-        self.postings = Postings(options.get("headers"), self.without_total) if can_post else None
+        self.timeout, without_total = _limits(timeout)
+        self.follows = allow_redirects
+        options["allow_redirects"] = False  # we look first where they lead
+        # For aiohttp. The limit on a whole request is enforced here, which is cheaper.
+        self.options = {**options, "timeout": self.timeout}
+        self.whole_options = {**options, "timeout": without_total}
 
 
-async def request(
-    method: str, url: str | URL, *, settings: RequestSettings | None = None, **options: Any
-) -> "aiohttp.ClientResponse":
-    """Send a request and read its answer, whatever its status. ``json`` may be a pydantic model.
+async def request(method: str, url: str | URL, *, settings: RequestSettings | None = None, **options: Any) -> HttpReply:
+    """Send a request and read its reply, whatever its status. ``json`` may be a pydantic model.
 
     Settings take the place of all options but the body, cookies and further ``headers``.
     """
     body = _take_body(options)
     headers = options.get("headers") if settings is not None else None
-    return await _Call(method, url, body, settings or RequestSettings(**options), headers, whole=True).send()
+    call = _Call(method, url, body, settings or RequestSettings(**options), headers)
+    reply: HttpReply = await call.repeat(call.read_once)
+    return reply
 
 
 @asynccontextmanager
 async def stream(
     method: str, url: str | URL, *, settings: RequestSettings | None = None, **options: Any
-) -> AsyncIterator["aiohttp.ClientResponse"]:
-    """Send a request and stream its answer: ``async for chunk in answer.content.iter_any()``.
+) -> AsyncIterator["HttpReply | aiohttp.ClientResponse"]:
+    """Send a request and stream its reply: ``async for chunk in reply.content.iter_any()``.
 
     Only failures before the body are retried. Leaving the block before the end of the body closes the connection.
     """
     body = _take_body(options)
     headers = options.get("headers") if settings is not None else None
-    call = _Call(method, url, body, settings or RequestSettings(**options), headers, whole=False)
-    response = await call.send()
+    call = _Call(method, url, body, settings or RequestSettings(**options), headers)
+    response: HttpReply | aiohttp.ClientResponse = await call.repeat(call.open_once)
     try:
         yield response
     except aiohttp.ClientError as error:
@@ -151,44 +152,38 @@ async def stream(
 class _Call:
     """A request and everything that its attempts share."""
 
-    __slots__ = ("body", "client", "gate", "headers", "inside", "method", "proxy", "settings", "url", "whole")
+    __slots__ = ("body", "client", "gate", "headers", "inside", "method", "settings", "url")
 
     def __init__(
-        self,
-        method: str,
-        url: str | URL,
-        body: Any,
-        settings: RequestSettings,
-        headers: Mapping[str, str] | None,
-        *,
-        whole: bool,
+        self, method: str, url: str | URL, body: Any, settings: RequestSettings, headers: Mapping[str, str] | None
     ) -> None:
         self.method, self.url, self.body = method, url, body
         self.settings = settings
         self.headers = headers  # besides those of the settings
         self.gate = settings.gate
         self.inside = False
-        # Whether the body is read before the answer is returned.
-        self.whole = whole
         self.client = loop_client()
-        self.proxy = proxy_for(URL(url), self.client.proxies) if self.client.proxies and not settings.internal else None
 
-    async def send(self) -> "aiohttp.ClientResponse":
-        """Return the first answer that the policy accepts, or the last one; raise if there is no answer."""
-        attempt = 1
+    async def repeat(self, attempt_once: Callable[[], Awaitable[Any]]) -> Any:
+        """The first reply that the policy accepts, or the last one; raise if there is none."""
+        attempt, failing_since = 1, 0.0
         while True:
             try:
-                response = await self._attempt()
+                response = await attempt_once()
             except (aiohttp.ClientError, OSError) as raised:
-                error = self._closed_or(raised)
-                delay = self.settings.policy.delay(attempt) if self._may_repeat(error) else None
+                error, failing_since = self._closed_or(raised), failing_since or perf_counter()
+                delay = self.settings.policy.delay_without_reply(attempt) if self._may_repeat(error) else None
+                delay = _within_patience(delay, failing_since, self.settings.policy.silent_s)
                 if delay is None:
                     raise self.failure(error, attempts=attempt) from error
-                reason, failed = request_errors.describe(error, self.settings.timeout), type(error).__name__
+                reason, failed = request_errors.failure_text(error, self.settings.timeout), type(error).__name__
             else:
+                if response.status in self.settings.policy.statuses and await self._is_final(response):
+                    return response
                 if self.gate is not None:
-                    self.gate.note_answer(response)
-                delay = self._delay_after(response, attempt)
+                    self.gate.note_reply(response)
+                failing_since = failing_since or perf_counter()
+                delay = _within_patience(self._delay_after(response, attempt), failing_since)
                 if delay is None:
                     return response
                 response.close()
@@ -197,7 +192,8 @@ class _Call:
             self.settings.on_retry(Retry(attempt, delay, f"{self.method} {shown(self.url)}: {reason}"))
             note_retry(failed, delay)
             attempt += 1
-            await asyncio.sleep(delay)
+            with not_counted():
+                await asyncio.sleep(delay)
 
     def failure(self, error: Exception, *, attempts: int) -> "request_errors.RequestFailedError":
         """The error to raise when there will be no further attempt."""
@@ -212,91 +208,99 @@ class _Call:
     def _may_repeat(self, error: Exception) -> bool:
         return request_errors.may_repeat(error, resend=self.settings.policy.resend or self.method in IDEMPOTENT)
 
-    def _delay_after(self, response: "aiohttp.ClientResponse", attempt: int) -> float | None:
+    def _delay_after(self, response: "HttpReply | aiohttp.ClientResponse", attempt: int) -> float | None:
         if response.status not in self.settings.policy.statuses:
             return None
         return self.settings.policy.delay(attempt, retry_after_s=retry_after_seconds(response.headers))
+
+    async def _is_final(self, response: "HttpReply | aiohttp.ClientResponse") -> bool:
+        is_final = self.settings.is_final
+        return is_final is not None and is_final(response.status, response.headers, await response.read())
 
     def _closed_or(self, error: Exception) -> Exception:
         """The error, or ClientClosedError if the client was closed meanwhile, whatever the request saw of that."""
         session = self.client.session
         return request_errors.ClientClosedError() if session is not None and session.closed else error
 
-    async def _attempt(self) -> "aiohttp.ClientResponse":
-        """Make one attempt once the gate before the endpoint lets it in."""
+    async def read_once(self) -> HttpReply:
+        """Make one attempt and read the reply."""
         if self.gate is not None and not self.gate.is_free:
-            since = perf_counter()
-            await self.gate.enter()
-            self.inside = True
-            note_wait(since, "gate")
+            await self._enter(self.gate)
         try:
-            if not self.whole:
-                return await self._send()
             with self.client.deadlines.within(self.settings.timeout.total or None):
-                posted = await self._post()
-                response = posted if posted and posted.status not in REDIRECTS else await self._send(posted)
-                if response is not posted:
-                    await read_to_end(response)
+                response = await self._send(self.settings.whole_options)
+                return await read_reply(response, internal=self.settings.internal)
+        finally:
             self.leave()
+
+    async def open_once(self) -> "HttpReply | aiohttp.ClientResponse":
+        """Make one attempt, and hold the place behind the gate until ``leave``. Errors are read to the end."""
+        if self.gate is not None and not self.gate.is_free:
+            await self._enter(self.gate)
+        try:
+            response = await self._send(self.settings.options)
+            return response if response.ok else await read_reply(response, internal=self.settings.internal)
         except BaseException:
             self.leave()
             raise
-        return response
 
-    async def _post(self) -> Any:
-        """The whole answer, without aiohttp's request object; None if the request must be sent the ordinary way."""
-        postings, body, headers = self.settings.postings, self.body, self.headers
-        if postings is None or self.proxy or self.method != "POST" or type(body) is not bytes:
-            return None
-        if len(body) > LONGEST_BODY or (headers and not postings.can_add(headers)):
-            return None
-        posting = postings.find(self.url, self.client.open_session())
-        return await posting.send(body, headers, max_bytes=self.client.settings.max_answer_bytes) if posting else None
+    async def _enter(self, gate: RoleGate) -> None:
+        since = perf_counter()
+        with not_counted():
+            await gate.enter()
+        self.inside = True
+        note_wait(since, "gate")
 
-    def _options(self) -> dict[str, Any]:
-        """The options for aiohttp."""
-        settings = self.settings
-        # A limit on the whole request is enforced here and not by aiohttp, if the whole request happens here.
-        options = {"proxy": self.proxy, **settings.options}
-        options["timeout"] = settings.without_total if self.whole else settings.timeout
-        if self.headers:
-            options["headers"] = CIMultiDict(settings.options.get("headers") or ())
-            options["headers"].update(self.headers)
-        return options
-
-    async def _send(self, posted: Any = None) -> "aiohttp.ClientResponse":
-        """Send the request and follow redirects; ``posted`` is the first answer, if there is one already."""
+    async def _send(self, options: dict[str, Any]) -> "aiohttp.ClientResponse":
+        """Send the request and follow redirects."""
         try:
             url = checked(self.url)
         except ValueError as error:
             raise aiohttp.InvalidURL(self.url, str(error)) from error
-        session, options = self.client.open_session(), self._options()
+        if self.headers:
+            options = {**options, "headers": CIMultiDict(options.get("headers") or ())}
+            options["headers"].update(self.headers)
+        if self.client.proxies and not self.settings.internal:
+            options = {"proxy": proxy_for(url, self.client.proxies), **options}
+        response = await self.client.open_session().request(self.method, url, data=_payload(self.body), **options)
+        if response.status in REDIRECTS and self.settings.follows:
+            return await self._follow(response, options)
+        return response
+
+    async def _follow(self, response: "aiohttp.ClientResponse", options: dict[str, Any]) -> "aiohttp.ClientResponse":
+        """Follow redirects as aiohttp does it. Those to another origin are refused, or lose what must not go there."""
         method, body = self.method, self.body
         history: list[aiohttp.ClientResponse] = []
-        while len(history) <= MAX_REDIRECTS:
-            response = posted or await session.request(method, url, data=_payload(body), **options)
-            is_ours = posted is not None or self.settings.same_origin  # to follow; aiohttp has followed others
-            posted = None
-            target = _target_of(response) if is_ours and response.status in REDIRECTS else None
-            if target is None:
-                return response
+        while response.status in REDIRECTS and (target := _target_of(response)) is not None:
             if target.origin() != response.url.origin():
-                self._leave_origin(target, response, options)
+                options = self._leave_origin(target, response, options)
             response.release()
             history.append(response)
-            url = target
+            if len(history) > MAX_REDIRECTS:
+                raise aiohttp.TooManyRedirects(history[0].request_info, tuple(history))
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
-        raise aiohttp.TooManyRedirects(history[0].request_info, tuple(history))
+            response = await self.client.open_session().request(method, target, data=_payload(body), **options)
+        return response
 
-    def _leave_origin(self, target: URL, response: "aiohttp.ClientResponse", options: dict[str, Any]) -> None:
-        """Refuse to follow a redirect to another origin, or leave out what must not go there, as aiohttp does."""
+    def _leave_origin(self, target: URL, response: "aiohttp.ClientResponse", options: dict[str, Any]) -> dict[str, Any]:
         if self.settings.same_origin:
             response.close()
             raise request_errors.RedirectRefusedError(target)
-        options["headers"] = CIMultiDict(options.get("headers") or ())
+        headers = CIMultiDict(options.get("headers") or ())
         for name in SECRETS:
-            options["headers"].popall(name, None)
+            headers.popall(name, None)
+        return {**options, "headers": headers}
+
+
+def _within_patience(delay: float | None, failing_since: float, most_s: float = float("inf")) -> float | None:
+    """The delay before the next attempt; None if there is none, or if nobody waits that long."""
+    patience = retry_patience_s.get()
+    if delay is None or perf_counter() + delay - failing_since > (
+        most_s if patience is None else min(most_s, patience)
+    ):
+        return None
+    return delay
 
 
 def _take_body(options: dict[str, Any]) -> Any:
@@ -317,10 +321,8 @@ def _take_body(options: dict[str, Any]) -> Any:
 
 
 def _payload(body: Any) -> Any:
-    """The body as aiohttp wants it. Bytes are wrapped here, because looking up how to wrap them takes as long."""
-    if not body or not isinstance(body, bytes):
-        return body
-    return aiohttp.BytesPayload(body) if len(body) <= LARGE_BODY else io.BytesIO(body)
+    """The body as aiohttp wants it."""
+    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
 
 
 def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
@@ -332,17 +334,6 @@ def _target_of(response: "aiohttp.ClientResponse") -> URL | None:
     except ValueError as error:
         raise aiohttp.InvalidUrlRedirectClientError(response.headers["Location"]) from error
     return target
-
-
-async def read_to_end(response: "aiohttp.ClientResponse") -> None:
-    """Read the whole body into the response; refuse one that is too long."""
-    try:
-        body = await read_whole(response.content, loop_client().settings.max_answer_bytes)
-    except BaseException:
-        response.close()
-        raise
-    response._body = body  # noqa: SLF001 - like read(), which has no limit
-    response.content = Body(body)  # type: ignore[assignment]  # some agents read the stream, which is used up
 
 
 @lru_cache(maxsize=64)
@@ -358,9 +349,9 @@ def _limits(
     timeout: "float | Timeout | aiohttp.ClientTimeout | None",
 ) -> "tuple[aiohttp.ClientTimeout, aiohttp.ClientTimeout]":
     """The caller's limits, and the part of them for aiohttp if we enforce the limit on the whole request ourselves."""
-    asked = as_aiohttp(timeout)
-    parts = {name: getattr(asked, name) for name in ("connect", "sock_connect", "sock_read", "ceil_threshold")}
-    return asked, aiohttp.ClientTimeout(total=None, **parts)
+    whole = as_aiohttp(timeout)
+    parts = {name: getattr(whole, name) for name in ("connect", "sock_connect", "sock_read", "ceil_threshold")}
+    return whole, aiohttp.ClientTimeout(total=None, **parts)
 
 
 def total_seconds(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> float | None:
@@ -369,17 +360,19 @@ def total_seconds(timeout: "float | Timeout | aiohttp.ClientTimeout | None") -> 
 
 
 async def raise_for_status(response: Any) -> None:
-    """Raise if the answer is an error; the exception holds the body in ``response_content``."""
-    if response.ok:
+    """Raise if the reply is an error; the exception holds the body in ``response_content``."""
+    status = response.status
+    if response.ok if hasattr(response, "ok") else status < 400:
         return
     error = request_errors.UpstreamResponseError(
-        response.request_info,
+        getattr(response, "request_info", None),  # type: ignore[arg-type]
         (),
-        status=response.status,
-        message=response.reason or "",
-        headers=response.headers,
+        status=status,
+        message=str(getattr(response, "reason", None) or ""),
+        headers=getattr(response, "headers", None),
     )
-    content = await response.read()
+    content = response.read() if hasattr(response, "read") else b""
+    content = await content if inspect.isawaitable(content) else content
     error.response_content = content.encode() if isinstance(content, str) else content
     raise error
 

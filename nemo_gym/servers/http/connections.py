@@ -12,9 +12,9 @@ must be quoted. ``request_errors`` is our own module of exceptions, which are su
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from urllib.request import getproxies_environment
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
-from nemo_gym.servers.event_loop import Deadlines
+from nemo_gym.servers.http.deadlines import Deadlines
 from nemo_gym.steps.recording import note_wait
 
 if TYPE_CHECKING:
@@ -50,9 +50,12 @@ logger = logging.getLogger(__name__)
 
 LIMIT_KEY: Final = "global_aiohttp_connector_limit"
 LIMIT_PER_HOST_KEY: Final = "global_aiohttp_connector_limit_per_host"
+MAX_REPLY_KEY: Final = "max_answer_bytes"
+UNLIMITED: Final = 2**62
 USER_AGENT: Final = f"rollout-gym/{__version__}"
-# The versions whose undocumented parts are used here and in ``posting``; pyproject.toml asks for one of them.
-KNOWN_AIOHTTP: Final = (3, 14)
+# Idle connections on which something arrived are dropped, one after the other. A server that sends before it gets a
+# request would make us connect for ever.
+MOST_DROPPED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,15 @@ class HttpSettings:
     connections_per_host: int = 16_384
     # Shorter than the timeout of most servers, so that we close idle connections before they do.
     keepalive_s: float = 15.0
-    # Longer answers are errors: no model or tool sends that much on purpose.
-    max_answer_bytes: int = 2**30
+    # Longer replies from outside the Gym are errors: no endpoint sends that much on purpose.
+    max_reply_bytes: int = 2**26
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether somebody set a limit. The defaults are beyond what one process can use."""
+        defaults = HttpSettings()
+        limits = (self.connections, defaults.connections), (self.connections_per_host, defaults.connections_per_host)
+        return any(0 < limit < default for limit, default in limits)
 
 
 @dataclass(slots=True)
@@ -75,6 +85,7 @@ class LoopClient:
     session: "aiohttp.ClientSession | None" = None
     deadlines: Deadlines = field(default_factory=Deadlines)
     proxies: dict[str, str] = field(default_factory=getproxies_environment)
+    reply_budget: Any = None  # what long replies share (``reply_bodies``)
 
     def open_session(self) -> "aiohttp.ClientSession":
         """The session, opened now if it is not open yet."""
@@ -94,15 +105,16 @@ def settings_of(config: Mapping[str, Any], *, workers: int = 1) -> HttpSettings:
     defaults = HttpSettings()
     total = _limit(config, LIMIT_KEY, defaults.connections)
     per_host = _limit(config, LIMIT_PER_HOST_KEY, defaults.connections_per_host)
-    return HttpSettings(-(-total // workers), -(-per_host // workers))
+    longest = _limit(config, MAX_REPLY_KEY, defaults.max_reply_bytes, unit="bytes") or UNLIMITED
+    return HttpSettings(-(-total // workers), -(-per_host // workers), max_reply_bytes=longest)
 
 
-def _limit(config: Mapping[str, Any], key: str, default: int) -> int:
+def _limit(config: Mapping[str, Any], key: str, default: int, *, unit: str = "connections") -> int:
     limit = config.get(key)
     if limit is None:
         return default
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise ConfigError(f"{key} is {limit!r}", hint="give a number of connections; 0 means no limit")
+        raise ConfigError(f"{key} is {limit!r}", hint=f"give a number of {unit}; 0 means no limit")
     return limit
 
 
@@ -139,27 +151,13 @@ async def close_http_client() -> None:
 
 
 @cache
-def knows_aiohttp() -> bool:
-    """Whether undocumented parts of aiohttp may be used. With another version, everything goes the documented way."""
-    if aiohttp.__version__.split(".")[:2] == [str(part) for part in KNOWN_AIOHTTP]:
-        return True
-    known = ".".join(map(str, KNOWN_AIOHTTP))
-    logger.warning(
-        "aiohttp %s is installed, but requests were only tested with %s. They are sent in a slower way, and what "
-        "arrives late on an idle connection may be taken for another answer. Try: pip install 'aiohttp~=%s.0'",
-        *(aiohttp.__version__, known, known),
-    )
-    return False
-
-
-@cache
 def request_class() -> "type[aiohttp.ClientRequest]":
     """The class of requests with our default headers."""
     headers = {aiohttp.hdrs.ACCEPT: "*/*", aiohttp.hdrs.USER_AGENT: USER_AGENT}
 
     class Request(aiohttp.ClientRequest):
         # Set on the class, because headers that a session adds or leaves out are computed again for every request.
-        # No Accept-Encoding: answers are small and mostly local, so compressing them costs more than it saves.
+        # No Accept-Encoding: replies are small and mostly local, so compressing them costs more than it saves.
         DEFAULT_HEADERS = headers
 
     return Request
@@ -167,37 +165,49 @@ def request_class() -> "type[aiohttp.ClientRequest]":
 
 def _open_session(settings: HttpSettings) -> "aiohttp.ClientSession":
     return aiohttp.ClientSession(
-        connector=(_watched_connector if knows_aiohttp() else aiohttp.TCPConnector)(
+        connector=_connector_class()(
             limit=settings.connections,
             limit_per_host=settings.connections_per_host,
             keepalive_timeout=settings.keepalive_s,
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         request_class=request_class(),
+        # aiohttp then reports every step of every request, which costs a fifth of a request.
+        trace_configs=[_noting_waits()] if settings.is_limited else None,
     )
 
 
-def _watched_connector(**options: Any) -> "aiohttp.TCPConnector":
-    """A connector that notes waits for a connection and does not reuse connections on which something arrived."""
-    from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415 - like aiohttp itself
+def _noting_waits() -> "aiohttp.TraceConfig":
+    """Notes how long a request waits because all connections are in use."""
 
-    class Handler(ResponseHandler):
-        def is_connected(self) -> bool:
-            # Data that arrived while no request was waiting (some servers send a 408 before they close an idle
-            # connection) must not be taken for the answer to the next request.
-            return super().is_connected() and not self.should_close
+    async def begin(_session: object, context: Any, _params: object) -> None:
+        context.since = perf_counter()
 
+    async def end(_session: object, context: Any, _params: object) -> None:
+        note_wait(context.since, "connection")
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_queued_start.append(begin)
+    config.on_connection_queued_end.append(end)
+    return config
+
+
+@cache
+def _connector_class() -> "type[aiohttp.TCPConnector]":
     class Connector(aiohttp.TCPConnector):
-        # aiohttp's public hooks cost every request something; this one is called only if all connections are in use.
-        async def _wait_for_available_connection(self, key: Any, traces: Any) -> None:
-            since = perf_counter()
-            try:
-                await super()._wait_for_available_connection(key, traces)
-            finally:
-                note_wait(since, "connection")
+        async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
+            """A connection on which nothing arrived while it was idle.
 
-    connector = Connector(**options)
-    # aiohttp has no public way to set this; a test notices if it stops working.
-    handler: Callable[..., ResponseHandler] = Handler
-    connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
-    return connector
+            Some servers send a 408 before they close an idle connection. It must not become the reply to the next
+            request.
+            """
+            connection = await super().connect(req, traces, timeout)
+            for _ in range(MOST_DROPPED):
+                # aiohttp closes connections to proxies anyway, and some releases mark them before they are used.
+                if req.proxy or connection.protocol is None or not connection.protocol.should_close:
+                    break
+                connection.close()
+                connection = await super().connect(req, traces, timeout)
+            return connection
+
+    return Connector

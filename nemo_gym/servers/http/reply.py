@@ -1,7 +1,8 @@
-"""A finished answer in the shape of ``aiohttp.ClientResponse``: the base of the answers of every transport.
+"""A finished reply in the shape of ``aiohttp.ClientResponse``: the base of the replies of every transport.
 
 A transport adds the address, the headers and the cookies. Headers and cookies are built only when they are read,
-because that costs time and is rarely needed. The body is complete, so no connection is held and nothing waits.
+because that costs time and is rarely needed. The body is complete, so no connection is held and nothing waits. Unlike
+those of aiohttp, cookies are strings, so that any client can send them.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.cookies import Morsel, SimpleCookie
-from operator import attrgetter
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -28,38 +28,41 @@ Headers = CIMultiDictProxy[str]
 _NEEDS_QUOTES = re.compile(r'[^\x00-\x1f]*[ ;,"\\][^\x00-\x1f]*')
 
 
-class PlainMorsel(Morsel[str]):
-    """A cookie without attributes. The standard class spends most of its time setting up attributes."""
+class Cookie(str):  # noqa: SLOT000 - the attributes have a default
+    """The value of a cookie: a string, which any client can send.
 
-    def __init__(self, name: str, value: str) -> None:
-        self._key, self._value, self._coded_value = name, value, value
+    It has what callers expect of aiohttp's cookies, too: a ``value``, and attributes as items.
+    """
 
-    # The standard property is a function in Python, and every call reads the cookies of the call before.
-    value = property(attrgetter("_value"))
+    attributes: Mapping[str, str] = MappingProxyType({})  # those that arrived in a header
 
-    def __missing__(self, attribute: str) -> str:
-        return ""
+    @property
+    def value(self) -> str:
+        return str(self)
+
+    def __getitem__(self, key: Any) -> str:
+        """An attribute, such as ``path``, or a part of the string."""
+        return self.attributes.get(key.lower(), "") if isinstance(key, str) else super().__getitem__(key)
 
 
-def read_cookies(set_cookie: Iterable[str]) -> SimpleCookie:
+def read_cookies(set_cookie: Iterable[str]) -> dict[str, Cookie]:
     """The cookies of ``Set-Cookie`` headers, including those whose values the standard class rejects."""
-    cookies = SimpleCookie()
+    cookies: dict[str, Cookie] = {}
     for header in set_cookie:
-        cookies.load(header)
-        pair, _, attributes = header.partition(";")
-        name, _, value = (part.strip() for part in pair.partition("="))
-        if name and name not in cookies:
-            cookies.load(f"{name}=; {attributes}")
-            if name in cookies:
-                cookies[name].set(name, value, value)
+        name, _, value = (part.strip() for part in header.partition(";")[0].partition("="))
+        known = SimpleCookie(header).get(name)
+        if name:
+            cookies[name] = Cookie(value if known is None else known.value)
+        if known is not None:
+            cookies[name].attributes = dict(known)
     return cookies
 
 
 def cookie_values(cookies: Mapping[str, Any] | None) -> dict[str, str]:
-    """Names and values, whether the caller holds strings or the morsels of an earlier answer."""
+    """Names and values, whether the caller holds strings or the morsels of another client."""
     if not cookies:
         return {}
-    return {name: getattr(value, "value", value) for name, value in cookies.items()}
+    return {name: value.value if isinstance(value, Morsel) else value for name, value in cookies.items()}
 
 
 def cookie_header(cookies: Mapping[str, str]) -> str:
@@ -84,15 +87,6 @@ class Body:
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
-        self._exception: BaseException | None = None
-
-    def exception(self) -> BaseException | None:
-        return self._exception
-
-    def set_exception(self, error: BaseException, cause: BaseException | None = None) -> None:
-        """Called by aiohttp when a response is closed. What was read stays readable."""
-        del cause
-        self._exception = error
 
     async def read(self, n: int = -1) -> bytes:
         return self.read_nowait(n)
@@ -148,7 +142,7 @@ class Body:
 
 
 class Reply(ABC):
-    """An answer with its status and body; subclasses add what depends on the transport."""
+    """A reply with its status and body; subclasses add what depends on the transport."""
 
     __slots__ = ("_body", "_cookies", "_headers", "_stream", "status")
 
@@ -158,11 +152,11 @@ class Reply(ABC):
     version = (1, 1)
     closed = True
 
-    # Transports set these themselves: calling a constructor would cost as much as the rest of an answer.
+    # Transports set these themselves: calling a constructor would cost as much as the rest of a reply.
     status: int
     _body: bytes
     _headers: Headers | None
-    _cookies: SimpleCookie | None
+    _cookies: dict[str, Cookie] | None
     _stream: Body
 
     @property
@@ -177,20 +171,19 @@ class Reply(ABC):
 
     @abstractmethod
     def _read_headers(self) -> Iterable[tuple[str, str]]:
-        """The headers of the answer, decoded."""
+        """The headers of the reply, decoded."""
 
-    def _read_cookies(self) -> SimpleCookie:
+    def _read_cookies(self) -> dict[str, Cookie]:
         return read_cookies(self.headers.getall("Set-Cookie", ()))
 
     @property
     def headers(self) -> Headers:
-        """The headers of the answer."""
         if self._headers is None:
             self._headers = CIMultiDictProxy(CIMultiDict(self._read_headers()))
         return self._headers
 
     @property
-    def cookies(self) -> SimpleCookie:
+    def cookies(self) -> dict[str, Cookie]:
         """The cookies to send along with the next call."""
         if self._cookies is None:
             self._cookies = self._read_cookies()
@@ -216,7 +209,6 @@ class Reply(ABC):
 
     @property
     def host(self) -> str | None:
-        """The host that was called."""
         return self.url.host
 
     @property
@@ -241,11 +233,9 @@ class Reply(ABC):
             return "utf-8"
 
     async def read(self) -> bytes:
-        """The whole body."""
         return self._body
 
     async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
-        """The body as text."""
         return self._body.decode(encoding or self.get_encoding(), errors)
 
     async def json(
@@ -299,11 +289,11 @@ class Reply(ABC):
             return self._stream
 
     def release(self) -> None:
-        """Do nothing: a complete answer holds no connection."""
+        """Do nothing: a complete reply holds no connection."""
         return
 
     def close(self) -> None:
-        """Do nothing: a complete answer holds no connection."""
+        """Do nothing: a complete reply holds no connection."""
         return
 
     async def __aenter__(self) -> Self:
@@ -316,3 +306,55 @@ class Reply(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}({self.method} {self.url}) [{self.status} {self.reason}]>"
+
+
+class HttpReply(Reply):
+    """A reply that came over HTTP, with its whole body."""
+
+    __slots__ = ("_response",)
+
+    def __init__(self, response: "aiohttp.ClientResponse", body: bytes) -> None:
+        self.status = response.status
+        self._body = body
+        self._headers = response.headers
+        self._cookies = None
+        self._response = response
+
+    @property
+    def method(self) -> str:
+        """The method of the request, or of the last one if redirects were followed."""
+        return self._response.method
+
+    @property
+    def url(self) -> URL:
+        return self._response.url
+
+    @property
+    def real_url(self) -> URL:
+        return self._response.real_url
+
+    @property
+    def reason(self) -> str:
+        return self._response.reason or ""
+
+    @property
+    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        return self._response.raw_headers
+
+    @property
+    def history(self) -> tuple["aiohttp.ClientResponse", ...]:  # type: ignore[override]
+        return self._response.history
+
+    @property
+    def request_info(self) -> "aiohttp.RequestInfo":
+        return self._response.request_info
+
+    def take_end(self, size: int) -> bytes:
+        """Remove and return the last bytes of the body; nothing if it has no more than that."""
+        if not 0 < size <= len(self._body):
+            return b""
+        end, self._body = self._body[-size:], self._body[:-size]
+        return end
+
+    def _read_headers(self) -> Iterable[tuple[str, str]]:
+        return self._response.headers.items()

@@ -6,10 +6,16 @@ a server asks for (``Retry-After``) is the least we wait, up to a cap.
 """
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from random import random
+from typing import Final
+
+# How long after its first failure a request of the current rollout may still be tried again; None: as its policy says.
+# A run that gives up after some seconds without success must not wait for requests that have more patience.
+retry_patience_s: Final[ContextVar[float | None]] = ContextVar("retry_patience_s", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,15 @@ class RetryPolicy:
     statuses: frozenset[int] = frozenset()
     # Whether to resend what the server may have received already: harmless for a model, not for a tool with state.
     resend: bool = True
+    # Attempts to get any reply at all; None: as many as others.
+    silent_attempts: int | None = None
+    # Seconds after the first failure in which requests without a reply are tried again.
+    silent_s: float = float("inf")
+
+    def delay_without_reply(self, attempt: int) -> float | None:
+        """Seconds to wait after an attempt that got no reply; None when it was the last."""
+        is_last = self.silent_attempts is not None and attempt >= self.silent_attempts
+        return None if is_last else self.delay(attempt)
 
     def delay(
         self, attempt: int, *, retry_after_s: float | None = None, draw: Callable[[], float] = random
@@ -42,11 +57,11 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None)
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    asked = headers.get("Retry-After")
-    if asked is None:
+    value = headers.get("Retry-After")
+    if value is None:
         return None
-    seconds = _number(asked)
-    return seconds if seconds is not None else _seconds_until(asked, now or datetime.now(UTC))
+    seconds = _number(value)
+    return seconds if seconds is not None else _seconds_until(value, now or datetime.now(UTC))
 
 
 def _number(text: str | None) -> float | None:

@@ -1,13 +1,13 @@
-"""A cache of model answers in a folder: one file for each answer, named after the request.
+"""A cache of completions in a folder: one file for each completion, named after the request.
 
 Any number of processes may share a folder. A file appears whole or not at all and contains a checksum, so a damaged
-file is removed and the model is asked again. Once the folder exceeds its size, the least recently used answers are
-removed first. If the folder can no longer be written, answers are not cached, but no rollout fails.
+file is removed and the model is called again. Once the folder exceeds its size, the least recently used completions
+are removed first. If the folder can no longer be written, completions are not cached, but no rollout fails.
 
 Two requests are the same if they have the same model server (its class and the settings that affect what is
 generated), the same parameters and messages, and the same number: the index of the rollout and how often that rollout
 has made this request before. So repeating a run costs nothing, while the repeats of a task stay different. Only
-successful answers are cached.
+successful completions are cached.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from nemo_gym.config.interpolation import plain_or_error
 from nemo_gym.config.locate import started_in
 from nemo_gym.config.secrets import is_secret_key
 from nemo_gym.errors import ConfigError
-from nemo_gym.schemas.responses import SPENT
+from nemo_gym.schemas.rows import SPENT
 from nemo_gym.servers.direct.routes import UnreadBody
-from nemo_gym.servers.rollout_scope import Occurrences, current_scope
+from nemo_gym.servers.middleware.rollout_scope import Occurrences, current_scope
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +56,10 @@ class _Entry(NamedTuple):
 
 
 class GenerationCache:
-    """A folder of answers."""
+    """A folder of completions."""
 
     def __init__(self, folder: Path, *, max_bytes: int = int(DEFAULT_MAX_GB * GIGABYTE)) -> None:
         self.folder = folder
-        self.hits = 0
-        self.misses = 0
         self._max_bytes = max_bytes
         self._unmeasured: float = float("inf")  # bytes added since the size of the folder was measured
         self._drafts = itertools.count()
@@ -78,14 +76,11 @@ class GenerationCache:
             ) from error
 
     async def get(self, key: str) -> bytes | None:
-        """The answer under this key, if there is one and it is undamaged."""
-        content = await asyncio.to_thread(self.read, key)
-        self.hits += content is not None
-        self.misses += content is None
-        return content
+        """The completion under this key, if there is one and it is undamaged."""
+        return await asyncio.to_thread(self.read, key)
 
     async def put(self, key: str, content: bytes) -> None:
-        """Store an answer."""
+        """Store a completion."""
         await asyncio.to_thread(self.write, key, content)
 
     def read(self, key: str) -> bytes | None:
@@ -101,7 +96,7 @@ class GenerationCache:
                 logger.warning("%s is damaged and was removed", path)
                 path.unlink()
             else:
-                os.utime(path)  # the modification time tells when an answer was last used
+                os.utime(path)  # the modification time is when a completion was last used
         return content
 
     def write(self, key: str, content: bytes) -> None:
@@ -120,7 +115,7 @@ class GenerationCache:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "%s can't be written, so answers are not cached: %s", self.folder, error.strerror or error
+                    "%s can't be written, so completions are not cached: %s", self.folder, error.strerror or error
                 )
 
     # ---- size -------------------------------------------------------------------------------------------------------
@@ -133,7 +128,7 @@ class GenerationCache:
         self.trim()
 
     def trim(self) -> None:
-        """Remove the least recently used answers until the folder is well below its maximum size."""
+        """Remove the least recently used completions until the folder is well below its maximum size."""
         with _sole(self.folder / "lock") as is_sole:
             if not is_sole:
                 return  # another process is already trimming
@@ -214,7 +209,7 @@ class CacheSettings(BaseModel):
 
 
 def open_cache(config: Any) -> GenerationCache | None:
-    """The cache that a configuration asks for, if any. Relative paths start where the command was started."""
+    """The cache that a configuration sets, if any. Relative paths start where the command was started."""
     if not isinstance(config, DictConfig) or not config.get(CACHE):
         return None
     given = {name: plain_or_error(config, name) for name in (CACHE, CACHE_MAX_GB) if config.get(name) is not None}
@@ -228,9 +223,9 @@ def open_cache(config: Any) -> GenerationCache | None:
 
 def identity(server: type, settings: BaseModel) -> bytes:
     """The class and those settings of a model server that affect what it generates."""
-    said = settings.model_dump(mode="json", exclude=set(OPERATIONAL))
+    chosen = settings.model_dump(mode="json", exclude=set(OPERATIONAL))
     name = f"{server.__module__.rpartition('.')[0]}.{server.__qualname__}"
-    return orjson.dumps([name, _without_secrets(said)], option=CANONICAL)
+    return orjson.dumps([name, _without_secrets(chosen)], option=CANONICAL)
 
 
 def _without_secrets(value: Any) -> Any:
@@ -250,18 +245,18 @@ class CachedCalls:
     def __init__(self, cache: GenerationCache, identity: bytes) -> None:
         self.cache = cache
         self._identity = identity
-        self._asked = Occurrences()
+        self._requests = Occurrences()
 
     def wrap(self, handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """The same handler, except that repeated requests are answered from the cache."""
+        """The same handler, except that repeated requests are served from the cache."""
         route = getattr(handler, "__name__", "").removeprefix("relay_")
 
         @wraps(handler)
-        async def answer(**values: Any) -> Any:
-            said = next(filter(None, map(_said, values.values())), None)
-            if said is None:
+        async def reply(**values: Any) -> Any:
+            body = next(filter(None, map(_content_of, values.values())), None)
+            if body is None:
                 return await handler(**values)
-            key = self.key(route, said)
+            key = self.key(route, body)
             content = await self.cache.get(key)
             if content is not None:
                 return Response(_unpaid(content), media_type="application/json")
@@ -272,29 +267,29 @@ class CachedCalls:
             await self.cache.put(key, content)
             return Response(content, media_type="application/json")
 
-        return answer
+        return reply
 
     def key(self, route: str, body: Mapping[str, Any]) -> str:
-        """The key of the answer to a request. Repeating a request in the same attempt gives another key."""
-        said = {name: value for name, value in body.items() if value is not None}
-        asked = orjson.dumps([route, said], option=CANONICAL)
-        request = blake2b(asked, key=blake2b(self._identity).digest(), digest_size=20).hexdigest()
+        """The key of the completion for a request. Repeating a request in the same attempt gives another key."""
+        given = {name: value for name, value in body.items() if value is not None}
+        text = orjson.dumps([route, given], option=CANONICAL)
+        request = blake2b(text, key=blake2b(self._identity).digest(), digest_size=20).hexdigest()
         scope = current_scope()
-        number = self._asked.next(scope, request)
+        number = self._requests.next(scope, request)
         repeat = f"{scope.rollout if scope is not None else 'any'}.{number}"
         return blake2b(f"{request}.{repeat}".encode(), digest_size=20).hexdigest()
 
 
 def _unpaid(content: bytes) -> bytes:
-    """The answer with a usage that marks it as free of charge, so that budgets do not count it."""
-    answer = orjson.loads(content)
-    if not isinstance(answer, dict) or not isinstance(answer.get("usage"), dict):
+    """The completion with a usage that marks it as free of charge, so that budgets do not count it."""
+    completion = orjson.loads(content)
+    if not isinstance(completion, dict) or not isinstance(completion.get("usage"), dict):
         return content
-    answer["usage"][SPENT] = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
-    return orjson.dumps(answer)
+    completion["usage"][SPENT] = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
+    return orjson.dumps(completion)
 
 
-def _said(value: Any) -> dict[str, Any] | None:
+def _content_of(value: Any) -> dict[str, Any] | None:
     """The content of a request, if the value is one."""
     if isinstance(value, UnreadBody):
         return value.fields
@@ -302,7 +297,7 @@ def _said(value: Any) -> dict[str, Any] | None:
 
 
 def _reusable_content(result: Any) -> bytes | None:
-    """The JSON of a successful answer; None for anything else."""
+    """The JSON of a successful completion; None for anything else."""
     if isinstance(result, BaseModel):
         return result.__pydantic_serializer__.to_json(result, by_alias=True)
     if isinstance(result, Response) and result.status_code == 200:

@@ -21,7 +21,7 @@ RESUME_PATH = "/resume"
 
 
 class PolicyState(BaseModel):
-    """The answer of ``GET /weights``: the version, and how many turns are being answered."""
+    """The reply to ``GET /weights``: the version, and how many turns are in progress."""
 
     version: int
     paused: bool
@@ -29,7 +29,7 @@ class PolicyState(BaseModel):
 
 
 class Policy:
-    """The version of a model server's weights, and the turns that are being answered with them."""
+    """The version of a model server's weights, and the turns that are generated with them."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -48,7 +48,7 @@ class Policy:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[int]:
-        """Surround the answering of one request, and give the version that it begins with. Waits during a pause."""
+        """Surround one request, and give the version that it begins with. Waits during a pause."""
         await self._open.wait()
         self._in_flight += 1
         self._idle.clear()
@@ -71,7 +71,7 @@ class Policy:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """Pause until nothing is being answered. If the block fails, the server stays paused."""
+        """Pause until nothing is in progress. If the block fails, the server stays paused."""
         was_open = self._open.is_set()
         self.pause()
         await self._idle.wait()
@@ -84,7 +84,6 @@ class Policy:
         self._open.clear()
 
     def resume(self) -> None:
-        """Answer requests again."""
         self._open.set()
 
     def guard(self, authorization: Annotated[str, Header()] = "") -> None:
@@ -96,7 +95,7 @@ class Policy:
             )
 
     def add_routes(self, app: FastAPI, update: Callable[..., Awaitable[Any]]) -> None:
-        """Add the routes; ``update`` answers ``POST /weights``."""
+        """Add the routes; ``update`` handles ``POST /weights``."""
         guarded = [Depends(self.guard)]
         app.post(WEIGHTS_PATH, dependencies=guarded)(update)
         app.get(WEIGHTS_PATH, dependencies=guarded)(self._show)
@@ -107,7 +106,7 @@ class Policy:
         return self.state
 
     async def _pause(self, *, drain: bool = False) -> PolicyState:
-        """Pause; with ``drain``, answer once no request is in flight."""
+        """Pause; with ``drain``, reply once no request is in flight."""
         self.pause()
         if drain:
             await self._idle.wait()

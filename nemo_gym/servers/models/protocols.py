@@ -15,20 +15,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from nemo_gym.conversion.anthropic.serving import (
-    event_bytes,
-    lost_in_answer,
-    message_events,
-    messages_to_request,
-    response_to_message,
-)
+from nemo_gym.conversion.anthropic.message_completions import lost_in_completion, response_to_message
+from nemo_gym.conversion.anthropic.message_requests import messages_to_request
+from nemo_gym.conversion.anthropic.message_streams import message_events
 from nemo_gym.conversion.losses import LossPolicy, Way
 from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.conversion.stream_events import event_bytes
 from nemo_gym.schemas.messages import AnthropicMessagesRequest
 from nemo_gym.schemas.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.servers.models.answering import ForwardedParams, forwarded_kind, valid_request
 from nemo_gym.servers.models.endpoint import EVENT_STREAM
 from nemo_gym.servers.models.failures import ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.model_requests import UnreadRequest, takes_unread, valid_request
 
 MESSAGES: Final = "/v1/messages"
 INVALID: Final = "invalid_request_error"
@@ -47,15 +44,15 @@ CountMessageTokens = Callable[[AnthropicMessagesRequest], Awaitable[int | None]]
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer errors in the shape of the protocol of the request."""
-    app.add_exception_handler(ModelCallError, answer_model_error)
-    app.add_exception_handler(RequestValidationError, answer_invalid_request)
-    app.add_exception_handler(UnsupportedContentError, answer_unsupported)
-    app.add_exception_handler(HTTPException, answer_http_error)
+    """Reply to errors in the shape of the protocol of the request."""
+    app.add_exception_handler(ModelCallError, reply_to_model_error)
+    app.add_exception_handler(RequestValidationError, reply_to_invalid_request)
+    app.add_exception_handler(UnsupportedContentError, reply_to_unsupported)
+    app.add_exception_handler(HTTPException, reply_to_http_error)
 
 
-def answer_model_error(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request whose model call failed."""
+def reply_to_model_error(request: Request, error: Exception) -> JSONResponse:
+    """The reply to a request whose model call failed."""
     assert isinstance(error, ModelCallError)
     body = error.body()
     if is_anthropic(request):
@@ -64,8 +61,8 @@ def answer_model_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, status_code=error.status, headers=error.headers())
 
 
-def answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that failed validation; ``detail`` lists everything that is wrong with it."""
+def reply_to_invalid_request(request: Request, error: Exception) -> JSONResponse:
+    """The reply to a request that failed validation; ``detail`` lists everything that is wrong with it."""
     assert isinstance(error, RequestValidationError)
     errors = jsonable_encoder(error.errors())
     places = [".".join(map(str, entry["loc"][1:])) for entry in errors]
@@ -75,19 +72,19 @@ def answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({**body, "detail": errors}, status_code=422)
 
 
-def answer_http_error(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that no route takes, or that a handler refused; ``detail`` is what FastAPI would say."""
+def reply_to_http_error(request: Request, error: Exception) -> JSONResponse:
+    """The reply to a request that no route takes, or that a handler refused; ``detail`` is as FastAPI has it."""
     assert isinstance(error, HTTPException)
     message = str(error.detail)
     if error.status_code in (404, 405) and message == HTTPStatus(error.status_code).phrase:
-        message = f"{message}: this model server does not answer {request.method} {request.url.path}"
+        message = f"{message}: this model server has no {request.method} {request.url.path}"
     kind = NOT_FOUND if error.status_code == 404 else INVALID
     body = error_body(request, message, kind=kind) | {"detail": error.detail}
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
-def answer_unsupported(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that can't be converted."""
+def reply_to_unsupported(request: Request, error: Exception) -> JSONResponse:
+    """The reply to a request that can't be converted."""
     return JSONResponse(error_body(request, str(error)), status_code=400)
 
 
@@ -103,7 +100,7 @@ def is_anthropic(request: Request) -> bool:
     return request.url.path.startswith(MESSAGES) or "anthropic-version" in request.headers
 
 
-async def answer_messages(
+async def reply_to_messages(
     responses: Responses,
     request: Request,
     body: AnthropicMessagesRequest,
@@ -111,31 +108,31 @@ async def answer_messages(
     losses: LossPolicy,
     extras: Collection[str] = (),
 ) -> Response:
-    """Answer a request of the Messages API with a handler of ``/v1/responses``.
+    """The reply to a request of the Messages API, by a handler of ``/v1/responses``.
 
     ``extras`` names options that the server can send although the Responses API does not have them.
     """
-    asked = request_of_messages(body, losses, extras)
-    kind = forwarded_kind(responses) or NeMoGymResponseCreateParamsNonStreaming
-    result = await responses(**_values(responses, request, valid_request(kind, asked)))
+    kind = UnreadRequest if takes_unread(responses) else NeMoGymResponseCreateParamsNonStreaming
+    converted = valid_request(kind, request_of_messages(body, losses, extras))
+    result = await responses(**_values(responses, request, converted))
     if isinstance(result, Response) and result.status_code != 200:
         return result
     response = result.model_dump() if isinstance(result, NeMoGymResponse) else orjson.loads(result.body)
-    losses.check(Way.TO_MESSAGES, lost_in_answer(response))
-    return messages_answer(response_to_message(response), stream=bool(body.stream))
+    losses.check(Way.TO_MESSAGES, lost_in_completion(response))
+    return messages_reply(response_to_message(response), stream=bool(body.stream))
 
 
 def request_of_messages(
     body: AnthropicMessagesRequest, losses: LossPolicy, extras: Collection[str] = ()
 ) -> dict[str, Any]:
     """A request of the Messages API as one of the Responses API."""
-    asked, lost = messages_to_request(body.model_dump(exclude_none=True, warnings=False), extras=extras)
+    request, lost = messages_to_request(body.model_dump(exclude_none=True, warnings=False), extras=extras)
     losses.check(Way.FROM_MESSAGES, lost)
-    return asked
+    return request
 
 
-def messages_answer(message: dict[str, Any], *, stream: bool = False) -> Response:
-    """A message in the form the client asked for: whole, or as a stream of events, sent once it is complete."""
+def messages_reply(message: dict[str, Any], *, stream: bool = False) -> Response:
+    """A message in the form the client wants: whole, or as a stream of events, sent once it is complete."""
     if stream:
         return Response(event_bytes(message_events(message)), media_type=EVENT_STREAM)
     return Response(orjson.dumps(message), media_type="application/json")
@@ -152,8 +149,8 @@ def _values(handler: Responses, request: Request, body: Any) -> dict[str, Any]:
 def add_counting_routes(app: FastAPI, count: CountTokens, count_messages: CountMessageTokens) -> None:
     """Add ``/v1/responses/input_tokens`` and ``/v1/messages/count_tokens``; a server that can't count returns None."""
 
-    async def input_tokens(request: Request, body: ForwardedParams = Body()) -> JSONResponse:
-        number = await count(body.asked())
+    async def input_tokens(request: Request, body: UnreadRequest = Body()) -> JSONResponse:
+        number = await count(body.fields)
         if number is None:
             return _uncountable(request)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": number})

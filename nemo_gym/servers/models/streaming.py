@@ -1,13 +1,14 @@
-"""Answers of model servers as streams of events, for callers that send ``stream: true``.
+"""Completions of model servers as streams of events, for callers that send ``stream: true``.
 
-A route asks its handler for the whole answer and makes the events from it, so every model server can stream, and what
-is cached or recorded is the same either way. A server whose endpoint streams passes the events on as they arrive. An
-error before the first event becomes an ordinary error answer; a later one becomes the last event.
+A route gets the whole completion from its handler and makes the events from it, so every model server can stream, and
+what is cached or recorded is the same either way. A server whose endpoint streams passes the events on as they arrive.
+An error before the first event becomes an ordinary error reply; a later one becomes the last event.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Final
 
 import orjson
@@ -17,19 +18,17 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from nemo_gym.conversion.answer_events import (
-    DONE,
-    completion_stream,
-    encode_chunk,
-    encode_event,
-    response_stream,
-)
+from nemo_gym.conversion.chat_streams import DONE, completion_stream, encode_chunk
 from nemo_gym.conversion.losses import LossPolicy, Way
-from nemo_gym.conversion.streams import BrokenStreamError, EventSplitter, SentEvent
+from nemo_gym.conversion.response_streams import response_stream
+from nemo_gym.conversion.stream_events import BrokenStreamError, EventSplitter, SentEvent, encode_event
+from nemo_gym.servers.direct.handlers import replay
 from nemo_gym.servers.http.connections import aiohttp, loop_client
-from nemo_gym.servers.models.answering import SERVICE_KEYS, forwarded_kind
+from nemo_gym.servers.http.reply import HttpReply
 from nemo_gym.servers.models.endpoint import EVENT_STREAM, Upstream
 from nemo_gym.servers.models.failures import STREAM_HINT, ModelCallError, ModelErrorKind
+from nemo_gym.servers.models.model_requests import SERVICE_KEYS, takes_unread
+from nemo_gym.steps.recording import note_completion
 
 RESPONSES: Final = "/v1/responses"
 CHAT_COMPLETIONS: Final = "/v1/chat/completions"
@@ -37,17 +36,17 @@ HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _STREAM: Final = b'"stream"'
 _SERVICE: Final = tuple(f'"{key}"'.encode() for key in sorted(SERVICE_KEYS))
 
-# Answers a streaming request, given the request without its streaming fields, and its stream options.
-Relay = Callable[[dict[str, Any], Mapping[str, Any]], Awaitable[Response]]
+# Replies with a stream, given the HTTP request, its body without the streaming fields, and its stream options.
+Relay = Callable[[Request, dict[str, Any], Mapping[str, Any]], Awaitable[Response]]
 Make = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
 
 
-def _response_body(answer: Mapping[str, Any], _: Mapping[str, Any]) -> bytes:
-    return response_stream(answer)
+def _response_body(response: Mapping[str, Any], _: Mapping[str, Any]) -> bytes:
+    return response_stream(response)
 
 
-def _completion_body(answer: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
-    return completion_stream(answer, usage=bool(options.get("include_usage")))
+def _completion_body(completion: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
+    return completion_stream(completion, usage=bool(options.get("include_usage")))
 
 
 MADE_FROM_WHOLE: Final[Mapping[str, Make]] = {
@@ -56,51 +55,64 @@ MADE_FROM_WHOLE: Final[Mapping[str, Make]] = {
 }
 
 
+def noting(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Wrap a handler so that the step of a call has the tokens of the completion, and why the model stopped."""
+
+    @wraps(handler)
+    async def note(*values: Any, **named: Any) -> Any:
+        result = await handler(*values, **named)
+        note_completion(getattr(result, "body", result))  # a response has its JSON there
+        return result
+
+    return note
+
+
 def add_streaming_route(
     app: FastAPI, path: str, handler: Callable[..., Any], relay: Relay | None = None, *, losses: LossPolicy
 ) -> None:
-    """Add a route that returns a handler's whole answers or streams them; ``relay`` passes on an endpoint's streams."""
+    """Add a route that returns a handler's completions whole or as streams; ``relay`` passes on an endpoint's own.
+
+    ``losses`` decides about options that the handler does not take.
+    """
     make = MADE_FROM_WHOLE[path]
-    unread = frozenset() if path == CHAT_COMPLETIONS or forwarded_kind(handler) else SERVICE_KEYS
+    lacking = frozenset() if path == CHAT_COMPLETIONS or takes_unread(handler) else SERVICE_KEYS
 
     class StreamingRoute(APIRoute):
-        """A route whose requests may ask for a stream. Other requests are handled without parsing them here."""
+        """A route whose requests may want a stream. Other requests are handled without parsing them here."""
 
         def get_route_handler(self) -> Callable[[Request], Any]:
-            answer_whole = super().get_route_handler()
+            reply_whole = super().get_route_handler()
 
-            async def answer(request: Request) -> Response:
+            async def reply(request: Request) -> Response:
                 content = await request.body()
-                asked = _object(content) if any(key in content for key in (_STREAM, *_SERVICE)) else None
-                if asked is None:
-                    return await answer_whole(request)
-                losses.check(Way.TO_HANDLER, sorted(name for name in unread if asked.get(name) is not None))
-                changed = {name: value for name, value in asked.items() if name not in unread}
-                if asked.get("stream") is not True:
-                    return await answer_whole(_with_body(request, changed))
-                del changed["stream"]
-                options = changed.pop("stream_options", None) or {}
+                given = _object(content) if any(key in content for key in (_STREAM, *_SERVICE)) else None
+                if given is None:
+                    return await reply_whole(request)
+                losses.check(Way.TO_HANDLER, sorted(name for name in lacking if given.get(name) is not None))
+                body = {name: value for name, value in given.items() if name not in lacking}
+                if given.get("stream") is not True:
+                    return await reply_whole(_with_body(request, body))
+                del body["stream"]
+                options = body.pop("stream_options", None) or {}
                 if relay is not None:
-                    return await relay(changed, options)
-                return _as_stream(await answer_whole(_with_body(request, changed)), make, options)
+                    return await relay(request, body, options)
+                return _as_stream(await reply_whole(_with_body(request, body)), make, options)
 
-            return answer
+            return reply
 
     app.router.add_api_route(path, handler, methods=["POST"], route_class_override=StreamingRoute)
 
 
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
-        asked = orjson.loads(content)
+        body = orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
-    return asked if isinstance(asked, dict) else None
+    return body if isinstance(body, dict) else None
 
 
-def _with_body(request: Request, asked: Mapping[str, Any]) -> Request:
-    changed = Request(request.scope, request.receive)
-    changed._body = orjson.dumps(asked)  # noqa: SLF001 - where a body is kept once it is read
-    return changed
+def _with_body(request: Request, body: Mapping[str, Any]) -> Request:
+    return Request(request.scope, replay(orjson.dumps(body), request.receive))
 
 
 def _as_stream(whole: Response, make: Make, options: Mapping[str, Any]) -> Response:
@@ -120,7 +132,6 @@ class RelayedStream(StreamingResponse):
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
         async with self._held:
             await super().__call__(scope, receive, send)
 
@@ -129,7 +140,7 @@ class RelayedStream(StreamingResponse):
 class StreamProtocol:
     """How the streams of one protocol end and fail."""
 
-    # Whether an event ends the answer.
+    # Whether an event ends the completion.
     is_end: Callable[[dict[str, Any]], bool]
     # The last event of a failed stream, given the error and the number of the event.
     failure: Callable[[ModelCallError, int], bytes]
@@ -143,8 +154,8 @@ def _is_last_chunk(chunk: dict[str, Any]) -> bool:
 
 def response_failure(error: ModelCallError, number: int) -> bytes:
     """The error event of the Responses API; it combines the two shapes that are in use."""
-    said = error.body()["error"]
-    event = {"type": "error", "code": said["type"], "message": said["message"], "param": None, "error": said}
+    body = error.body()["error"]
+    event = {"type": "error", "code": body["type"], "message": body["message"], "param": None, "error": body}
     return encode_event({**event, "sequence_number": number})
 
 
@@ -159,6 +170,14 @@ MESSAGE_EVENTS: Final = StreamProtocol(
 )
 
 
+def _note_event(event: Mapping[str, Any], *, is_end: bool) -> None:
+    """Note what an event says about the whole completion; chats and messages report it in several events."""
+    whole = event.get("response") or event.get("message") or event
+    if is_end or whole.get("usage"):
+        delta = event.get("delta")
+        note_completion({**whole, **delta} if isinstance(delta, Mapping) else whole)
+
+
 class StreamRelay:
     """Passes the streams of an endpoint on, event by event."""
 
@@ -170,11 +189,11 @@ class StreamRelay:
     ) -> None:
         self._upstream = upstream
         self._protocol = protocol
-        # Adjusts the event that ends an answer; raises ``ModelCallError`` if there is no usable answer.
+        # Adjusts the event that ends a completion; raises ``ModelCallError`` if that can't be used.
         self._revise = revise
 
-    async def answer(self, path: str, body: bytes, make: Callable[[bytes], bytes]) -> Response:
-        """The stream that answers a request; if the endpoint sends a whole answer, ``make`` turns it into a stream."""
+    async def reply(self, path: str, body: bytes, make: Callable[[bytes], bytes]) -> Response:
+        """The stream for a request; if the endpoint sends a whole completion, ``make`` turns it into a stream."""
         async with AsyncExitStack() as opening:
             reply = await opening.enter_async_context(self._upstream.stream(path, body))
             if EVENT_STREAM not in reply.headers.get("Content-Type", ""):
@@ -184,7 +203,7 @@ class StreamRelay:
             if first is None:
                 raise self._upstream.address.unusable(b"", "an empty stream", hint=STREAM_HINT)
             return RelayedStream(self._pass_on(self._checked(first), events), opening.pop_all())
-        raise AssertionError("a stream was neither answered nor refused")
+        raise AssertionError("a stream was neither opened nor refused")
 
     async def _pass_on(self, first: SentEvent, rest: AsyncIterator[SentEvent]) -> AsyncIterator[bytes]:
         number, is_complete = 0, False
@@ -204,17 +223,19 @@ class StreamRelay:
             yield self._protocol.failure(error, number)
 
     def _checked(self, event: SentEvent) -> SentEvent:
-        """The event; raises if it reports an error. The last one is adjusted as a whole answer would be."""
+        """The event; raises if it reports an error. The last one is adjusted as a whole completion would be."""
         data = event.data
         if data.get("type") == "error" or (data.get("error") and not data.get("choices") and "response" not in data):
             raise self._upstream.address.unusable(orjson.dumps({"error": data.get("error") or data}), "an error")
-        if not self._protocol.is_end(data):
+        is_end = self._protocol.is_end(data)
+        _note_event(data, is_end=is_end)
+        if not is_end:
             return event
         revised = self._revise(data)
         return event if revised is data else SentEvent(encode_event(revised), revised)
 
-    async def _events(self, reply: "aiohttp.ClientResponse") -> AsyncGenerator[SentEvent]:
-        splitter = EventSplitter(limit=loop_client().settings.max_answer_bytes)
+    async def _events(self, reply: "HttpReply | aiohttp.ClientResponse") -> AsyncGenerator[SentEvent]:
+        splitter = EventSplitter(limit=loop_client().settings.max_reply_bytes)
         try:
             async for chunk in reply.content.iter_any():
                 for event in splitter.feed(chunk):

@@ -5,21 +5,27 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from starlette.responses import JSONResponse
 
+from nemo_gym.base_responses_api_agent import ResponseFields
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, add_usages
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
+from nemo_gym.servers.loader import build_app
 from nemo_gym.servers.server_client import DirectServer
-from nemo_gym.servers.verdicts import completed
 from responses_api_agents.simple_agent.app import (
     DEFAULT_MAX_STEPS,
+    MAX_SILENT_STEPS,
     SimpleAgent,
     SimpleAgentConfig,
-    add_usage,
+    SimpleAgentRunRequest,
+    SimpleAgentVerifyResponse,
 )
+
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
 
 
 def message(text: str) -> dict[str, Any]:
@@ -81,6 +87,18 @@ class MockedServers:
         self.client.post = AsyncMock(return_value=reply)
 
 
+def configured(**settings: Any) -> SimpleAgentConfig:
+    return SimpleAgentConfig(
+        host="127.0.0.1",
+        port=1,
+        entrypoint="",
+        name="agent",
+        resources_server=ResourcesServerRef(type="resources_servers", name="tools"),
+        model_server=ModelServerRef(type="responses_api_models", name="model"),
+        **settings,
+    )
+
+
 def ask(
     servers: Servers | MockedServers,
     *,
@@ -88,17 +106,7 @@ def ask(
     settings: dict[str, Any] | None = None,
     **params: Any,
 ) -> Any:
-    config = SimpleAgentConfig(
-        host="127.0.0.1",
-        port=1,
-        entrypoint="",
-        name="agent",
-        resources_server=ResourcesServerRef(type="resources_servers", name="tools"),
-        model_server=ModelServerRef(type="responses_api_models", name="model"),
-        max_steps=max_steps,
-        **(settings or {}),
-    )
-    agent = SimpleAgent(config=config, server_client=servers.client)
+    agent = SimpleAgent(config=configured(max_steps=max_steps, **(settings or {})), server_client=servers.client)
     with TestClient(agent.setup_webserver()) as client:
         return client.post("/v1/responses", json={"input": "hello", **params})
 
@@ -155,8 +163,7 @@ def test_an_incomplete_answer_ends_the_loop_before_its_tools_run() -> None:
 
 
 def test_reasoning_alone_is_not_an_answer() -> None:
-    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
-    servers = Servers(response(reasoning), response(message("so")))
+    servers = Servers(response(REASONING), response(message("so")))
     assert [item["type"] for item in ask(servers).json()["output"]] == ["reasoning", "message"]
 
 
@@ -164,15 +171,30 @@ def test_max_steps_ends_the_loop_after_the_tools_of_the_last_step() -> None:
     servers = Servers(*[response(call("again", "{}"))] * 5)
     result = ask(servers, max_steps=2).json()
     assert [item["type"] for item in result["output"]] == ["function_call", "function_call_output"] * 2
-    assert result["incomplete_details"] is None
+    assert result.get("incomplete_details") is None
 
 
-@pytest.mark.parametrize(("max_steps", "asked"), [(3, 3), (None, DEFAULT_MAX_STEPS), (0, DEFAULT_MAX_STEPS)])
-def test_a_model_that_only_reasons_leaves_an_incomplete_rollout(max_steps: int | None, asked: int) -> None:
-    servers = Servers(*[response({"type": "reasoning", "id": "rs_1", "summary": []}, status="completed")] * 200)
+@pytest.mark.parametrize(("max_steps", "calls", "reason"), [(2, 2, "max_steps"), (None, 3, "no_answer")])
+def test_a_model_that_only_reasons_leaves_an_incomplete_rollout(max_steps: int | None, calls: int, reason: str) -> None:
+    assert MAX_SILENT_STEPS == 3
+    servers = Servers(*[response(REASONING, status="completed")] * 9)
     result = ask(servers, max_steps=max_steps).json()
-    assert len(servers.model_requests) == asked
-    assert (result["status"], result["incomplete_details"]) == ("incomplete", {"reason": "max_steps"})
+    assert len(servers.model_requests) == calls
+    assert (result["status"], result["incomplete_details"]) == ("incomplete", {"reason": reason})
+
+
+def test_only_completions_in_a_row_count_as_silent() -> None:
+    tool_call = response(call("again", "{}"))
+    servers = Servers(*[response(REASONING)] * 2, tool_call, *[response(REASONING)] * 2, response(message("so")))
+    assert ask(servers).json().get("incomplete_details") is None
+    assert len(servers.model_requests) == 6
+
+
+def test_a_completion_without_items_is_an_empty_answer() -> None:
+    servers = Servers(*[response(status="completed")] * 9)
+    result = ask(servers).json()
+    assert len(servers.model_requests) == 1
+    assert (result["output"], result["status"], result.get("incomplete_details")) == ([], "completed", None)
 
 
 def test_a_model_that_calls_tools_for_ever_leaves_an_incomplete_rollout() -> None:
@@ -266,16 +288,16 @@ def test_what_the_endpoint_had_in_its_cache_is_summed_over_all_turns() -> None:
     first["input_tokens_details"] = {"cached_tokens": 4}
     second["spent"] = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}  # answered from a cache of ours
 
-    total = add_usage(first, second)
+    total = add_usages(first, second)
 
     assert total is not None
     assert total["spent"] == {"input_tokens": 10, "output_tokens": 1, "cached_tokens": 4}
-    assert add_usage(total, usage(5))["spent"]["input_tokens"] == 15  # type: ignore[index]
+    assert add_usages(total, usage(5))["spent"]["input_tokens"] == 15  # type: ignore[index]
 
 
 def test_a_single_usage_is_kept_as_it_is() -> None:
     only = usage(10)
-    assert add_usage(None, only) == add_usage(only, None) == usage(10)
+    assert add_usages(None, only) == add_usages(only, None) == usage(10)
 
 
 def test_a_model_that_answers_nonsense_is_named() -> None:
@@ -283,23 +305,110 @@ def test_a_model_that_answers_nonsense_is_named() -> None:
         ask(Servers({"hello": "world"}))
 
 
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        {"reward": 1.0},
-        {},
-        {"reward": 0.5, "judge": {"response": "nested", "responses_create_params": 1}},
-        {"reward": 0.5, "response": {"id": "its own"}},
-        {"reward": 0.5, "response": {"id": "its own"}, "responses_create_params": {"input": "its own"}},
-        {"reward": 0.5, "response": None},
-        {"reward": 0.5, "response": {"usage": {"input_tokens": -1, "output_tokens": "many"}}},
-    ],
-)
-def test_a_verdict_without_request_or_response_is_completed_from_what_is_known(verdict: dict[str, Any]) -> None:
-    known = {"responses_create_params": {"input": "q"}, "response": {"id": "ours"}}
-    text = json.dumps(verdict, indent=1).encode()
-    assert json.loads(completed(text, {"input": "q"}, b'{"id": "ours"}')) == known | verdict
+# ---- whole rollouts --------------------------------------------------------------------------------------------------
+ROW = {"responses_create_params": {"input": "hello", "top_k": 5}, "expected": 10**30, "response": "of an earlier run"}
+UNKNOWN = {"type": "reasoning", "id": "rs_1", "summary": [], "from_next_year": {"a": [1]}}
 
 
-def test_a_verdict_that_is_not_json_is_left_to_the_collector() -> None:
-    assert completed(b"<html>", {}, b"{}") == b"<html>"
+class Verifier(Servers):
+    """Servers whose resources server seeds and verifies, too."""
+
+    verdict: bytes = b'{"reward": 1.0, "scale": 123456789012345678901234567890}'
+    status = 200
+
+    async def use_tool(self, tool: str, request: Request) -> Response:
+        reply = await super().use_tool(tool, request)
+        return Response(self.verdict, self.status, media_type="application/json") if tool == "verify" else reply
+
+
+async def run(servers: Servers, agent_class: type[SimpleAgent] = SimpleAgent, row: Any = ROW) -> Any:
+    agent = agent_class(config=configured(), server_client=servers.client)
+    app = build_app(agent)
+    servers.client.attach("agent", LocalServer(app, label="agent", base_url="http://127.0.0.1:1"))
+    return await servers.client.post(server_name="agent", url_path="/run", json=row)
+
+
+async def test_a_rollout_is_seeded_worked_on_and_verified_in_one_session() -> None:
+    servers = Verifier(response(UNKNOWN, call("look", "{}")), response(message("done"), usage=usage(10)))
+    assert (await run(servers)).ok
+    assert [path for path, _, _ in servers.tool_calls] == ["/seed_session", "/look", "/verify"]
+    assert [cookies.get("tool_session") for _, _, cookies in servers.tool_calls] == [None, "t1", "t2"]
+    assert servers.tool_calls[0][1] == ROW
+    verify = servers.tool_calls[2][1]
+    assert {**verify, "response": None} == {**ROW, "response": None}
+    assert verify["response"]["output"][0] == UNKNOWN
+
+
+@pytest.mark.parametrize("row", [{}, {"responses_create_params": []}, {"responses_create_params": None}])
+async def test_a_row_without_a_request_is_refused(row: Any) -> None:
+    assert (await run(Verifier(), row=row)).status == 422
+
+
+async def test_a_verdict_is_passed_on_as_it_came() -> None:
+    reply = await run(Verifier(response(message("done"))))
+    assert await reply.read() == Verifier.verdict
+
+
+async def test_what_was_spent_before_a_failed_verification_is_reported() -> None:
+    servers = Verifier(response(message("done"), usage=usage(10)))
+    servers.status = 503
+    reply = await run(servers)
+    assert (reply.status, reply.headers["X-NG-Failure-Class"]) == (500, "verifier_error")
+    assert json.loads(reply.headers["X-NG-Usage"])["input_tokens"] == 10
+
+
+async def test_what_was_spent_before_a_failed_model_call_is_reported() -> None:
+    reply = await run(Verifier(response(call("look", "{}"), usage=usage(10)), {"nonsense": True}))
+    assert json.loads(reply.headers["X-NG-Usage"])["input_tokens"] == 10
+
+
+class OtherParameters(SimpleAgent):
+    """Declares whatever FastAPI can supply."""
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:  # type: ignore[override]
+        return NeMoGymResponse.model_validate(response(message(f"echo: {body.input}")))
+
+
+class Wrapped(SimpleAgent):
+    """Passes validated bodies on, and changes what comes back."""
+
+    async def run(self, request: Request, body: SimpleAgentRunRequest) -> SimpleAgentVerifyResponse:  # type: ignore[override]
+        body.responses_create_params.temperature = 0.5
+        rollout = json.loads((await super().run(request, body)).body)  # type: ignore[arg-type]
+        return SimpleAgentVerifyResponse.model_validate({**rollout, "reward": 2 * rollout["reward"]})
+
+    async def responses(  # type: ignore[override]
+        self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming
+    ) -> NeMoGymResponse:
+        return NeMoGymResponse.model_validate(await super().responses(request, response, body))  # type: ignore[arg-type]
+
+
+async def test_a_subclass_can_give_responses_other_parameters() -> None:
+    row = {"responses_create_params": {"input": "hello"}}
+    servers = Verifier()
+    await run(servers, OtherParameters, row)
+    assert servers.tool_calls[-1][1]["response"]["output"][0]["content"][0]["text"] == "echo: hello"
+
+
+async def test_a_subclass_can_build_on_both_methods() -> None:
+    servers = Verifier(response(call("look", "{}")), response(message("done")))
+    servers.verdict = json.dumps(
+        {"responses_create_params": {"input": "q"}, "response": response(), "reward": 1}
+    ).encode()
+    row = {"responses_create_params": {"input": "hello"}, "expected": 1}
+    rollout = await (await run(servers, Wrapped, row)).json()
+    assert rollout["reward"] == 2.0
+    assert servers.tool_calls[0][1]["expected"] == 1
+    assert [request["temperature"] for request in servers.model_requests] == [0.5, 0.5]
+
+
+def test_a_response_can_be_read_by_field_and_by_attribute() -> None:
+    content = [{"type": "output_text", "text": "4", "annotations": []}]
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
+    fixed = {"id": "r", "created_at": 1, "model": "m", "object": "response", "parallel_tool_calls": True}
+    response = ResponseFields(fixed, tool_choice="auto", tools=[], output=[message], newer_field=1)
+    assert response["output"] == [message]
+    assert response.output_text == "4"
+    assert response.model_dump()["newer_field"] == 1
+    with pytest.raises(AttributeError):
+        _ = response.nothing

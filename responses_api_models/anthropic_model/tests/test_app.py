@@ -236,7 +236,7 @@ async def test_odd_answers_are_used_and_noted_once(caplog: pytest.LogCaptureFixt
 
 FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "wrong key": (reply(error(f"invalid x-api-key {KEY}", "authentication_error"), 401), 502, "auth", "x-api-key ****"),
-    "wrong model": (reply(error("model: x", "not_found_error"), 404), 400, "rejected", "status 404: model: x"),
+    "wrong model": (reply(error("model: x", "not_found_error"), 404), 502, "unreachable", "status 404: model: x"),
     "busy": (reply(error("slow"), 429, "Retry-After: 0\r\n"), 429, "rate_limited", "status 429 (2 attempts): slow"),
     "overloaded": (reply(error("Overloaded", "overloaded_error"), 529), 502, "model_error", "Overloaded"),
     "a page": (reply(b"<html>gateway</html>"), 502, "invalid_response", "gateway"),
@@ -246,7 +246,7 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "an error as 200": (reply(error("broken")), 502, "model_error", "broken"),
     "an error in a stream": (stream(error("Overloaded")), 502, "model_error", "Overloaded"),
     "half a stream": (stream({"type": "message_start", "message": message()}), 502, "invalid_response", "broke off"),
-    "half the body": (reply(message())[:-40] + CUT, 502, "connection", "the answer broke off (2 attempts)"),
+    "half the body": (reply(message())[:-40] + CUT, 502, "connection", "the reply broke off (2 attempts)"),
 }
 
 
@@ -292,7 +292,7 @@ async def test_an_endpoint_that_is_not_there_is_told_clearly() -> None:
     got = await post(model("http://127.0.0.1:1/v1"), {"input": "hi"})
     await close_http_client()
 
-    assert (got.status_code, got.json()["error"]["type"]) == (502, "connection")
+    assert (got.status_code, got.json()["error"]["type"]) == (502, "unreachable")
 
 
 def test_the_key_is_in_no_repr() -> None:

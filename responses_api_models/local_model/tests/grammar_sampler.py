@@ -2,7 +2,7 @@
 
 from random import Random
 
-from responses_api_models.local_model.grammar import AnswerGrammar, matcher
+from responses_api_models.local_model.grammar import CompletionGrammar, matcher
 
 # Bytes that tend to end a value; preferred once an answer is long, so that every answer ends.
 CLOSING = frozenset(b'"}]>0')
@@ -10,7 +10,7 @@ LONG = 150
 TOO_LONG = 4000
 
 
-def sample(grammar: AnswerGrammar, random: Random) -> str | None:
+def sample(grammar: CompletionGrammar, random: Random) -> str | None:
     """One answer, or None if it did not end in reasonable time."""
     state = matcher(grammar.text)
     written = bytearray()

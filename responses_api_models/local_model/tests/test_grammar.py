@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_api_models.local_model.grammar import SchemaError, answer_grammar
+from responses_api_models.local_model.grammar import SchemaError, completion_grammar
 from responses_api_models.local_model.tests.grammar_sampler import sample
 
 SAMPLES = 12
@@ -18,7 +18,7 @@ SAMPLES = 12
 
 def samples(schema: Any, *, count: int = SAMPLES, seed: int = 0) -> list[Any]:
     """Values that the grammar accepts, each checked against the schema."""
-    grammar = answer_grammar([], schema=schema)
+    grammar = completion_grammar([], schema=schema)
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     random = Random(seed)
     texts = [text for _ in range(count) if (text := sample(grammar, random)) is not None]
@@ -253,23 +253,23 @@ def test_a_property_that_nothing_fits_is_left_out() -> None:
 )
 def test_a_schema_that_cannot_be_kept_is_refused_with_the_reason(schema: Any, reason: str) -> None:
     with pytest.raises(SchemaError, match=f"response format: .*{re.escape(reason)}"):
-        answer_grammar([], schema=schema)
+        completion_grammar([], schema=schema)
 
 
 @pytest.mark.parametrize("annotation", [{"format": "password"}, {"uniqueItems": False}, {"nullable": True}], ids=str)
 def test_annotations_that_restrict_nothing_are_ignored(annotation: dict[str, Any]) -> None:
-    assert answer_grammar([], schema={"const": "x", **annotation}).accepts('"x"', cut_off=False)
+    assert completion_grammar([], schema={"const": "x", **annotation}).accepts('"x"', cut_off=False)
 
 
 def test_values_in_a_schema_are_not_read_as_schemas() -> None:
     value = {"properties": {"format": "odd"}, "uniqueItems": True}
-    assert answer_grammar([], schema={"const": value}).accepts(json.dumps(value), cut_off=False)
+    assert completion_grammar([], schema={"const": value}).accepts(json.dumps(value), cut_off=False)
 
 
 def test_undeclared_properties_are_left_out_unless_the_schema_allows_them() -> None:
     closed = {"type": "object", "properties": {"a": {"type": "integer"}}}
     extra = '{"a": 1, "b": 2}'
-    assert not answer_grammar([], schema=closed).accepts(extra, cut_off=False)
-    assert answer_grammar([], schema={**closed, "additionalProperties": True}).accepts(extra, cut_off=False)
+    assert not completion_grammar([], schema=closed).accepts(extra, cut_off=False)
+    assert completion_grammar([], schema={**closed, "additionalProperties": True}).accepts(extra, cut_off=False)
     both = {"allOf": [closed, {"properties": {"b": {"type": "integer"}}, "required": ["b"]}]}
-    assert answer_grammar([], schema=both).accepts(extra, cut_off=False)
+    assert completion_grammar([], schema=both).accepts(extra, cut_off=False)

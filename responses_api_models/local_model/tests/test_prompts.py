@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.metrics.continuity import check_continuity
-from nemo_gym.servers.models.answering import ForwardedChatParams
+from nemo_gym.servers.models.model_requests import ForwardedChatParams
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.tests.conftest import CALCULATOR, QUESTION, ask, build_model
 from responses_api_models.vllm_model.tokens import carry_prefix

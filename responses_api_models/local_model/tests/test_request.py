@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.servers.models.answering import ForwardedChatParams
+from nemo_gym.servers.models.model_requests import ForwardedChatParams
 from responses_api_models.local_model.request import ChatRequest, RequestError, read_request
 
 

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from nemo_gym.metrics.continuity import common_prefix
+from nemo_gym.schemas.call_tokens import common_prefix
 from responses_api_models.local_model.engine import Engine
 from responses_api_models.local_model.slots import HOLD_S, PATIENCE, GrammarTurns, Slots
 

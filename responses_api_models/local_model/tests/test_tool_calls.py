@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from responses_api_models.local_model.grammar import SchemaError, answer_grammar
+from responses_api_models.local_model.grammar import SchemaError, completion_grammar
 from responses_api_models.local_model.tests.grammar_sampler import sample
 from responses_api_models.local_model.tool_calls import (
     OPEN,
@@ -37,7 +37,7 @@ CLOCK = Tool("clock", "", {})
 
 
 def generated(tools: list[Tool], mode: Any = "auto", *, count: int = 30, **options: Any) -> list[str]:
-    grammar = answer_grammar(tools, mode=mode, **options)
+    grammar = completion_grammar(tools, mode=mode, **options)
     random = Random(1)
     answers = [answer for _ in range(count) if (answer := sample(grammar, random)) is not None]
     assert all(grammar.accepts(answer, cut_off=False) for answer in answers)
@@ -63,7 +63,7 @@ def test_every_required_answer_is_a_call_that_fits() -> None:
 
 
 def test_a_free_answer_is_text_or_a_call_or_both() -> None:
-    grammar = answer_grammar([CLOCK])
+    grammar = completion_grammar([CLOCK])
     call = write_call("clock", "{}")
     for answer in ("Hello <b>you</b>", call, f"Well. {call}", "a <too", f"1 < 2\n{call}"):
         assert grammar.accepts(answer, cut_off=False)
@@ -72,7 +72,7 @@ def test_a_free_answer_is_text_or_a_call_or_both() -> None:
 
 
 def test_the_beginning_of_an_answer_is_accepted_if_it_was_cut_off() -> None:
-    grammar = answer_grammar([CLOCK], mode="required")
+    grammar = completion_grammar([CLOCK], mode="required")
     call = write_call("clock", "{}")
     assert all(grammar.accepts(call[:length], cut_off=True) for length in range(len(call)))
     assert not any(grammar.accepts(call[:length], cut_off=False) for length in range(len(call)))
@@ -106,13 +106,13 @@ def test_what_was_generated_is_read(text: str, answer: Answer) -> None:
 def test_parameters_that_can_not_be_kept_are_refused_with_their_place() -> None:
     tool = Tool("pick", "", {"type": "object", "properties": {"x": {"not": {}}}})
     with pytest.raises(SchemaError, match=r"pick: .*\"not\""):
-        answer_grammar([tool], mode="auto")
+        completion_grammar([tool], mode="auto")
 
 
 def test_parameters_that_nothing_fits_are_refused() -> None:
     tool = Tool("pick", "", {"type": "object", "properties": {"x": {"enum": []}}, "required": ["x"]})
     with pytest.raises(SchemaError, match="pick: Unsatisfiable"):
-        answer_grammar([tool], mode="required")
+        completion_grammar([tool], mode="required")
 
 
 @pytest.mark.parametrize("parameters", [{}, {"type": "object", "properties": {}, "required": []}], ids=str)
@@ -124,12 +124,12 @@ def test_an_answer_may_be_a_call_or_json_that_fits_a_schema() -> None:
     texts = set(generated([CLOCK], schema={"enum": ["yes", "no"]}))
     assert texts == {'"yes"', '"no"', write_call("clock", "{}")}
     with pytest.raises(SchemaError, match=r"response format: .*not"):
-        answer_grammar([], schema={"not": {}})
+        completion_grammar([], schema={"not": {}})
 
 
 def test_without_tools_an_answer_is_text_and_holds_no_call() -> None:
     assert not any("<tool" in text for text in generated([]))
-    assert not answer_grammar([]).accepts(write_call("clock", "{}"), cut_off=True)
+    assert not completion_grammar([]).accepts(write_call("clock", "{}"), cut_off=True)
 
 
 ORDER = Tool(

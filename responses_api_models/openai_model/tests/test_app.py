@@ -190,7 +190,7 @@ FAILED = RESPONSE | {"status": "failed", "output": [], "error": {"code": "server
 HOSTED = RESPONSE | {"output": [{"type": "oracle_call", "id": "w"}]}
 FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "wrong key": (reply(error(f"Incorrect API key: {KEY}"), 401), 502, "auth", "Incorrect API key: ****"),
-    "wrong model": (reply(error("The model `x` does not exist"), 404), 400, "rejected", "does not exist"),
+    "wrong model": (reply(error("The model `x` does not exist"), 404), 502, "unreachable", "does not exist"),
     "busy": (reply(error("slow"), 429, "Retry-After: 0\r\n"), 429, "rate_limited", "status 429 (2 attempts): slow"),
     "broken": (reply(error("boom"), 500), 502, "model_error", "status 500 (2 attempts): boom"),
     "a page": (reply(b"<html>gateway</html>"), 502, "invalid_response", "gateway"),
@@ -200,8 +200,8 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
     "an error as 200": (reply(error("overloaded", type="server_error")), 502, "model_error", "overloaded"),
     "a failed response": (reply(FAILED), 502, "model_error", "went wrong"),
-    "half the body": (CUT_OFF, 502, "connection", "the answer broke off (2 attempts)"),
-    "not HTTP": (CUT, 502, "connection", "not a valid HTTP answer"),
+    "half the body": (CUT_OFF, 502, "connection", "the reply broke off (2 attempts)"),
+    "not HTTP": (CUT, 502, "unreachable", "not a valid HTTP reply"),
 }
 
 
@@ -239,7 +239,7 @@ async def test_an_endpoint_that_refuses_connections_is_told_clearly() -> None:
     got = await post(model(url), "/v1/responses", {"input": "hi"})
     await close_http_client()
 
-    assert (got.status_code, got.json()["error"]["type"]) == (502, "connection")
+    assert (got.status_code, got.json()["error"]["type"]) == (502, "unreachable")
     assert "cannot connect" in got.json()["error"]["message"]
     assert "check that the endpoint is up" in got.json()["error"]["hint"]
 
@@ -249,7 +249,7 @@ async def test_an_endpoint_that_hangs_is_given_up() -> None:
         got = await post(model(endpoint.url, request_timeout_s=0.5), "/v1/responses", {"input": "hi"})
 
         assert (got.status_code, got.json()["error"]["type"]) == (504, "timeout")
-        assert "no answer within 0.5 s" in got.json()["error"]["message"]
+        assert "no reply within 0.5 s" in got.json()["error"]["message"]
         assert len(endpoint.bodies) == 1
 
 
@@ -323,7 +323,7 @@ async def test_items_of_unknown_types_are_kept_and_given_back(caplog: pytest.Log
         assert [item["type"] for item in first] == ["reasoning", "message"]
         assert first[0]["unknown_item"] == search
         assert [body["input"][1] for body in endpoint.bodies[1:]] == [search, search]
-        assert f"model real-name at {endpoint.url}: it answers with items of type oracle_call" in caplog.text
+        assert f"model real-name at {endpoint.url}: it returns items of type oracle_call" in caplog.text
 
 
 async def test_arguments_that_are_no_json_are_what_the_model_wrote() -> None:
@@ -418,7 +418,7 @@ async def test_a_stream_without_end_is_given_up() -> None:
         got = await post(model(endpoint.url, request_timeout_s=0.1), "/v1/responses", {"input": "hi"})
 
         assert (got.status_code, got.json()["error"]["type"]) == (504, "timeout")
-        assert "no answer within 0.1 s" in got.json()["error"]["message"]
+        assert "no reply within 0.1 s" in got.json()["error"]["message"]
 
 
 async def test_a_request_that_cannot_be_converted_is_refused_with_the_place() -> None:
@@ -552,3 +552,27 @@ async def test_an_answer_that_ended_at_its_limit_is_incomplete_also_where_it_loo
 
         assert (cut["status"], cut["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")
         assert called["status"] == "completed"
+
+
+async def test_an_empty_account_is_not_asked_again() -> None:
+    refusal = reply({"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}, 429)
+    async with serving(refusal) as endpoint:
+        got = await post(model(endpoint.url, max_retries=8), "/v1/responses", {"input": "hi"})
+
+        assert (got.json()["error"]["type"], len(endpoint.bodies)) == ("quota", 1)
+        assert "status 429: You exceeded your current quota" in got.json()["error"]["message"]
+
+
+async def test_https_on_a_plain_port_is_told_clearly() -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as plain:
+        url = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}/v1"
+        got = await post(model(url), "/v1/responses", {"input": "hi"})
+    await close_http_client()
+
+    told = got.json()["error"]
+    assert told["type"] == "unreachable"
+    assert "does not speak TLS; if it serves plain HTTP, write http:// and not https://" in told["message"]

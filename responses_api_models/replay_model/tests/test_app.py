@@ -18,8 +18,8 @@ from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.loader import build_app
+from nemo_gym.servers.middleware.rollout_scope import mark_rollout
 from nemo_gym.servers.models.failures import ModelCallError
-from nemo_gym.servers.rollout_scope import mark_rollout
 from responses_api_models.replay_model.app import ReplayModel, ReplayModelConfig
 
 RESPONSE = {
@@ -128,7 +128,7 @@ async def test_an_unknown_request_names_the_nearest_and_the_difference(tmp_path:
     error = json.loads(body)["error"]
     assert (status, error["type"]) == (400, "rejected")
     assert "nearest recorded request (of task 0 rollout 1) differs at input[0].content" in error["message"]
-    assert 'asked "What is 1 + 7?"' in error["message"]
+    assert 'requested "What is 1 + 7?"' in error["message"]
     assert "lenient" in error["hint"]
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.servers.rollout_scope import RolloutScope
+from nemo_gym.servers.middleware.rollout_scope import RolloutScope
 from responses_api_models.replay_model.matching import key_of
 from responses_api_models.replay_model.recording import (
-    Answer,
-    Asked,
     DamagedRecordingError,
+    RecordedReply,
+    RecordedRequest,
     Recorder,
     Recording,
 )
@@ -20,8 +20,8 @@ from responses_api_models.replay_model.recording import (
 PATH = "/v1/responses"
 
 
-def asked(text: str, scope: RolloutScope | None = None) -> Asked:
-    return Asked(key_of(PATH, text), PATH, text, scope)
+def asked(text: str, scope: RolloutScope | None = None) -> RecordedRequest:
+    return RecordedRequest(key_of(PATH, text), PATH, text, scope)
 
 
 def scope(task: int, rollout: int, attempt: int = 1, run: str = "") -> RolloutScope:
@@ -30,7 +30,7 @@ def scope(task: int, rollout: int, attempt: int = 1, run: str = "") -> RolloutSc
 
 def said(recording: Recording, text: str, who: RolloutScope | None, number: int = 0) -> bytes | None:
     place = recording.find(key_of(PATH, text), who, number)
-    return None if place is None else recording.answer(place).body
+    return None if place is None else recording.reply(place).body
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_answers_come_back_byte_for_byte(path: Path) -> None:
     answers = [
-        Answer(200, b'{"a": 1,\n "b": "\xc3\xa9"}'),
-        Answer(502, b"<html>\xff\x00</html>", {"Retry-After": "3"}),
-        Answer(200, b""),
+        RecordedReply(200, b'{"a": 1,\n "b": "\xc3\xa9"}'),
+        RecordedReply(502, b"<html>\xff\x00</html>", {"Retry-After": "3"}),
+        RecordedReply(200, b""),
     ]
     recorder = Recorder(path)
     places = [recorder.append(asked(f"q{n}"), answer) for n, answer in enumerate(answers)]
     recording = Recording(path)
-    assert [recording.answer(place) for place in places] == answers
+    assert [recording.reply(place) for place in places] == answers
     assert len(recording) == 3
 
 
@@ -60,7 +60,7 @@ def test_each_rollout_gets_its_own_answers_in_their_order(path: Path) -> None:
         (scope(0, 1, 2), b"d"),
         (None, b"e"),
     ]:
-        recorder.append(asked("q", who), Answer(200, body))
+        recorder.append(asked("q", who), RecordedReply(200, body))
     recording = Recording(path)
     assert [said(recording, "q", scope(0, 0), n) for n in range(3)] == [b"a", b"c", None]
     assert said(recording, "q", scope(0, 1)) == b"b"
@@ -76,8 +76,8 @@ def test_a_later_turn_is_written_as_what_is_new(path: Path) -> None:
     tools = "t" * 5000
     texts = [f'{{"input":[{",".join(["item é" * 100] * (n + 1))}],"tools":"{tools}"}}' for n in range(20)]
     for text in texts:
-        recorder.append(asked(text, scope(0, 0)), Answer(200, b"ok"))
-    recorder.append(asked(texts[0], scope(0, 1)), Answer(200, b"ok"))
+        recorder.append(asked(text, scope(0, 0)), RecordedReply(200, b"ok"))
+    recorder.append(asked(texts[0], scope(0, 1)), RecordedReply(200, b"ok"))
     recording = Recording(path)
     assert path.stat().st_size < sum(map(len, texts)) / 5
     for text in texts:
@@ -89,12 +89,12 @@ def test_a_later_turn_is_written_as_what_is_new(path: Path) -> None:
 def test_a_torn_line_costs_itself_only(path: Path) -> None:
     recorder = Recorder(path)
     first = "the question " * 50
-    recorder.append(asked(first, scope(0, 0)), Answer(200, b"a"))
-    recorder.append(asked(first + "and more", scope(0, 0)), Answer(200, b"b"))
+    recorder.append(asked(first, scope(0, 0)), RecordedReply(200, b"a"))
+    recorder.append(asked(first + "and more", scope(0, 0)), RecordedReply(200, b"b"))
     recorder.close()
     os.truncate(path, path.stat().st_size - 5)
     recorder = Recorder(path)
-    recorder.append(asked("next", scope(0, 1)), Answer(200, b"c"))
+    recorder.append(asked("next", scope(0, 1)), RecordedReply(200, b"c"))
     recording = Recording(path)
     assert (len(recording), len(recording.unreadable)) == (2, 1)
     assert said(recording, first, scope(0, 0)) == b"a"
@@ -105,7 +105,7 @@ def test_a_torn_line_costs_itself_only(path: Path) -> None:
 def test_a_damaged_line_is_named_and_no_other_answer_takes_its_place(path: Path) -> None:
     recorder = Recorder(path)
     for rollout, body in ((0, b"a"), (1, b"b"), (1, b"c"), (2, b"d")):
-        recorder.append(asked("q", scope(0, rollout)), Answer(200, body))
+        recorder.append(asked("q", scope(0, rollout)), RecordedReply(200, body))
     recorder.close()
     lines = path.read_bytes().split(b"\n")
     lines[1] = lines[1].replace(b'"status":200', b'"status":2!0')  # in the middle
@@ -123,7 +123,7 @@ def test_a_damaged_line_is_named_and_no_other_answer_takes_its_place(path: Path)
 
 def test_a_line_that_may_be_anybodys_answer_is_named_to_those_who_have_none(path: Path) -> None:
     recorder = Recorder(path)
-    recorder.append(asked("q", scope(0, 0)), Answer(200, b"a"))
+    recorder.append(asked("q", scope(0, 0)), RecordedReply(200, b"a"))
     recorder.close()
     path.write_bytes(path.read_bytes() + b"\x00\x00\x00\n")
     recording = Recording(path)
@@ -136,7 +136,7 @@ def test_a_line_that_may_be_anybodys_answer_is_named_to_those_who_have_none(path
 def test_lines_that_ran_together_are_named_to_both_rollouts(path: Path) -> None:
     recorder = Recorder(path)
     for rollout in range(3):
-        recorder.append(asked("q", scope(0, rollout)), Answer(200, b"abc"))
+        recorder.append(asked("q", scope(0, rollout)), RecordedReply(200, b"abc"))
     recorder.close()
     first, second, third, _ = path.read_bytes().split(b"\n")
     path.write_bytes(first[:-9] + second + b"\n" + third + b"\n")
@@ -150,20 +150,20 @@ def test_lines_that_ran_together_are_named_to_both_rollouts(path: Path) -> None:
 
 def test_what_follows_a_line_that_another_process_left_unfinished_has_a_line_of_its_own(path: Path) -> None:
     recorder = Recorder(path)
-    recorder.append(asked("q", scope(0, 0)), Answer(200, b"a"))
+    recorder.append(asked("q", scope(0, 0)), RecordedReply(200, b"a"))
     with path.open("ab") as file:  # of a process that was killed while it wrote
         file.write(path.read_bytes()[:40])
-    place = recorder.append(asked("q", scope(0, 1)), Answer(200, b"b"))
+    place = recorder.append(asked("q", scope(0, 1)), RecordedReply(200, b"b"))
     recording = Recording(path)
 
     assert recording.unreadable == [2]
-    assert recording.answer(place).body == said(recording, "q", scope(0, 1)) == b"b"
+    assert recording.reply(place).body == said(recording, "q", scope(0, 1)) == b"b"
 
 
 def test_those_without_a_rollout_are_told_of_a_damaged_line_too(path: Path) -> None:
     recorder = Recorder(path)
     for body in (b"a", b"b", b"c"):
-        recorder.append(asked("q"), Answer(200, body))
+        recorder.append(asked("q"), RecordedReply(200, body))
     recorder.close()
     lines = path.read_bytes().split(b"\n")
     lines[1] = lines[1].replace(b'"status":200', b'"status":2!0')
@@ -192,7 +192,7 @@ def test_those_without_a_rollout_are_told_of_a_damaged_line_too(path: Path) -> N
 def test_a_line_with_values_of_the_wrong_kind_is_damaged(path: Path, right: bytes, wrong: bytes) -> None:
     recorder = Recorder(path)
     for rollout, body in enumerate((b"a", b"b")):
-        recorder.append(asked("q", scope(0, rollout)), Answer(200, body))
+        recorder.append(asked("q", scope(0, rollout)), RecordedReply(200, body))
     recorder.close()
     first, second, _ = path.read_bytes().split(b"\n")
     assert right in second
@@ -214,19 +214,19 @@ def test_lines_that_are_no_exchanges_do_not_count(path: Path) -> None:
 def test_a_request_whose_base_is_lost_has_no_text(path: Path) -> None:
     recorder = Recorder(path)
     first = "the question " * 50
-    recorder.append(asked(first, scope(0, 0)), Answer(200, b"a"))
-    place = recorder.append(asked(first + "more", scope(0, 0)), Answer(200, b"b"))
+    recorder.append(asked(first, scope(0, 0)), RecordedReply(200, b"a"))
+    place = recorder.append(asked(first + "more", scope(0, 0)), RecordedReply(200, b"b"))
     assert Recording(path).text(place) == first + "more"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"x" * (len(lines[0]) - 1) + b"\n" + lines[1])
     recording = Recording(path)
     assert recording.text(place) is None
-    assert recording.answer(place).body == b"b"
+    assert recording.reply(place).body == b"b"
 
 
 def test_a_write_that_fails_leaves_no_trace(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(path)
-    recorder.append(asked("a"), Answer(200, b"a"))
+    recorder.append(asked("a"), RecordedReply(200, b"a"))
     before = path.read_bytes()
     write = os.write
 
@@ -237,19 +237,19 @@ def test_a_write_that_fails_leaves_no_trace(path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "write", half)
     with pytest.raises(OSError, match="No space"):
-        recorder.append(asked("b"), Answer(200, b"b"))
+        recorder.append(asked("b"), RecordedReply(200, b"b"))
     assert path.read_bytes() == before
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from responses_api_models.replay_model.recording import Answer, Asked, Recorder
+from responses_api_models.replay_model.recording import RecordedReply, RecordedRequest, Recorder
 
 recorder = Recorder(Path(sys.argv[1]))
 for number in range(200):
     name = f"{sys.argv[2]}-{number}"
-    recorder.append(Asked(name, "/", name * 500, None), Answer(200, name.encode() * 1000))
+    recorder.append(RecordedRequest(name, "/", name * 500, None), RecordedReply(200, name.encode() * 1000))
 """
 
 
@@ -266,5 +266,5 @@ def test_several_processes_record_to_one_file(tmp_path: Path) -> None:
     for name in ("0-0", "1-100", "2-199"):
         place = recording.find(name, None, 0)
         assert place is not None
-        assert recording.answer(place).body == name.encode() * 1000
+        assert recording.reply(place).body == name.encode() * 1000
         assert recording.text(place) == name * 500

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
-from nemo_gym.conversion.answer_tokens import UNTRUNCATED
+from nemo_gym.conversion.completion_tokens import UNTRUNCATED
 from nemo_gym.metrics.continuity import check_continuity
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.openai_model.app import OpenAIModel, OpenAIModelConfig

@@ -11,11 +11,11 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from starlette.requests import Request
 
-from nemo_gym.conversion.answer_events import completion_stream
+from nemo_gym.conversion.chat_streams import completion_stream
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.http.connections import close_http_client
-from nemo_gym.servers.rollout_scope import mark_rollout
+from nemo_gym.servers.middleware.rollout_scope import mark_rollout
 from responses_api_models.openai_model.tests.scripted_endpoint import (
     CUT,
     ENDLESS,
@@ -637,7 +637,7 @@ async def test_when_no_endpoint_works_the_last_error_is_told() -> None:
     async with serving(CUT) as one, serving(CUT) as other:
         got = await post(model(one.url, other.url, max_retries=1), {"input": "hi"})
 
-        assert (got.status_code, got.json()["error"]["type"]) == (502, "connection")
+        assert (got.status_code, got.json()["error"]["type"]) == (502, "unreachable")
         assert len(one.bodies) + len(other.bodies) == 3
 
 
@@ -707,8 +707,8 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "wrong key": (reply(error(f"Incorrect API key: {KEY}"), 401), 502, "auth", "Incorrect API key: ****"),
     "wrong model": (
         reply({"object": "error", "message": "no model x"}, 404),
-        400,
-        "rejected",
+        502,
+        "unreachable",
         "status 404: no model x",
     ),
     "busy": (reply(error("slow"), 429, "Retry-After: 0\r\n"), 429, "rate_limited", "status 429 (2 attempts): slow"),
@@ -717,8 +717,8 @@ FAULTS: dict[str, tuple[bytes, int, str, str]] = {
     "half the JSON": (reply(json.dumps(completion()).encode()[:-7]), 502, "invalid_response", "not a chat completion"),
     "nothing": (reply(b""), 502, "invalid_response", "(empty)"),
     "an error as 200": (reply({"object": "error", "message": "overloaded"}), 502, "model_error", "overloaded"),
-    "half the body": (reply(completion())[:-40] + CUT, 502, "connection", "the answer broke off (2 attempts)"),
-    "not HTTP": (CUT, 502, "connection", "not a valid HTTP answer"),
+    "half the body": (reply(completion())[:-40] + CUT, 502, "connection", "the reply broke off (2 attempts)"),
+    "not HTTP": (CUT, 502, "unreachable", "not a valid HTTP reply"),
     "half a stream": (stream({"choices": []}), 502, "invalid_response", "a stream that broke off"),
 }
 
@@ -751,7 +751,7 @@ async def test_an_endpoint_that_is_not_there_is_told_clearly() -> None:
     got = await post(model("http://127.0.0.1:1/v1"), {"input": "hi"})
     await close_http_client()
 
-    assert (got.status_code, got.json()["error"]["type"]) == (502, "connection")
+    assert (got.status_code, got.json()["error"]["type"]) == (502, "unreachable")
     assert "cannot connect" in got.json()["error"]["message"]
 
 
@@ -785,3 +785,12 @@ def test_the_key_is_in_no_repr() -> None:
 
     assert KEY not in repr(server)
     assert KEY not in repr(server._calls.replicas.all)
+
+
+async def test_an_empty_account_is_not_asked_again() -> None:
+    refusal = reply({"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}, 429)
+    async with serving(refusal) as endpoint:
+        got = await post(model(endpoint.url, max_retries=8), {"input": "hi"})
+
+        assert (got.json()["error"]["type"], len(endpoint.bodies)) == ("quota", 1)
+        assert "status 429: You exceeded your current quota" in got.json()["error"]["message"]

@@ -212,7 +212,7 @@ async def test_an_answer_that_the_agent_shortened_does_not_keep_the_old_tokens(
         [last] = (await ask(server, input=history, tools=[ADD], max_output_tokens=50)).json()["output"]
 
         assert "sure" not in engine.text(last["prompt_token_ids"])
-        assert "answer 2 is no longer what it was" in caplog.text
+        assert "completion 2 is no longer what it was" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["vLLM", "SGLang"])
@@ -228,7 +228,7 @@ async def test_a_stop_string_is_not_taken_for_the_end_of_a_turn(kind: Kind) -> N
 
 async def test_a_line_break_at_the_limit_is_not_taken_for_the_end_of_a_turn() -> None:
     async with toy_engine("vLLM", "two", "three") as engine:
-        prompt = engine.ids(engine.render({"messages": [QUESTION], "tools": [ADD]}, answer_follows=True))
+        prompt = engine.ids(engine.render({"messages": [QUESTION], "tools": [ADD]}, completion_follows=True))
         cut = {"prompt_token_ids": prompt, "generation_token_ids": engine.ids("one\n"), "generation_log_probs": [0, 0]}
         said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}], **cut}
         server = vllm_model(engine.url, "m", return_token_id_information=True)
@@ -266,10 +266,18 @@ async def refusal(engine: ToyEngine, **settings: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["vLLM", "SGLang", "llama.cpp"])
-@pytest.mark.parametrize("score", [12.5, float("nan"), float("-inf"), True])
-async def test_what_can_not_be_a_log_probability_is_refused(kind: Kind, score: float) -> None:
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        (12.5, "log-probability"),
+        (True, "log-probability"),
+        (float("nan"), "the value NaN, which JSON does not have"),
+        (float("-inf"), "the value -Infinity, which JSON does not have"),
+    ],
+)
+async def test_what_can_not_be_a_log_probability_is_refused(kind: Kind, score: float, reason: str) -> None:
     async with toy_engine(kind, "hi", "hi", score=score) as engine:
-        assert "log-probability" in await refusal(engine)
+        assert reason in await refusal(engine)
 
 
 async def test_drafted_tokens_of_llama_cpp_are_refused_because_their_scores_are_not_known() -> None:
@@ -371,7 +379,7 @@ async def test_words_before_a_call_that_the_agent_removed_are_not_kept(caplog: p
         [last] = (await ask(server, input=redacted, tools=[ADD], max_output_tokens=50)).json()["output"]
 
         assert "1234" not in engine.text(last["prompt_token_ids"])
-        assert "answer 2 is no longer what it was" in caplog.text
+        assert "completion 2 is no longer what it was" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from responses_api_models.vllm_model.text_completions import (
-    UnreadableAnswerError,
-    chat_answer,
+    UnreadableCompletionError,
+    chat_completion_of,
     completion_request,
     forced_schema,
     read_calls,
@@ -88,7 +88,7 @@ def test_only_the_first_call_is_kept_if_there_may_be_one() -> None:
 
 def test_the_prompt_is_what_the_engine_says_it_read() -> None:
     choice = {"text": "yes", "finish_reason": "stop", "prompt_token_ids": [2, 3]}
-    assert chat_answer({"choices": [choice]}, {"messages": []}, [1, 2, 3], parses_reasoning=False)[
+    assert chat_completion_of({"choices": [choice]}, {"messages": []}, [1, 2, 3], parses_reasoning=False)[
         "prompt_token_ids"
     ] == [2, 3]
 
@@ -132,7 +132,7 @@ def test_calls_are_read_from_the_text(text: str, more: dict[str, Any], arguments
 )
 def test_reasoning_is_read_from_the_text(text: str, thought: str | None, said: str) -> None:
     answer = {"choices": [{"text": text, "finish_reason": "length", "token_ids": [7]}], "usage": {"prompt_tokens": 1}}
-    found = chat_answer(answer, {"messages": []}, [1], parses_reasoning=True)
+    found = chat_completion_of(answer, {"messages": []}, [1], parses_reasoning=True)
     [choice] = found["choices"]
     assert choice["message"].get("reasoning_content") == thought
     assert (choice["message"]["content"], choice["finish_reason"], choice["token_ids"]) == (said, "length", [7])
@@ -141,5 +141,5 @@ def test_reasoning_is_read_from_the_text(text: str, thought: str | None, said: s
 
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"finish_reason": "stop"}]}])
 def test_what_is_no_completion_is_refused(answer: dict[str, Any]) -> None:
-    with pytest.raises(UnreadableAnswerError):
-        chat_answer(answer, {"messages": []}, [1], parses_reasoning=False)
+    with pytest.raises(UnreadableCompletionError):
+        chat_completion_of(answer, {"messages": []}, [1], parses_reasoning=False)

@@ -54,7 +54,7 @@ class ToyEngine:
     def sent_to(self, path: str) -> list[dict[str, Any]]:
         return [body for to, body in self.asked if to == path]
 
-    def render(self, body: Mapping[str, Any], *, answer_follows: bool) -> str:
+    def render(self, body: Mapping[str, Any], *, completion_follows: bool) -> str:
         opening, closing = ("<tool_call>", "</tool_call>") if self.hermes else ("[CALL]", "")
         effort = (body.get("chat_template_kwargs") or {}).get("reasoning_effort") or body.get("reasoning_effort") or ""
         parts = [f"{START}system\n{opening}{closing}{effort}{END}\n"] if body.get("tools") else []
@@ -64,17 +64,17 @@ class ToyEngine:
                 f'{opening}{{"name": "{call["name"]}", "arguments": {call["arguments"]}}}{closing}' for call in calls
             )
             parts.append(f"{START}{message['role']}\n{_content(message)}{written}{END}\n")
-        return "".join(parts) + (f"{START}{self.answers_as}\n" if answer_follows else "")
+        return "".join(parts) + (f"{START}{self.answers_as}\n" if completion_follows else "")
 
-    def _prompt(self, body: Mapping[str, Any], *, answer_follows: bool) -> list[int]:
+    def _prompt(self, body: Mapping[str, Any], *, completion_follows: bool) -> list[int]:
         """The tokens of a prompt; a patched engine uses the given tokens up to the last answer and renders the rest."""
-        text = self.render(body, answer_follows=answer_follows)
+        text = self.render(body, completion_follows=completion_follows)
         prefix = body.get("required_prefix_token_ids")
         if self.kind != "patched vLLM" or not prefix:
             return self.ids(text)
         last = max(place for place, message in enumerate(body["messages"]) if message["role"] == "assistant")
         after = {**body, "messages": body["messages"][last + 1 :], "tools": None}
-        return [*prefix, *self.ids("\n" + self.render(after, answer_follows=answer_follows))]
+        return [*prefix, *self.ids("\n" + self.render(after, completion_follows=completion_follows))]
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else {}
@@ -92,18 +92,18 @@ class ToyEngine:
     def answer_tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.kind == "llama.cpp":
             return {"tokens": self.ids(body.get("content", ""))}  # messages are not supported, as in llama.cpp
-        tokens = self._prompt(body, answer_follows=body.get("add_generation_prompt", True))
+        tokens = self._prompt(body, completion_follows=body.get("add_generation_prompt", True))
         return {"tokens": tokens, "count": len(tokens), "max_model_len": self.context}
 
     def answer_apply_template(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {"prompt": self.render(body, answer_follows=body.get("add_generation_prompt", True))}
+        return {"prompt": self.render(body, completion_follows=body.get("add_generation_prompt", True))}
 
     def answer_detokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = {"SGLang": "text", "llama.cpp": "content"}.get(self.kind, "prompt")
         return {name: self.text(body["tokens"])}
 
     def answer_v1_chat_completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        prompt = body.get("input_ids") or self._prompt(body, answer_follows=True)
+        prompt = body.get("input_ids") or self._prompt(body, completion_follows=True)
         said = self.script.pop(0)
         message: dict[str, Any] = {"role": "assistant", "content": said}
         if said.startswith("["):

@@ -58,8 +58,8 @@ async def playing(play: Play, host: str = "127.0.0.1") -> AsyncIterator[RawServe
         await server.wait_closed()
 
 
-def answers(*scripts: bytes, hang_up: bool = False) -> Play:
-    """Answer each request of a connection with the next script, the last for ever."""
+def replies(*scripts: bytes, hang_up: bool = False) -> Play:
+    """Reply to each request of a connection with the next script, the last for ever."""
 
     async def play(raw: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -73,7 +73,7 @@ def answers(*scripts: bytes, hang_up: bool = False) -> Play:
 
 
 def in_pieces(script: bytes, size: int) -> Play:
-    """Answer with a script a few bytes at a time, and hang up."""
+    """Reply with a script a few bytes at a time, and hang up."""
 
     async def play(raw: RawServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await raw.read_request(reader)

@@ -12,7 +12,15 @@ import aiohttp
 import pytest
 from pydantic import BaseModel
 
-from nemo_gym.servers.http.client import Retry, Timeout, get_response_json, raise_for_status, request, stream
+from nemo_gym.servers.http.client import (
+    RequestSettings,
+    Retry,
+    Timeout,
+    get_response_json,
+    raise_for_status,
+    request,
+    stream,
+)
 from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError, UpstreamResponseError
 from nemo_gym.servers.http.retry import RetryPolicy
@@ -30,9 +38,9 @@ def reply(status: int = 200, body: bytes = b"{}", headers: str = "") -> bytes:
 
 @dataclass
 class Upstream:
-    """A server that answers with scripted bytes, the last of them for ever. Empty bytes: hang up."""
+    """A server that replies with scripted bytes, the last of them for ever. Empty bytes: hang up."""
 
-    answers: list[bytes]
+    replies: list[bytes]
     delay_s: float = 0.0
     port: int = 0
     heads: list[str] = field(default_factory=list)
@@ -53,11 +61,11 @@ class Upstream:
                 )
                 self.heads.append(head)
                 self.bodies.append(await reader.readexactly(length))
-                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                script = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
                 await asyncio.sleep(self.delay_s)
-                writer.write(answer)
+                writer.write(script)
                 await writer.drain()
-                if not answer or answer.endswith(b"<cut>"):
+                if not script or script.endswith(b"<cut>"):
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -66,8 +74,8 @@ class Upstream:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes, delay_s: float = 0.0) -> AsyncIterator[Upstream]:
-    upstream = Upstream(list(answers), delay_s)
+async def serving(*replies: bytes, delay_s: float = 0.0) -> AsyncIterator[Upstream]:
+    upstream = Upstream(list(replies), delay_s)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     upstream.port = server.sockets[0].getsockname()[1]
     try:
@@ -117,6 +125,22 @@ async def test_cookies_are_sent_and_never_kept() -> None:
         assert "cookie: one=1; two=2" in upstream.heads[0].lower()
         assert "cookie: session=abc" in upstream.heads[1].lower()
         assert "cookie" not in upstream.heads[2].lower()
+
+
+async def test_settings_serve_many_requests_which_may_have_further_headers() -> None:
+    key = {"Content-Type": "application/json", "Authorization": "Bearer secret"}
+    settings = RequestSettings(headers=key, same_origin=True)
+    async with serving(reply()) as upstream:
+        for further in ({}, {"traceparent": "1"}, {"content-type": "text/plain"}, {"Cookie": "a=b", "X-Name": "grün"}):
+            await request("POST", upstream.url, data=b"{}", settings=settings, headers=further)
+            await close_http_client()  # settings outlive a client
+        heads = [head.lower() for head in upstream.heads]
+        assert all("authorization: bearer secret" in head for head in heads)
+        assert ["traceparent: 1" in head for head in heads] == [False, True, False, False]
+        assert [head.count("content-type: application/json") for head in heads] == [1, 1, 0, 1]
+        assert "cookie: a=b" in heads[3]
+        with pytest.raises(ValueError, match="header"):
+            await request("POST", upstream.url, data=b"{}", settings=settings, headers={"X": "a\r\nX-Evil: 1"})
 
 
 async def test_connections_are_reused() -> None:
@@ -188,7 +212,7 @@ async def test_a_refused_connection_is_tried_again_on_every_kind_of_call(interna
     assert len(retries) == 3
 
 
-@pytest.mark.parametrize("broken", [b"", reply(body=b"{}<cut>")[:-7] + b"<cut>"], ids=["no answer", "half an answer"])
+@pytest.mark.parametrize("broken", [b"", reply(body=b"{}<cut>")[:-7] + b"<cut>"], ids=["no reply", "half a reply"])
 async def test_a_lost_answer_is_asked_for_again_only_where_that_is_harmless(broken: bytes) -> None:
     broken = broken.replace(b"Content-Length: 7", b"Content-Length: 99")
     async with serving(broken, reply()) as upstream:
@@ -203,7 +227,7 @@ async def test_a_lost_answer_is_asked_for_again_only_where_that_is_harmless(brok
 
 async def test_an_answer_that_never_comes_is_a_timeout_and_not_repeated() -> None:
     async with serving(reply(), delay_s=5) as upstream:
-        with pytest.raises(RequestTimeoutError, match=r"no answer within 0\.05 s") as error:
+        with pytest.raises(RequestTimeoutError, match=r"no reply within 0\.05 s") as error:
             await request("POST", upstream.url, timeout=0.05, retries=QUICK)
 
         assert isinstance(error.value, TimeoutError)
@@ -212,7 +236,7 @@ async def test_an_answer_that_never_comes_is_a_timeout_and_not_repeated() -> Non
 
 async def test_what_is_not_http_is_an_error_that_says_so() -> None:
     async with serving(b"SSH-2.0-OpenSSH_9.6\r\n<cut>") as upstream:
-        with pytest.raises(RequestFailedError, match="not a valid HTTP answer"):
+        with pytest.raises(RequestFailedError, match="not a valid HTTP reply"):
             await request("POST", upstream.url)
 
 
@@ -279,9 +303,9 @@ async def lines(server: RawServer, reader: asyncio.StreamReader, writer: asyncio
 async def test_a_body_can_be_read_while_it_comes() -> None:
     async with playing(lines) as server:
         seen = []
-        async with stream("POST", server.url, json={}) as answer:
-            assert answer.status == 200
-            async for part in answer.content.iter_any():
+        async with stream("POST", server.url, json={}) as got:
+            assert got.status == 200
+            async for part in got.content.iter_any():
                 seen.append(part)
                 server.step.set()
         assert seen == [b"line 0\n", b"line 1\n", b"line 2\n"]
@@ -289,8 +313,8 @@ async def test_a_body_can_be_read_while_it_comes() -> None:
 
 async def test_leaving_a_body_before_its_end_closes_the_connection() -> None:
     async with playing(lines) as server:
-        async with stream("POST", server.url, json={}) as answer:
-            assert await answer.content.readline() == b"line 0\n"
+        async with stream("POST", server.url, json={}) as got:
+            assert await got.content.readline() == b"line 0\n"
         server.step.set()
         for _ in range(1000):
             if server.lost:
@@ -304,25 +328,25 @@ async def test_a_body_that_breaks_off_while_it_is_read_is_a_failed_request() -> 
     async with serving(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nab<cut>") as upstream:
 
         async def read_all() -> None:
-            async with stream("POST", upstream.url) as answer:
-                await answer.content.read()
+            async with stream("POST", upstream.url) as got:
+                await got.content.read()
 
-        with pytest.raises(RequestFailedError, match="the answer broke off"):
+        with pytest.raises(RequestFailedError, match="the reply broke off"):
             await read_all()
         assert len(upstream.heads) == 1
 
 
 async def test_what_fails_before_the_body_is_tried_again_when_streaming() -> None:
     async with serving(b"", reply(500), reply(body=b"good")) as upstream:
-        async with stream("POST", upstream.url, retries=QUICK) as answer:
-            assert await answer.content.read() == b"good"
+        async with stream("POST", upstream.url, retries=QUICK) as got:
+            assert await got.content.read() == b"good"
         assert len(upstream.heads) == 3
 
 
 @pytest.mark.parametrize("limits", [0.05, Timeout(total=0.05), aiohttp.ClientTimeout(total=0.05)])
 async def test_a_timeout_can_be_given_in_every_form(limits: Any) -> None:
     async with serving(reply(), delay_s=5) as upstream:
-        with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+        with pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"):
             await request("POST", upstream.url, timeout=limits)
 
 

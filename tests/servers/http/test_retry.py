@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds
+from nemo_gym.servers.http.client import request
+from nemo_gym.servers.http.request_errors import RequestFailedError
+from nemo_gym.servers.http.retry import RetryPolicy, retry_after_seconds, retry_patience_s
+from tests.servers.http.raw_server import playing, replies, reply
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -61,3 +64,24 @@ def test_what_the_server_asks_for_is_the_least_and_is_capped() -> None:
 )
 def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_seconds(headers, now=NOON) == seconds
+
+
+async def test_a_rollout_without_patience_does_not_try_a_request_again() -> None:
+    async with playing(replies(b"", hang_up=True)) as server:
+        retry_patience_s.set(0.0)
+        with pytest.raises(RequestFailedError, match=r"closed the connection without a reply$"):
+            await request("POST", server.url, retries=RetryPolicy(attempts=9, base_s=30))
+        assert len(server.heads) == 1
+        retry_patience_s.set(60.0)
+        with pytest.raises(RequestFailedError, match="3 attempts"):
+            await request("POST", server.url, retries=RetryPolicy(attempts=3, base_s=0.001))
+
+
+async def test_silence_is_tried_for_a_limited_time_and_busy_endpoints_for_longer() -> None:
+    policy = RetryPolicy(attempts=3, base_s=0.001, silent_s=0.0, statuses=frozenset({503}))
+    async with playing(replies(b"", hang_up=True)) as server:
+        with pytest.raises(RequestFailedError, match=r"closed the connection without a reply$"):
+            await request("POST", server.url, retries=policy)
+    async with playing(replies(reply(b"{}", "503 Busy"))) as server:
+        assert (await request("POST", server.url, retries=policy)).status == 503
+        assert len(server.heads) == 3

@@ -29,8 +29,8 @@ from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.loader import build_app
+from nemo_gym.servers.middleware.rollout_scope import mark_rollout
 from nemo_gym.servers.models.cache import GenerationCache, identity, open_cache
-from nemo_gym.servers.rollout_scope import mark_rollout
 
 KEY = "ab" * 20
 
@@ -45,7 +45,6 @@ async def test_what_was_put_is_found_also_by_others(tmp_path: Path) -> None:
     await cache.put(KEY, b'{"a":1}\n{"b":2}')
     assert await GenerationCache(tmp_path / "new" / "cache").get(KEY) == b'{"a":1}\n{"b":2}'
     assert await cache.get("cd" * 20) is None
-    assert (cache.hits, cache.misses) == (0, 2)
 
 
 @pytest.mark.parametrize("damage", [b"", b"junk", None])
@@ -265,7 +264,8 @@ def test_what_is_generated_depends_on_some_settings_and_not_on_others() -> None:
 def test_without_a_cache_nothing_is_wrapped() -> None:
     server, local = serve({})
     assert server._cached_calls is None
-    assert any(getattr(route, "endpoint", None) == server.responses for route in local.app.routes)
+    [noting] = [route.endpoint for route in local.app.routes if getattr(route, "path", "") == "/v1/responses"]
+    assert noting.__wrapped__ == server.responses
 
 
 @pytest.mark.parametrize("settings", [{"cache": "x", "cache_max_gb": 0}, {"cache": ["x"]}])

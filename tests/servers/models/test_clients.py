@@ -13,8 +13,10 @@ import httpx2
 import openai
 import pytest
 
-from nemo_gym.conversion.answer_events import completion_stream, response_stream
-from nemo_gym.conversion.chat_answers import assistant_to_items, response_to, response_usage
+from nemo_gym.conversion.chat_history import assistant_to_items
+from nemo_gym.conversion.chat_streams import completion_stream
+from nemo_gym.conversion.new_responses import response_to, response_usage
+from nemo_gym.conversion.response_streams import response_stream
 from responses_api_models.openai_model.tests.scripted_endpoint import Endpoint, reply, serving
 from tests.servers.models.hosted_model import ASKS, SAYS, hosted
 

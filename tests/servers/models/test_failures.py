@@ -4,7 +4,8 @@ import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.servers.http.request_errors import RequestFailedError, RequestTimeoutError
-from nemo_gym.servers.models.failures import ModelAddress
+from nemo_gym.servers.models.completion_reader import CompletionReader
+from nemo_gym.servers.models.failures import ModelAddress, ModelCallError, error_object
 
 SECRETS = ["sk-very-secret", "sk-very-secret-indeed", "", "ab"]
 ADDRESS = ModelAddress("http://127.0.0.1:1/v1", "qwen", secrets=SECRETS)
@@ -37,6 +38,60 @@ def test_the_status_decides_the_kind(status: int, kind: str, ours: int) -> None:
     assert error.body()["error"]["hint"]
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (429, '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'),
+        (400, '{"error": {"message": "Billing hard limit has been reached", "code": "billing_hard_limit_reached"}}'),
+        (429, '{"error": {"message": "Your account is not active", "type": "billing_not_active"}}'),
+        (
+            400,
+            '{"type": "error", "error": {"type": "invalid_request_error", "message": "Credit balance is too low"}}',
+        ),
+        (403, '{"type": "error", "error": {"type": "billing_error", "message": "see the console"}}'),
+        (
+            429,
+            '[{"error": {"code": 429, "message": "You exceeded your current quota", "status": "RESOURCE_EXHAUSTED"}}]',
+        ),
+        (403, '{"error": {"message": "Out of call volume quota. Quota will be replenished in 02:00:00"}}'),
+        (402, '{"error": {"message": "Insufficient credits. Add more", "code": 402}}'),
+        (402, ""),
+        (429, '{"error": {"message": "Credit limit exceeded, please add a payment method"}}'),
+    ],
+)
+def test_an_empty_account_is_not_a_rate_limit_and_the_provider_says_it(status: int, body: str) -> None:
+    error = ADDRESS.refusal(status, {}, body.encode(), attempts=9)
+
+    assert (error.kind, error.status) == ("quota", 502)
+    assert "add credit" in error.hint
+    message = (error_object(body.encode()) or {}).get("message", "(empty)")
+    assert str(error).endswith(f"status {status}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (429, {}, '{"error": {"message": "Rate limit reached for requests", "code": "rate_limit_exceeded"}}'),
+        (429, {}, '[{"error": {"message": "You exceeded your current quota. Please retry in 36.1s.", "code": 429}}]'),
+        (429, {"Retry-After": "7"}, '{"error": {"message": "You exceeded your current quota"}}'),
+        (429, {}, '{"error": {"message": "exceeded token rate limit. Please retry after 6 seconds.", "code": "429"}}'),
+        (429, {}, ""),
+    ],
+)
+def test_what_passes_by_itself_is_a_rate_limit(status: int, headers: dict[str, str], body: str) -> None:
+    assert ADDRESS.refusal(status, headers, body.encode()).kind == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    "body", ['{"error": {"message": "Region not supported"}}', '{"message": "Region not supported"}']
+)
+def test_a_403_shows_its_reason(body: str) -> None:
+    error = ADDRESS.refusal(403, {}, body.encode())
+
+    assert "Region not supported" in str(error)
+    assert "region" in error.hint
+
+
 def test_a_missing_model_or_route_hints_at_both() -> None:
     hint = ADDRESS.refusal(404, {}, b"").hint
 
@@ -52,7 +107,7 @@ def test_the_number_of_attempts_is_told() -> None:
     ("failure", "kind"), [(RequestTimeoutError("late"), "timeout"), (RequestFailedError("gone"), "connection")]
 )
 def test_no_answer_is_a_timeout_or_a_connection(failure: RequestFailedError, kind: str) -> None:
-    assert ADDRESS.no_answer(failure).kind == kind
+    assert ADDRESS.no_reply(failure).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -89,3 +144,32 @@ def test_a_secret_that_the_endpoint_repeats_is_not_repeated(secret: str) -> None
 
 def test_long_answers_are_cut() -> None:
     assert len(str(ADDRESS.refusal(500, {}, b"<html>" + b"x" * 100_000))) < 600
+
+
+MESSAGE = (
+    '{"id": "c", "created": 1, "model": "m", "object": "chat.completion", "choices": [{"index": 0, "finish_reason": '
+)
+MESSAGE += '"stop", "logprobs": null, "message": {"role": "assistant", "content": "TEXT"}, "score": SCORE}]}'
+RESPONSE = (
+    '{"id": "r", "created_at": 1, "model": "m", "object": "response", "output": [], "parallel_tool_calls": true, '
+)
+RESPONSE += '"tool_choice": "auto", "tools": [], "status": "completed", "score": SCORE, "note": "TEXT"}'
+CHUNK = (
+    'data: {"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk", "choices": [{"index": 0, '
+    '"delta": {"role": "assistant", "content": "TEXT"}, "finish_reason": "stop", "score": SCORE}]}\n\ndata: [DONE]\n\n'
+)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+@pytest.mark.parametrize("form", [MESSAGE, RESPONSE, CHUNK])
+def test_a_completion_with_a_number_that_json_does_not_have_is_invalid(form: str, number: str) -> None:
+    body = form.replace("TEXT", "0/0 is NaN, not Infinity").replace("SCORE", number).encode()
+    reader = CompletionReader(ADDRESS)
+    with pytest.raises(ModelCallError) as caught:
+        reader.response(body, {}) if form == RESPONSE else reader.chat_completion(body)
+    assert caught.value.kind == "invalid_response"
+
+
+def test_a_completion_may_speak_of_nan() -> None:
+    body = MESSAGE.replace("TEXT", "0/0 is NaN").replace("SCORE", "1").encode()
+    assert CompletionReader(ADDRESS).chat_completion(body).choices[0].message.content == "0/0 is NaN"

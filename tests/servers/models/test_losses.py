@@ -10,12 +10,11 @@ import pytest
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.conversion.losses import (
     ANNOTATIONS,
-    ANNOTATIONS_ANSWERED,
     ASYNC,
-    AUDIO_ANSWERED,
-    AUDIO_SAID,
     CACHE_CONTROL,
     CALLER,
+    COMPLETION_ANNOTATIONS,
+    COMPLETION_AUDIO,
     DOCUMENT_CITATIONS,
     DOCUMENT_CONTEXT,
     ENCRYPTED,
@@ -23,9 +22,10 @@ from nemo_gym.conversion.losses import (
     IMAGE_DETAIL,
     IS_ERROR,
     LATE_INSTRUCTIONS,
-    LOGPROBS_SAID,
     LOSSES,
     NAMESPACE,
+    PAST_AUDIO,
+    PAST_LOGPROBS,
     PHASE,
     SPEAKERS,
     SUMMARY,
@@ -77,7 +77,7 @@ COMMON: dict[str, dict[str, Any]] = {
     "include": {"include": ["file_search_call.results"]},
     "background": {"background": True},
     ANNOTATIONS: {"input": [USER, said({"annotations": [CITED]}), USER]},
-    LOGPROBS_SAID: {"input": [USER, said({"logprobs": [SCORED]}), USER]},
+    PAST_LOGPROBS: {"input": [USER, said({"logprobs": [SCORED]}), USER]},
     PHASE: {"input": [USER, said(phase="commentary"), USER]},
     NAMESPACE: {"input": [USER, CALLED, RESULT]},
     CALLER: {"input": [USER, CALLED | {"caller": {"type": "program", "caller_id": "p"}}, RESULT]},
@@ -115,7 +115,7 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
                 {"role": "user", "content": [{"type": "input_text", "text": "x", CACHE_BREAKPOINT: {"type": "auto"}}]}
             ]
         },
-        ANNOTATIONS_ANSWERED: {},
+        COMPLETION_ANNOTATIONS: {},
         "metadata": {"metadata": {"a": "b"}},
         "store": {"store": True},
         UNSIGNED: {"input": [USER, thought(summary=SUMMARISED), said(), USER]},
@@ -123,8 +123,8 @@ EXAMPLES: dict[Way, dict[str, dict[str, Any]]] = {
         "*": {"min_p": 0.1},
     },
     Way.FROM_CHAT: {
-        AUDIO_SAID: {"messages": [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}, USER]},
-        AUDIO_ANSWERED: {},
+        PAST_AUDIO: {"messages": [USER, {"role": "assistant", "content": "x", "audio": {"id": "a"}}, USER]},
+        COMPLETION_AUDIO: {},
         ANNOTATIONS: {"messages": [USER, {"role": "assistant", "content": "x", "annotations": [CITED]}, USER]},
         SPEAKERS: {"messages": [USER | {"name": "Ada"}]},
         "*": {"logit_bias": {"1": 2.0}},
@@ -193,11 +193,11 @@ ANSWERS[Way.TO_HANDLER] = ANSWERS[Way.FROM_MESSAGES]
 SPOKEN = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "hi"}}
 # What is lost of an answer: the way of the request, and the answer.
 OF_ANSWERS: dict[str, tuple[Way, Any]] = {
-    AUDIO_ANSWERED: (
+    COMPLETION_AUDIO: (
         Way.TO_CHAT,
         ANSWERS[Way.TO_CHAT] | {"choices": [{"index": 0, "finish_reason": "stop", "message": SPOKEN}]},
     ),
-    ANNOTATIONS_ANSWERED: (
+    COMPLETION_ANNOTATIONS: (
         Way.FROM_MESSAGES,
         ANSWERS[Way.FROM_MESSAGES] | {"output": [said({"annotations": [CITED]})]},
     ),

@@ -94,7 +94,7 @@ async def test_what_is_not_there_is_named_in_the_shape_of_the_protocol() -> None
             assert (await client.models.retrieve("real-name")).id == "real-name"
             with pytest.raises(openai.NotFoundError, match="no model 'other' here, only 'real-name'"):
                 await client.models.retrieve("other")
-            with pytest.raises(openai.NotFoundError, match="does not answer GET /v1/responses/resp_1"):
+            with pytest.raises(openai.NotFoundError, match="has no GET /v1/responses/resp_1"):
                 await client.responses.retrieve("resp_1")
         async with anthropic.AsyncAnthropic(base_url=url, api_key="none") as client:
             for call in (client.models.retrieve("other"), client.messages.batches.list()):

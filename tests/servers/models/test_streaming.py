@@ -9,8 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from nemo_gym.conversion.answer_events import completion_stream, response_stream
-from nemo_gym.conversion.streams import completion_of_stream, response_of_stream, whole_answer
+from nemo_gym.conversion.chat_streams import completion_of_stream, completion_stream
+from nemo_gym.conversion.response_streams import response_of_stream, response_stream
+from nemo_gym.conversion.stream_events import assembled
 from responses_api_models.openai_model.tests.scripted_endpoint import (
     CUT,
     Endpoint,
@@ -92,7 +93,7 @@ async def test_a_response_that_is_made_from_a_whole_answer_is_that_answer() -> N
             sent = await foreign.responses.create(model="any", input="hi", stream=True)
             events = [event async for event in sent]
         near = await client.post("policy_model", "/v1/responses", json={"input": "hi", "stream": True})
-        direct = json.loads(whole_answer(await near.read(), response_of_stream))
+        direct = json.loads(assembled(await near.read(), response_of_stream))
 
         assert near.headers["Content-Type"].startswith("text/event-stream")
         assert [event.type for event in events] == [
@@ -158,7 +159,7 @@ async def test_an_endpoint_that_does_not_stream_is_no_obstacle() -> None:
     async with serving(reply(COMPLETION)) as endpoint, hosted(endpoint) as (client, _):
         asked = {"messages": QUESTION, "stream": True}
         near = await client.post("policy_model", "/v1/chat/completions", json=asked)
-        whole = json.loads(whole_answer(await near.read(), completion_of_stream))
+        whole = json.loads(assembled(await near.read(), completion_of_stream))
 
         assert whole["choices"][0]["message"]["content"] == "hi there"
         assert "usage" not in whole

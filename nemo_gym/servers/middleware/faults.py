@@ -1,11 +1,14 @@
 """What a caller sees when a handler raises: status 500 and one JSON string, on every transport.
 
-A failed call to another server includes the body of that server's answer, so the first cause stays readable however
+A failed call to another server includes the body of that server's reply, so the first cause stays readable however
 many servers lie between it and the collector. The class of the failure and the time to wait before a retry travel in
 headers. If the failing server named no class, the path decides: a failed ``/verify`` is the verifier's error.
+
+The reverse is optional: ``CancellationMiddleware`` ends the work on a request whose caller has gone away.
 """
 
 import ast
+import asyncio
 import json
 import logging
 import re
@@ -30,13 +33,13 @@ MOST_FAULTS = 100  # different ones that are counted separately
 
 @runtime_checkable
 class UpstreamFault(Protocol):
-    """An exception that holds the answer that caused it (see ``raise_for_status``)."""
+    """An exception that holds the reply that caused it (see ``raise_for_status``)."""
 
     response_content: bytes
 
 
 def fault_body(error: Exception, server: str) -> bytes:
-    """The JSON body of the 500 answer for an exception that escaped a handler of ``server``."""
+    """The JSON body of the 500 reply for an exception that escaped a handler of ``server``."""
     text = repr(error)
     if isinstance(error, UpstreamFault):
         text = f"Hit an exception in {server} calling an inner server: {error.response_content!r}"
@@ -44,18 +47,18 @@ def fault_body(error: Exception, server: str) -> bytes:
 
 
 def fault_headers(error: Exception) -> list[tuple[bytes, bytes]]:
-    """The headers of the 500 answer: those of the failing server, or those that follow from the failed call."""
-    said: Any = getattr(error, "headers", None) or {}
+    """The headers of the 500 reply: those of the failing server, or those that follow from the failed call."""
+    given: Any = getattr(error, "headers", None) or {}
     info = getattr(error, "request_info", None)
     path = info.real_url.path if info is not None else ""
-    kind = said.get(FAILURE_CLASS_HEADER) or CLASS_OF_PATH.get(path) or (_UNREACHABLE if _is_gone(error) else None)
+    kind = given.get(FAILURE_CLASS_HEADER) or CLASS_OF_PATH.get(path) or (_UNREACHABLE if _is_gone(error) else None)
     headers = [JSON_HEADER]
     if kind:
         headers.append((FAILURE_CLASS_HEADER.lower().encode(), kind.encode("latin-1")))
-    if said.get(USAGE_HEADER):
-        headers.append((USAGE_HEADER.lower().encode(), said[USAGE_HEADER].encode("latin-1")))
-    if said.get("Retry-After"):
-        headers.append((b"retry-after", said["Retry-After"].encode("latin-1")))
+    if given.get(USAGE_HEADER):
+        headers.append((USAGE_HEADER.lower().encode(), given[USAGE_HEADER].encode("latin-1")))
+    if given.get("Retry-After"):
+        headers.append((b"retry-after", given["Retry-After"].encode("latin-1")))
     return headers
 
 
@@ -99,9 +102,9 @@ def first_cause(body: bytes) -> str:
     if isinstance(content, str):
         relayed = _relayed_body(content)
         return content if relayed is None else first_cause(relayed)
-    said = content.get("error") if isinstance(content, dict) else None
-    if isinstance(said, dict) and "message" in said:
-        return "; ".join(str(said[part]) for part in ("message", "hint") if said.get(part))
+    error = content.get("error") if isinstance(content, dict) else None
+    if isinstance(error, dict) and "message" in error:
+        return "; ".join(str(error[part]) for part in ("message", "hint") if error.get(part))
     return body.decode(errors="replace")
 
 
@@ -142,7 +145,7 @@ class FaultLog:
 
 
 class FaultMiddleware:
-    """Turns an exception into its answer. It is the innermost middleware, so that all others still see the answer."""
+    """Turns an exception into its reply. It is the innermost middleware, so that all others still see the reply."""
 
     def __init__(self, app: ASGIApp, *, server: str) -> None:
         self.app = app
@@ -150,7 +153,6 @@ class FaultMiddleware:
         self.log = FaultLog(server)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -171,3 +173,42 @@ class FaultMiddleware:
             headers = [*fault_headers(error), (b"content-length", b"%d" % len(body))]
             await send({"type": "http.response.start", "status": 500, "headers": headers})
             await send({"type": "http.response.body", "body": body})
+
+
+class CancellationMiddleware:
+    """Cancels a request whose client disconnects before the reply is complete."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        messages: list[Message] = [await receive()]
+        while messages[-1]["type"] == "http.request" and messages[-1].get("more_body"):
+            messages.append(await receive())
+        gone = asyncio.Event()
+
+        async def next_message() -> Message:
+            if messages:
+                return messages.pop(0)
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        work = asyncio.ensure_future(self._app(scope, next_message, send))
+        watch = asyncio.ensure_future(_left(receive, gone))
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+            await asyncio.gather(work, return_exceptions=gone.is_set())
+        finally:
+            watch.cancel()
+            work.cancel()
+
+
+async def _left(receive: Receive, gone: asyncio.Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone.set()

@@ -1,4 +1,4 @@
-"""Sessions: a signed cookie, repeated in every answer, tells a server who is calling; states belong to a session.
+"""Sessions: a signed cookie, repeated in every reply, tells a server who is calling; states belong to a session.
 
 Each server's cookie has its own name, so cookies of several servers travel together. The cookie contains signed JSON
 in which ``session_id`` is always set. The signing key is random for each run. The middleware is outside everything that
@@ -25,17 +25,34 @@ import orjson
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nemo_gym.schemas.rows import FAILURE_CLASS_HEADER, SESSION_LOST_STATUS, FailureClass
+
 SESSION_ID_KEY = "session_id"
 ATTRIBUTES = f"path=/; Max-Age={14 * 24 * 60 * 60}; httponly; samesite=lax"
 REMEMBERED_COOKIES = 65_536
 SIGNATURE_BYTES = 20
 
-SECRET_VARIABLE = "NEMO_GYM_SESSION_SECRET"  # noqa: S105 - the name of a variable, shared by the workers of one server
+# Names of variables for the processes of one server: they share a secret. A process that is the only one, and has taken
+# the place of one that crashed, does not have the sessions that this one had.
+SECRET_VARIABLE = "NEMO_GYM_SESSION_SECRET"  # noqa: S105 - the name of a variable
+OWN_SESSIONS_VARIABLE = "NEMO_GYM_OWN_SESSIONS"
 
 
 def session_secret() -> str:
     """A random signing key, or the one that the workers of one server share through their environment."""
     return os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
+
+
+def keeps_own_sessions() -> bool:
+    """Whether this process is the only one of its server, so that no other process has sessions of it."""
+    return OWN_SESSIONS_VARIABLE in os.environ
+
+
+class SessionLostError(Exception):
+    """The session was kept by a process that crashed."""
+
+    def __init__(self) -> None:
+        super().__init__("the server crashed and was started again; the session of this rollout is gone")
 
 
 class Session(dict[str, Any]):
@@ -54,31 +71,12 @@ class Session(dict[str, Any]):
         return self._cookie if self == self._cookie_data else None
 
 
-class NewSession:
-    """A session that nobody has opened yet. It gets its id and its cookie when somebody asks for the cookie."""
-
-    __slots__ = ("_cookie", "_cookies")
-
-    def __init__(self, cookies: "SessionCookies") -> None:
-        self._cookies = cookies
-        self._cookie: str | None = None
-
-    def cookie(self) -> str:
-        """The signed cookie; always the same."""
-        if self._cookie is None:
-            self._cookie = self._cookies.renew(None)
-        return self._cookie
-
-    def is_of(self, cookies: "SessionCookies") -> bool:
-        """Whether it is a session of the server with these cookies."""
-        return self._cookies is cookies
-
-
 class SessionCookies:
     """Reads and signs the session cookies of one server."""
 
-    def __init__(self, name: str, secret: str) -> None:
+    def __init__(self, name: str, secret: str, *, own_only: bool = False) -> None:
         self.name = name
+        self._own_only = own_only  # whether sessions of other processes with the same secret are lost
         # Copied for every signature: taking in the key is half the work.
         self._keyed = blake2b(key=blake2b(secret.encode()).digest(), digest_size=SIGNATURE_BYTES)
         # A random prefix and a number make ids unique. They may be guessable, because an unsigned id is worthless.
@@ -88,9 +86,14 @@ class SessionCookies:
         self._sealed: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def open(self, cookie: str | None) -> Session:
-        """The session of a cookie; a missing, foreign or forged cookie starts a new one."""
+        """The session of a cookie; a missing, foreign or forged cookie starts a new one.
+
+        Raises ``SessionLostError`` if a process that crashed kept the session.
+        """
         data = self._data(cookie) if cookie else None
         if data and SESSION_ID_KEY in data:
+            if self._own_only and cookie not in self._sealed:
+                self.require_own(data)
             return Session(data, cookie)
         return Session({SESSION_ID_KEY: self._new_id()})
 
@@ -107,9 +110,19 @@ class SessionCookies:
             return known
         return self._sign(dict(session))
 
+    def are_signed_in(self, cookies: Mapping[str, str]) -> bool:
+        """Whether a request has a cookie that was signed here."""
+        given = cookies.get(self.name)
+        return given is not None and self._data(given) is not None
+
     def header(self, sealed: str) -> tuple[bytes, bytes]:
         """The raw ``Set-Cookie`` header for a signed cookie value."""
         return b"set-cookie", f"{self.name}={sealed}; {ATTRIBUTES}".encode("latin-1")
+
+    def require_own(self, data: Mapping[str, Any]) -> None:
+        """Raise ``SessionLostError`` if the session began in a process that crashed."""
+        if self._own_only and not str(data.get(SESSION_ID_KEY)).startswith(self._id_prefix):
+            raise SessionLostError
 
     def _new_id(self) -> str:
         return f"{self._id_prefix}{next(self._id_numbers):012x}"
@@ -143,18 +156,21 @@ class SessionCookies:
 
 
 class SessionMiddleware:
-    """Gives every request its session and every answer its cookie. Pure ASGI for speed, because every call uses it."""
+    """Gives every request its session and every reply its cookie. Pure ASGI for speed, because every call uses it."""
 
     def __init__(self, app: ASGIApp, *, cookies: SessionCookies) -> None:
         self.app = app
         self.cookies = cookies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        scope["session"] = self.cookies.open(incoming_cookies(scope).get(self.cookies.name))
+        try:
+            scope["session"] = self.cookies.open(incoming_cookies(scope).get(self.cookies.name))
+        except SessionLostError as lost:
+            await _refuse(lost, scope, send)
+            return
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -165,6 +181,20 @@ class SessionMiddleware:
             await send(message)
 
         await self.app(scope, receive, send_with_cookie)
+
+
+async def _refuse(lost: SessionLostError, scope: Scope, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1011, "reason": str(lost)})
+        return
+    body = orjson.dumps({"detail": str(lost)})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (FAILURE_CLASS_HEADER.lower().encode(), FailureClass.SERVER_CRASHED.encode()),
+    ]
+    await send({"type": "http.response.start", "status": SESSION_LOST_STATUS, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def incoming_cookies(scope: Scope) -> dict[str, str]:

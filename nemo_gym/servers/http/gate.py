@@ -5,9 +5,9 @@ requests are admitted in turn, one role after the other, so that no role starves
 attempt: a request that waits before its next attempt holds no place.
 
 An endpoint that asks for a pause closes the gate for all roles. A busy endpoint (429, 503, 529) does so in
-``Retry-After``. A successful answer may say that it was the last one for now, with a header like
+``Retry-After``. A successful reply may say that it was the last one for now, with a header like
 ``x-ratelimit-remaining-tokens: 0`` or ``anthropic-ratelimit-requests-remaining: 0`` and the time of the next one in the
-matching ``reset`` header. Answers are frequent and limits are rare, so headers are decoded only if a name is relevant.
+matching ``reset`` header.
 
 ``AdmissionQueue`` decides, without tasks or clocks; ``Gate`` waits. An open gate without a limit is not entered at all.
 """
@@ -18,9 +18,8 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 from yarl import URL
@@ -34,7 +33,6 @@ BUSY: Final = frozenset({429, 503, 529})
 MAX_PAUSE_S: Final = 60.0
 OPENAI: Final = "x-ratelimit-remaining"
 ANTHROPIC: Final = "anthropic-ratelimit"
-_PREFIXES: Final = (OPENAI.encode(), ANTHROPIC.encode())
 # A number this large is a point in time and not a duration, in seconds or in milliseconds since 1970.
 _EPOCH_S: Final = 1e9
 _EPOCH_MS: Final = 1e11
@@ -43,26 +41,16 @@ _DURATION: Final = re.compile(r"(?:{0}d)?(?:{0}h)?(?:{0}m)?(?:{0}s)?(?:{0}ms)?".
 _UNITS_S: Final = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 
 
-def mentions_limits(names: Iterable[bytes]) -> bool:
-    """Whether any header with one of these names can say that nothing remains."""
-    return any(name.lower().startswith(_PREFIXES) for name in names)
-
-
-def is_exhausted(raw_headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a header says that nothing remains."""
-    return any(value.strip() == b"0" and name.lower().startswith(_PREFIXES) for name, value in raw_headers)
-
-
-def pause_asked_for(status: int, headers: Mapping[str, str], now: datetime) -> float:
-    """The pause that the answer asks for, in seconds and at most a minute; 0 if it asks for none.
+def requested_pause(status: int, headers: Mapping[str, str], now: datetime) -> float:
+    """The pause that a reply asks for, in seconds and at most a minute; 0 if it asks for none.
 
     ``Retry-After`` takes precedence, because ``reset`` is only the time at which the limit is fully restored.
     """
-    asked = retry_after_seconds(headers, now) if status in BUSY else None
-    if asked is None:
+    pause = retry_after_seconds(headers, now) if status in BUSY else None
+    if pause is None:
         resets = [headers.get(reset_header(name)) for name, left in headers.items() if _is_used_up(name, left)]
-        asked = max((seconds_until(reset, now) or 0.0 for reset in resets if reset), default=0.0)
-    return min(max(asked, 0.0), MAX_PAUSE_S)
+        pause = max((seconds_until(reset, now) or 0.0 for reset in resets if reset), default=0.0)
+    return min(max(pause, 0.0), MAX_PAUSE_S)
 
 
 def reset_header(name: str) -> str:
@@ -93,25 +81,18 @@ def _from_now(number: float, now: datetime) -> float:
 def _is_used_up(name: str, left: str) -> bool:
     name = name.lower()
     counts = name.startswith(OPENAI) or (name.startswith(ANTHROPIC) and name.endswith("-remaining"))
-    return counts and left.strip() == "0"
+    return counts and left == "0"
 
 
 Waiter = TypeVar("Waiter", bound=Hashable)
 
-NAME: Final = itemgetter(0)
-REMEMBERED: Final = 64
 
-
-class EndpointAnswer(Protocol):
-    """The parts of an answer that a gate looks at."""
+class EndpointReply(Protocol):
+    """The parts of a reply that a gate looks at."""
 
     @property
     def status(self) -> int:
         """The HTTP status."""
-
-    @property
-    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """The headers as received."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -132,7 +113,6 @@ class AdmissionQueue(Generic[Waiter]):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there are waiters."""
         return bool(self._waiting)
 
     def restrict(self, limit: int | None) -> None:
@@ -195,8 +175,6 @@ class Gate:
         self.queue: AdmissionQueue[asyncio.Future[None]] = AdmissionQueue()
         self.pauses = 0
         self._endpoint = endpoint
-        # An endpoint sends the same headers again and again, so the result is looked up by their names.
-        self._mentions: dict[tuple[bytes, ...], bool] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self) -> bool:
@@ -221,26 +199,17 @@ class Gate:
         """Give up the place, and admit others."""
         self.queue.leave()
         if self.queue.has_waiting:
-            # Not immediately, because the answer has not been examined yet and may ask for a pause.
+            # Not immediately, because the reply has not been examined yet and may ask for a pause.
             asyncio.get_running_loop().call_soon(self._admit)
 
-    def note_answer(self, answer: EndpointAnswer) -> None:
-        """Close the gate if the answer asks for it."""
-        if answer.status not in BUSY and not self._is_exhausted(answer.raw_headers):
+    def note_reply(self, reply: EndpointReply) -> None:
+        """Close the gate if the reply asks for it."""
+        if reply.status not in BUSY and "0" not in reply.headers.values():  # so nothing is used up
             return
-        seconds = pause_asked_for(answer.status, answer.headers, datetime.now(UTC))
+        seconds = requested_pause(reply.status, reply.headers, datetime.now(UTC))
         if seconds > 0:
             self.queue.close(time.monotonic() + seconds)
             self._count_pause(seconds)
-
-    def _is_exhausted(self, raw_headers: tuple[tuple[bytes, bytes], ...]) -> bool:
-        names = tuple(map(NAME, raw_headers))
-        mentions = self._mentions.get(names)
-        if mentions is None:
-            mentions = mentions_limits(names)
-            if len(self._mentions) < REMEMBERED:
-                self._mentions[names] = mentions
-        return mentions and is_exhausted(raw_headers)
 
     def _admit(self) -> None:
         now = time.monotonic()
@@ -274,7 +243,7 @@ class Gate:
 class RoleGate:
     """A gate as one role uses it."""
 
-    __slots__ = ("_queue", "gate", "leave", "note_answer", "role")
+    __slots__ = ("_queue", "gate", "leave", "note_reply", "role")
 
     def __init__(self, gate: Gate, role: str) -> None:
         self.gate = gate
@@ -282,7 +251,7 @@ class RoleGate:
         self._queue = gate.queue
         self.leave: Final = gate.leave
         # Must be called right after leaving, without an await in between.
-        self.note_answer: Final = gate.note_answer
+        self.note_reply: Final = gate.note_reply
 
     @property
     def is_free(self) -> bool:

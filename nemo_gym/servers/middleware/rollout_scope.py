@@ -18,10 +18,12 @@ from starlette.types import Scope
 
 HEADER: Final = "X-NG-Rollout"
 PATH_PREFIX: Final = "/ng-rollout/"
+TOKEN_SEGMENT: Final = "training-token-capture/"  # noqa: S105 - after the id: the call is to be trained on
 ROLLOUT_ID_PATTERN: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-ASKING: Final = "replay_model"
+REPLAY: Final = "replay_model"
 _HEADER: Final = HEADER.lower().encode()
-_FORM: Final = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.(\d{1,9})\.([0-9a-f]{1,40})")
+_FORM: Final = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.(\d{1,9})\.([0-9a-f]{1,40})(?:\.c)?")
+_CAPTURED: Final = ".c"  # ends the mark of an attempt whose model calls are kept until its collector takes them
 _REMEMBERED: Final = 65_536  # attempts, and requests outside any attempt, for which counts are stored
 
 _mark: ContextVar[str] = ContextVar("rollout_mark", default="")
@@ -77,6 +79,7 @@ def split_path_prefix(path: str) -> tuple[str | None, str]:
     if not path.startswith(PATH_PREFIX):
         return None, path
     rollout_id, slash, rest = path.removeprefix(PATH_PREFIX).partition("/")
+    rest = rest.removeprefix(TOKEN_SEGMENT)
     return (rollout_id, slash + rest) if ROLLOUT_ID_PATTERN.match(rollout_id) else (None, path)
 
 
@@ -99,7 +102,7 @@ def wants_marks(config: Any) -> bool:
     assert isinstance(blocks, dict)
     models = (block.get("responses_api_models") for block in blocks.values() if isinstance(block, dict))
     return any(
-        ASKING in model or any(map(_has_replicas, model.values())) for model in models if isinstance(model, dict)
+        REPLAY in model or any(map(_has_replicas, model.values())) for model in models if isinstance(model, dict)
     )
 
 
@@ -109,9 +112,30 @@ def _has_replicas(settings: Any) -> bool:
     return isinstance(urls, list) and len(urls) > 1
 
 
-def mark_rollout(task: int, rollout: int, attempt: int) -> None:
-    """Make all further calls of the current task belong to this attempt."""
-    _mark.set(f"{task}.{rollout}.{attempt}.{secrets.token_hex(6)}")
+def mark_rollout(task: int, rollout: int, attempt: int, *, captured: bool = False) -> str:
+    """Make all further calls of the current task belong to this attempt, and return its mark.
+
+    ``captured``: whoever runs the attempt takes its model calls in the end.
+    """
+    mark = f"{task}.{rollout}.{attempt}.{secrets.token_hex(6)}{_CAPTURED if captured else ''}"
+    _mark.set(mark)
+    return mark
+
+
+def captured_mark() -> str | None:
+    """The mark of the current attempt, if its model calls are to be kept."""
+    mark = _mark.get()
+    return mark if mark.endswith(_CAPTURED) else None
+
+
+@contextlib.contextmanager
+def uncaptured() -> Iterator[None]:
+    """Keep none of the model calls inside: they are not the agent's."""
+    token = _mark.set(_mark.get().removesuffix(_CAPTURED))
+    try:
+        yield
+    finally:
+        _mark.reset(token)
 
 
 def current_mark() -> str:
@@ -133,14 +157,14 @@ def adopt_mark(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 class Occurrences:
-    """Counts how often something was asked for in the same attempt. Forgets the oldest attempts."""
+    """Counts how often something was requested in the same attempt. Forgets the oldest attempts."""
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
         self._remembered = remembered
         self._runs: OrderedDict[Hashable, Counter[Hashable]] = OrderedDict()
 
     def next(self, scope: RolloutScope | None, key: Hashable) -> int:
-        """How often this was asked for before in the attempt; without an attempt, by all such callers together."""
+        """How often this was requested before in the attempt; without an attempt, by all such callers together."""
         run: Hashable = scope.run if scope is not None else key
         counts = self._runs.setdefault(run, Counter())
         self._runs.move_to_end(run)

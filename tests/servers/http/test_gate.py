@@ -1,34 +1,41 @@
-"""What answers say about rate limits, in all the ways in which endpoints say it.
+"""What replies say about rate limits, in all the ways in which endpoints say it.
 
 The gate before an endpoint: who goes when, and that no place is ever lost.
 """
 
 import asyncio
+import contextlib
+import json
 import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
 import pytest
+import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from nemo_gym.servers.models.gate import (
+from nemo_gym.servers.http.client import RequestSettings, request, stream
+from nemo_gym.servers.http.connections import close_http_client
+from nemo_gym.servers.http.gate import (
     AdmissionQueue,
     Gate,
     Gates,
     RoleGate,
     gates_of,
-    is_exhausted,
-    mentions_limits,
     origin,
-    pause_asked_for,
+    requested_pause,
     reset_header,
     seconds_until,
 )
+from nemo_gym.servers.http.request_errors import RequestFailedError
+from nemo_gym.servers.http.retry import RetryPolicy
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EPOCH = NOON.timestamp()
@@ -122,24 +129,7 @@ def test_every_way_to_say_when(text: str, seconds: float | None) -> None:
     ],
 )
 def test_the_pause_that_an_answer_asks_for(status: int, headers: dict[str, str], pause: float) -> None:
-    assert pause_asked_for(status, CIMultiDict(headers), NOON) == pytest.approx(pause)
-
-
-def test_names_tell_whether_limits_are_spoken_of() -> None:
-    assert not mentions_limits([b"Content-Type", b"Date", b"x-ratelimit-limit-requests", b"Retry-After"])
-    assert mentions_limits([b"Date", b"X-RateLimit-Remaining-Tokens"])
-    assert mentions_limits([b"Date", b"ANTHROPIC-RATELIMIT-TOKENS-REMAINING"])
-
-
-def test_only_a_header_that_says_zero_is_worth_a_closer_look() -> None:
-    usual = [(b"Content-Type", b"application/json"), (b"Access-Control-Allow-Credentials", b"0")]
-
-    assert not is_exhausted([])
-    assert not is_exhausted(usual)
-    assert not is_exhausted([*usual, (b"x-ratelimit-remaining-requests", b"10"), (b"x-ratelimit-limit-requests", b"0")])
-    assert is_exhausted([*usual, (b"X-RateLimit-Remaining-Requests", b"0 ")])
-    assert is_exhausted([*usual, (b"x-ratelimit-remaining", b"0")])
-    assert is_exhausted([*usual, (b"anthropic-ratelimit-output-tokens-remaining", b"0")])
+    assert requested_pause(status, CIMultiDict(headers), NOON) == pytest.approx(pause)
 
 
 def test_what_remains_and_when_it_is_reset_belong_together() -> None:
@@ -151,7 +141,7 @@ def test_what_remains_and_when_it_is_reset_belong_together() -> None:
 def test_no_text_is_too_strange_or_closes_for_more_than_a_minute(text: str) -> None:
     headers = CIMultiDict({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": text})
 
-    assert 0 <= pause_asked_for(200, headers, NOON) <= 60
+    assert 0 <= requested_pause(200, headers, NOON) <= 60
 
 
 @given(st.timedeltas(timedelta(0), timedelta(days=300)))
@@ -348,8 +338,8 @@ def test_the_rules_hold_on_every_trace(limit: int | None, moves: list[tuple[str,
 
 
 @dataclass
-class Answer:
-    """As much of an answer as a gate looks at."""
+class Noted:
+    """As much of a reply as a gate looks at."""
 
     status: int = 200
     said: Mapping[str, str] = field(default_factory=dict)
@@ -358,90 +348,139 @@ class Answer:
     def headers(self) -> Mapping[str, str]:
         return cast("Mapping[str, str]", CIMultiDict(self.said))
 
-    @property
-    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        return tuple((name.encode(), value.encode()) for name, value in self.said.items())
-
 
 def role_gates(*roles: str, limit: int | None = None) -> list[RoleGate]:
     gates = Gates()
     return [gates.for_role("http://host/v1", role, limit=limit) for role in roles]
 
 
-async def through(entrance: RoleGate, name: str, log: list[str], answer: Answer | None = None) -> None:
-    """Go in, stay for a moment, come out."""
-    await entrance.enter()
-    try:
-        log.append(name)
-        await asyncio.sleep(0.001)
-    finally:
-        entrance.leave()
-    entrance.note_answer(answer or Answer())
+class Endpoint(ThreadingHTTPServer):
+    """An endpoint that notes who called, and replies what the call asks for."""
+
+    received: list[str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
 
 
-async def test_two_roles_share_one_place_by_turns() -> None:
+class Obliging(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        self.server.received.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        wanted = json.loads(self.headers["X-Reply"])
+        self.send_response(wanted["status"])
+        for name, value in {**wanted["headers"], "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint(("127.0.0.1", 0), Obliging) as server:
+        server.received = []
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest_asyncio.fixture
+async def calls(endpoint: Endpoint) -> AsyncIterator[Endpoint]:
+    yield endpoint
+    await close_http_client()
+
+
+async def through(entrance: RoleGate, name: str, at: Endpoint, reply: Noted | None = None) -> None:
+    """A request of the real client that has to pass the gate."""
+    wanted = reply or Noted()
+    headers = {"X-Reply": json.dumps({"status": wanted.status, "headers": dict(wanted.said)})}
+    await request("POST", at.url, data=name, headers=headers, gate=entrance, retries=RetryPolicy(attempts=1))
+
+
+async def test_two_roles_share_one_place_by_turns(calls: Endpoint) -> None:
     policy, judge = role_gates("policy", "judge", limit=1)
-    log: list[str] = []
-    many = [through(policy, "p", log) for _ in range(4)]
-    few = [through(judge, "j", log) for _ in range(2)]
+    many = [through(policy, "p", calls) for _ in range(4)]
+    few = [through(judge, "j", calls) for _ in range(2)]
 
     await asyncio.gather(*many, *few)
 
-    assert "".join(log) == "ppjpjp"
+    assert "".join(calls.received) == "ppjpjp"
     assert policy.gate is judge.gate
     assert policy.gate.queue.busy == 0
 
 
-async def test_a_pause_holds_back_every_role_until_it_is_over() -> None:
+async def test_a_pause_holds_back_every_role_until_it_is_over(calls: Endpoint) -> None:
     policy, judge = role_gates("policy", "judge")
-    log: list[str] = []
     started = time.monotonic()
-    await through(judge, "j", log, Answer(429, {"Retry-After": "0.05"}))
+    await through(judge, "j", calls, Noted(429, {"Retry-After": "0.05"}))
 
     assert not policy.is_free
-    await asyncio.gather(through(policy, "p", log), through(judge, "j", log))
+    await asyncio.gather(through(policy, "p", calls), through(judge, "j", calls))
     assert time.monotonic() - started >= 0.05
-    assert log == ["j", "p", "j"]
+    assert calls.received[0] == "j"
+    assert sorted(calls.received[1:]) == ["j", "p"]  # both were let in at once
     assert policy.is_free
 
 
-async def test_a_pause_that_is_prolonged_while_others_wait() -> None:
+@pytest.mark.parametrize(
+    ("said", "is_free"),
+    [
+        ({}, True),
+        ({"Access-Control-Allow-Credentials": "0"}, True),
+        ({"x-ratelimit-limit-requests": "0", "x-ratelimit-reset-requests": "1s"}, True),
+        ({"X-RateLimit-Remaining-Requests": "10", "x-ratelimit-reset-requests": "1s"}, True),
+        ({"X-RateLimit-Remaining-Requests": "0", "x-ratelimit-reset-requests": "1s"}, False),
+        ({"ANTHROPIC-RATELIMIT-TOKENS-REMAINING": "0", "anthropic-ratelimit-tokens-reset": "1s"}, False),
+    ],
+)
+async def test_only_a_reply_after_which_nothing_remains_closes_the_gate(said: dict[str, str], is_free: bool) -> None:
     (entrance,) = role_gates("policy")
-    log: list[str] = []
+    entrance.note_reply(Noted(200, said))
+    assert entrance.is_free is is_free
+
+
+async def test_a_pause_that_is_prolonged_while_others_wait(calls: Endpoint) -> None:
+    (entrance,) = role_gates("policy")
     started = time.monotonic()
     await entrance.enter()
-    entrance.note_answer(Answer(429, {"Retry-After": "0.4"}))  # long enough for a machine that stalls
-    waiting = [asyncio.create_task(through(entrance, "p", log)) for _ in range(3)]
+    entrance.note_reply(Noted(429, {"Retry-After": "0.4"}))  # long enough for a machine that stalls
+    waiting = [asyncio.create_task(through(entrance, "p", calls)) for _ in range(3)]
     await asyncio.sleep(0)
     entrance.leave()
-    entrance.note_answer(Answer(200, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "500ms"}))
+    entrance.note_reply(Noted(200, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "500ms"}))
     await asyncio.gather(*waiting)
 
     assert time.monotonic() - started >= 0.5
-    assert log == ["p", "p", "p"]
+    assert calls.received == ["p", "p", "p"]
 
 
-async def test_the_next_in_line_heeds_the_answer_of_the_one_before() -> None:
+async def test_the_next_in_line_heeds_the_answer_of_the_one_before(calls: Endpoint) -> None:
     (entrance,) = role_gates("policy", limit=1)
-    log: list[str] = []
-    first = asyncio.create_task(through(entrance, "first", log, Answer(429, {"Retry-After": "30"})))
-    second = asyncio.create_task(through(entrance, "second", log))
+    first = asyncio.create_task(through(entrance, "first", calls, Noted(429, {"Retry-After": "30"})))
+    second = asyncio.create_task(through(entrance, "second", calls))
     await first
     for _ in range(5):
         await asyncio.sleep(0)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
 
-    assert log == ["first"]
+    assert calls.received == ["first"]
     assert entrance.gate.queue.busy == 0
 
 
-async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
+async def test_who_is_cancelled_while_waiting_holds_nobody_up(calls: Endpoint) -> None:
     (entrance,) = role_gates("policy", limit=1)
-    log: list[str] = []
     await entrance.enter()
-    gone = [asyncio.create_task(through(entrance, "gone", log)) for _ in range(3)]
-    stays = asyncio.create_task(through(entrance, "stays", log))
+    gone = [asyncio.create_task(through(entrance, "gone", calls)) for _ in range(3)]
+    stays = asyncio.create_task(through(entrance, "stays", calls))
     await asyncio.sleep(0)
     entrance.leave()
     for task in gone:
@@ -449,16 +488,15 @@ async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
     await stays
     await asyncio.gather(*gone, return_exceptions=True)
 
-    assert log == ["stays"]
+    assert calls.received == ["stays"]
     assert entrance.gate.queue.busy == 0
 
 
-async def test_who_is_cancelled_the_moment_the_turn_comes_gives_the_place_back() -> None:
+async def test_who_is_cancelled_the_moment_the_turn_comes_gives_the_place_back(calls: Endpoint) -> None:
     (entrance,) = role_gates("policy", limit=1)
-    log: list[str] = []
     await entrance.enter()
-    gone = asyncio.create_task(through(entrance, "gone", log))
-    stays = asyncio.create_task(through(entrance, "stays", log))
+    gone = asyncio.create_task(through(entrance, "gone", calls))
+    stays = asyncio.create_task(through(entrance, "stays", calls))
     await asyncio.sleep(0)
     entrance.leave()
     await asyncio.sleep(0)
@@ -466,31 +504,35 @@ async def test_who_is_cancelled_the_moment_the_turn_comes_gives_the_place_back()
     await stays
 
     assert gone.cancelled()
-    assert log == ["stays"]
+    assert calls.received == ["stays"]
     assert entrance.gate.queue.busy == 0
 
 
-def test_a_gate_outlives_the_loop_whose_tasks_waited_at_it() -> None:
+def test_a_gate_outlives_the_loop_whose_tasks_waited_at_it(endpoint: Endpoint) -> None:
     (entrance,) = role_gates("policy")
-    log: list[str] = []
 
     async def give_up() -> None:
-        await through(entrance, "first", log, Answer(503, {"Retry-After": "0.05"}))
+        await through(entrance, "first", endpoint, Noted(503, {"Retry-After": "0.05"}))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(through(entrance, "never", log), 0.001)
+            await asyncio.wait_for(through(entrance, "never", endpoint), 0.001)
+        await close_http_client()
+
+    async def go_on() -> None:
+        await through(entrance, "second", endpoint)
+        await close_http_client()
 
     asyncio.run(give_up())
-    asyncio.run(through(entrance, "second", log))
+    asyncio.run(go_on())
 
-    assert log == ["first", "second"]
+    assert endpoint.received == ["first", "second"]
 
 
 async def test_pauses_are_counted_and_logged_without_a_flood(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate("https://host")
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
-            gate.note_answer(Answer(429, {"Retry-After": "7"}))
-        gate.note_answer(Answer(429))
+            gate.note_reply(Noted(429, {"Retry-After": "7"}))
+        gate.note_reply(Noted(429))
 
     assert gate.pauses == 20
     assert caplog.messages == [
@@ -502,13 +544,13 @@ async def test_pauses_are_counted_and_logged_without_a_flood(caplog: pytest.LogC
 async def test_what_is_remembered_of_headers_is_their_names_and_not_what_they_say() -> None:
     gate = Gate("https://host")
     for number in range(200):  # more than are remembered
-        gate.note_answer(Answer(200, {f"x-{number}": "0"}))
+        gate.note_reply(Noted(200, {f"x-{number}": "0"}))
     for left in ("2", "1", "0"):
-        gate.note_answer(Answer(200, {"x-ratelimit-remaining-tokens": left, "x-ratelimit-reset-tokens": "5s"}))
+        gate.note_reply(Noted(200, {"x-ratelimit-remaining-tokens": left, "x-ratelimit-reset-tokens": "5s"}))
         assert gate.pauses == (left == "0")
     other = Gate("https://other")
     for left in ("1", "0"):
-        other.note_answer(Answer(200, {"x-ratelimit-remaining-tokens": left, "x-ratelimit-reset-tokens": "5s"}))
+        other.note_reply(Noted(200, {"x-ratelimit-remaining-tokens": left, "x-ratelimit-reset-tokens": "5s"}))
         assert other.pauses == (left == "0")
 
 
@@ -545,3 +587,38 @@ def test_roles_of_one_endpoint_share_a_gate_with_the_lowest_limit() -> None:
 
 def test_a_server_without_a_gym_has_gates_of_its_own() -> None:
     assert gates_of(object()) is not gates_of(object())
+
+
+@pytest.mark.parametrize("how", ["read", "streamed", "left early", "refused", "raised inside"])
+async def test_a_place_is_given_back_once_however_a_request_ends(how: str, calls: Endpoint) -> None:
+    (entrance,) = role_gates("policy", limit=1)
+    headers = {"X-Reply": json.dumps({"status": 200, "headers": {}})}
+    address = "http://127.0.0.1:1/" if how == "refused" else calls.url
+    settings = RequestSettings(headers=headers, gate=entrance, retries=RetryPolicy(attempts=2, base_s=0.001))
+    for _ in range(3):
+        with contextlib.suppress(RequestFailedError, ZeroDivisionError):
+            if how in ("read", "refused"):
+                await request("POST", address, data="x", settings=settings)
+                continue
+            async with stream("POST", address, data="x", settings=settings) as reply:
+                assert entrance.gate.queue.busy == 1
+                if how == "streamed":
+                    await reply.read()
+                elif how == "raised inside":
+                    raise ZeroDivisionError
+        assert entrance.gate.queue.busy == 0
+
+
+async def test_a_busy_endpoint_is_tried_again_with_a_new_place_each_time(calls: Endpoint) -> None:
+    (entrance,) = role_gates("policy", limit=1)
+    headers = {"X-Reply": json.dumps({"status": 503, "headers": {}})}
+    policy = RetryPolicy(attempts=3, base_s=0.001, statuses=frozenset({503}))
+    for open_it in (request, None):
+        if open_it is not None:
+            reply = await open_it("POST", calls.url, data="x", headers=headers, gate=entrance, retries=policy)
+            assert reply.status == 503
+        else:
+            async with stream("POST", calls.url, data="x", headers=headers, gate=entrance, retries=policy) as streamed:
+                assert streamed.status == 503
+        assert entrance.gate.queue.busy == 0
+    assert len(calls.received) == 6

@@ -1,4 +1,4 @@
-"""Every kind of answer that a server may send, good and broken, and what callers see of it."""
+"""Every kind of reply that a server may send, good and broken, and what callers see of it."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,15 @@ from nemo_gym.servers.http.client import request
 from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.http.request_errors import RedirectRefusedError, RequestFailedError
 from nemo_gym.servers.http.retry import RetryPolicy
-from tests.servers.http.raw_server import answers, in_pieces, playing, reply
+from tests.servers.http.raw_server import in_pieces, playing, replies, reply
 
 ONCE = RetryPolicy(attempts=1)
-# Nobody sends the name of an encoding in capitals to a client that asks for none; aiohttp did not know it before.
+# What older releases of aiohttp read in another way: nobody sends the name of an encoding in capitals to a client that
+# asks for none, and they accept heads that later ones refuse.
 VERSION = tuple(int(part) for part in aiohttp.__version__.split(".")[:3])
 NEWER = {"gzip in capitals and chunks"} if VERSION < (3, 14, 4) else set()
+if VERSION < (3, 14):
+    NEWER |= {"a null byte", "too many headers", "a head without end"}
 
 
 def chunked(*parts: bytes, trailer: bytes = b"", headers: bytes = b"") -> bytes:
@@ -48,8 +51,8 @@ KEPT = {
     "a trailer": chunked(b"ab", trailer=b"X-Sum: 1\r\n"),
     "a chunk extension": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nab\r\n0\r\n\r\n",
     "spaces after a chunk size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2  \r\nab\r\n0\r\n\r\n",
-    "one interim answer": b"HTTP/1.1 100 Continue\r\n\r\n" + reply(b"x"),
-    "interim answers with headers": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 2 + reply(b"x"),
+    "one interim reply": b"HTTP/1.1 100 Continue\r\n\r\n" + reply(b"x"),
+    "interim replys with headers": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 2 + reply(b"x"),
     "an error": reply(b'{"error": 1}', "500 Internal Server Error"),
     "an unknown status": reply(b"x", "599 Whatever It Is"),
     "no reason": reply(b"x", "200 "),
@@ -97,7 +100,7 @@ BROKEN = {
     "half a body": reply(b"x" * 99)[:-9],
     "half a chunk": chunked(b"x" * 99)[:-30],
     "no last chunk": chunked(b"x" * 99)[:-5],
-    "only an interim answer": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "only an interim reply": b"HTTP/1.1 100 Continue\r\n\r\n",
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
     "not gzip": reply(b"no gzip at all", headers="Content-Encoding: gzip\r\n"),
     "another version": b"HTTP/3.7 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -130,8 +133,8 @@ BODIES = {
     "a trailer": b"ab",
     "a chunk extension": b"ab",
     "spaces after a chunk size": b"ab",
-    "one interim answer": b"x",
-    "interim answers with headers": b"x",
+    "one interim reply": b"x",
+    "interim replys with headers": b"x",
     "an error": b'{"error": 1}',
     "an unknown status": b"x",
     "no reason": b"x",
@@ -158,7 +161,7 @@ BODIES = {
     "gzip until the end": b"abc",
     "coded in no chunks": b"all of it",
 }
-NO_ANSWER = ("nothing", "half a status line", "half a head", "only an interim answer")
+NO_REPLY = ("nothing", "half a status line", "half a head", "only an interim reply")
 BROKEN_OFF = ("half a body", "half a chunk", "no last chunk", "not gzip")
 
 
@@ -166,20 +169,20 @@ LONG = {name for name, script in (KEPT | BROKEN).items() if len(script) > 2000}
 
 
 def words_for(broken: str) -> str:
-    if broken in NO_ANSWER:
-        return "the server closed the connection without an answer"
-    return "the answer broke off" if broken in BROKEN_OFF else "not a valid HTTP answer: "
+    if broken in NO_REPLY:
+        return "the server closed the connection without a reply"
+    return "the reply broke off" if broken in BROKEN_OFF else "not a valid HTTP reply: "
 
 
 async def seen(url: str, **options: Any) -> tuple[int, bytes]:
-    answer = await request("POST", url, data=b"{}", retries=ONCE, **options)
-    return answer.status, await answer.read()
+    got = await request("POST", url, data=b"{}", retries=ONCE, **options)
+    return got.status, await got.read()
 
 
 @pytest.mark.parametrize("same_origin", [True, False])
 @pytest.mark.parametrize("name", [name for name in KEPT if name not in NEWER])
 async def test_good_answers_are_read_whole_and_keep_the_connection(name: str, same_origin: bool) -> None:
-    async with playing(answers(KEPT[name])) as server:
+    async with playing(replies(KEPT[name])) as server:
         expected = STATUSES.get(name, 200), BODIES.get(name, b"")
         assert [await seen(server.url, same_origin=same_origin), await seen(server.url, same_origin=same_origin)] == [
             expected,
@@ -191,7 +194,7 @@ async def test_good_answers_are_read_whole_and_keep_the_connection(name: str, sa
 @pytest.mark.parametrize("same_origin", [True, False])
 @pytest.mark.parametrize("name", CLOSED)
 async def test_answers_that_end_with_the_connection_are_read_whole(name: str, same_origin: bool) -> None:
-    async with playing(answers(CLOSED[name], hang_up=True)) as server:
+    async with playing(replies(CLOSED[name], hang_up=True)) as server:
         expected = STATUSES.get(name, 200), BODIES.get(name, b"")
         assert [await seen(server.url, same_origin=same_origin), await seen(server.url, same_origin=same_origin)] == [
             expected,
@@ -201,9 +204,9 @@ async def test_answers_that_end_with_the_connection_are_read_whole(name: str, sa
 
 
 @pytest.mark.parametrize("same_origin", [True, False])
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", [name for name in BROKEN if name not in NEWER])
 async def test_broken_answers_are_errors_that_say_how(name: str, same_origin: bool) -> None:
-    async with playing(answers(BROKEN[name], hang_up=True)) as server:
+    async with playing(replies(BROKEN[name], hang_up=True)) as server:
         with pytest.raises(RequestFailedError, match=words_for(name)) as error:
             await seen(server.url, same_origin=same_origin)
         assert "\n" not in str(error.value)
@@ -225,21 +228,22 @@ async def test_an_answer_does_not_depend_on_how_it_is_cut(name: str) -> None:
 @pytest.mark.parametrize("same_origin", [True, False])
 async def test_an_answer_has_what_callers_expect_of_aiohttp(same_origin: bool) -> None:
     headers = "Set-Cookie: a=1; Path=/; HttpOnly\r\nset-cookie: b=2\r\nX-A: 1\r\nx-a: 2\r\nX-B:  padded\r\n"
-    async with playing(answers(reply(b'{"a": 1}', "201 Made", headers))) as server:
-        answer = await request("POST", server.url + "?q=1#part", data=b"{}", same_origin=same_origin)
+    async with playing(replies(reply(b'{"a": 1}', "201 Made", headers))) as server:
+        got = await request("POST", server.url + "?q=1#part", data=b"{}", same_origin=same_origin)
 
-        assert (answer.status, answer.reason, answer.ok, answer.method) == (201, "Made", True, "POST")
-        assert (str(answer.url), answer.host) == (server.url + "?q=1", "127.0.0.1")
-        assert answer.headers.getall("X-A") == ["1", "2"]
-        assert answer.headers["x-b"] == "padded"
-        assert {name: morsel.value for name, morsel in answer.cookies.items()} == {"a": "1", "b": "2"}
-        assert answer.cookies["a"]["path"] == "/"
-        assert (answer.content_type, answer.get_encoding()) == ("application/json", "utf-8")
-        assert await answer.read() == b'{"a": 1}'
-        assert await answer.text() == '{"a": 1}'
-        assert await answer.json() == {"a": 1}
-        answer.raise_for_status()
-        async with answer:
+        assert (got.status, got.reason, got.ok, got.method) == (201, "Made", True, "POST")
+        assert (str(got.url), got.host) == (server.url + "?q=1", "127.0.0.1")
+        assert got.headers.getall("X-A") == ["1", "2"]
+        assert got.headers["x-b"] == "padded"
+        assert {name: morsel.value for name, morsel in got.cookies.items()} == {"a": "1", "b": "2"}
+        assert got.cookies == {"a": "1", "b": "2"}
+        assert (got.cookies["a"]["path"], got.cookies["b"]["Path"], got.cookies["a"][0]) == ("/", "", "1")
+        assert (got.content_type, got.get_encoding()) == ("application/json", "utf-8")
+        assert await got.read() == b'{"a": 1}'
+        assert await got.text() == '{"a": 1}'
+        assert await got.json() == {"a": 1}
+        got.raise_for_status()
+        async with got:
             pass
 
 
@@ -253,7 +257,7 @@ async def test_an_answer_has_what_callers_expect_of_aiohttp(same_origin: bool) -
     ],
 )
 async def test_the_cause_of_a_failure_is_an_error_of_aiohttp(name: str, cause: type[Exception]) -> None:
-    async with playing(answers(BROKEN[name], hang_up=True)) as server:
+    async with playing(replies(BROKEN[name], hang_up=True)) as server:
         with pytest.raises(aiohttp.ClientConnectionError) as error:
             await request("POST", server.url, data=b"{}", retries=ONCE)
         assert isinstance(error.value, RequestFailedError)
@@ -261,7 +265,7 @@ async def test_the_cause_of_a_failure_is_an_error_of_aiohttp(name: str, cause: t
 
 
 async def test_the_cause_of_a_refused_connection_is_that_of_the_system() -> None:
-    async with playing(answers(reply())) as server:
+    async with playing(replies(reply())) as server:
         url = server.url
     with pytest.raises(RequestFailedError, match="cannot connect: Connection refused") as error:
         await request("POST", url, retries=ONCE)
@@ -283,9 +287,9 @@ SECRETS = {"Authorization": "Bearer x", "Cookie": "a=1", "X-Other": "2"}
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 async def test_redirects_within_an_origin_are_followed(method: str, status: int, same_origin: bool) -> None:
-    async with playing(answers(*moves(status, to="/there?x=1"))) as server:
-        answer = await request(method, server.url, data=b"body", headers=SECRETS, same_origin=same_origin)
-        assert (await answer.read(), answer.url.path) == (b"arrived", "/there")
+    async with playing(replies(*moves(status, to="/there?x=1"))) as server:
+        got = await request(method, server.url, data=b"body", headers=SECRETS, same_origin=same_origin)
+        assert (await got.read(), got.url.path) == (b"arrived", "/there")
         keeps = status in (307, 308) or (status in (301, 302) and method != "POST")
         assert server.heads[1].split()[0] == (method if keeps else "GET")
         assert server.bodies[1] == (b"body" if keeps else b"")
@@ -293,17 +297,19 @@ async def test_redirects_within_an_origin_are_followed(method: str, status: int,
 
 
 async def test_a_redirect_to_another_origin_leaves_the_login_behind() -> None:
-    async with playing(answers(reply(b"arrived"))) as other, playing(answers(*moves(307, to=other.url))) as server:
-        answer = await request("POST", server.url, data=b"body", headers=SECRETS)
-        assert await answer.read() == b"arrived"
+    async with playing(replies(reply(b"arrived"))) as other, playing(replies(*moves(307, to=other.url))) as server:
+        got = await request("POST", server.url, data=b"body", headers=SECRETS)
+        assert await got.read() == b"arrived"
         assert "Bearer x" not in other.heads[0]
         assert "a=1" not in other.heads[0]
+        assert "X-Other: 2" in other.heads[0]
+        assert "Bearer x" in server.heads[0]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_request_with_keys_is_not_redirected_to_another_origin(status: int) -> None:
-    async with playing(answers(reply(b"arrived"))) as other:
-        async with playing(answers(*moves(status, to=other.url + "?key=secret"))) as server:
+    async with playing(replies(reply(b"arrived"))) as other:
+        async with playing(replies(*moves(status, to=other.url + "?key=secret"))) as server:
             with pytest.raises(RequestFailedError, match="redirects to another origin") as error:
                 await request("POST", server.url, data=b"body", headers={"x-api-key": "k"}, same_origin=True)
             assert isinstance(error.value.__cause__, RedirectRefusedError)
@@ -314,16 +320,16 @@ async def test_a_request_with_keys_is_not_redirected_to_another_origin(status: i
 
 
 async def test_redirects_without_end_end() -> None:
-    async with playing(answers(reply(b"", "307 Moved", "Location: /again\r\n"))) as server:
+    async with playing(replies(reply(b"", "307 Moved", "Location: /again\r\n"))) as server:
         for same_origin in (True, False):
             with pytest.raises(RequestFailedError, match="too many redirects"):
                 await request("GET", server.url, same_origin=same_origin)
-        assert len(server.heads) <= 22
+        assert len(server.heads) == 2 * (1 + 10)
 
 
 @pytest.mark.parametrize("target", ["http://[/", "http://a:b:c/"])
 async def test_a_redirect_to_nowhere_is_an_error(target: str) -> None:
-    async with playing(answers(next(moves(307, to=target)))) as server:
+    async with playing(replies(next(moves(307, to=target)))) as server:
         for same_origin in (True, False):
             with pytest.raises(RequestFailedError, match="not a valid address"):
                 await request("GET", server.url, same_origin=same_origin, retries=ONCE)
@@ -338,7 +344,7 @@ def test_whatever_comes_is_an_answer_or_an_error_of_ours(data: st.DataObject) ->
             script[data.draw(st.integers(0, len(script) - 1))] = data.draw(st.integers(0, 255))
 
     async def ask() -> None:
-        async with playing(answers(bytes(script), hang_up=True)) as server:
+        async with playing(replies(bytes(script), hang_up=True)) as server:
             with contextlib.suppress(RequestFailedError):
                 await seen(server.url, timeout=20)
 

@@ -1,13 +1,14 @@
 """A shared timer ends what ``asyncio.timeout`` would end, and in the same way."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from nemo_gym.servers.event_loop import Deadlines
+from nemo_gym.servers.http.deadlines import Deadlines, WaitedTimes, adopt_attempt, attempt_deadline, not_counted
 
 Within = Callable[[float | None], AbstractAsyncContextManager[object]]
 Case = Callable[[Within], Coroutine[Any, Any, object]]
@@ -163,3 +164,71 @@ def test_limits_work_in_the_next_event_loop_too() -> None:
     for _ in range(2):
         with pytest.raises(TimeoutError):
             asyncio.run(too_late(within))
+
+
+@pytest.mark.parametrize("short_s", [0.0, 10.0])
+async def test_the_time_in_which_the_process_was_stopped_does_not_count(short_s: float) -> None:
+    deadlines = Deadlines(tick_s=0.005, short_s=short_s, stopped_s=0.05)
+    with deadlines.within(0.15):
+        await asyncio.sleep(0.02)
+        time.sleep(0.3)  # noqa: ASYNC251 - the event loop can't tell this from SIGSTOP
+        await asyncio.sleep(0.02)
+    with pytest.raises(TimeoutError), deadlines.within(0.05):
+        await asyncio.sleep(LONG_S)
+
+
+@pytest.mark.parametrize("short_s", [0.0, 10.0])
+async def test_waiting_for_a_turn_does_not_count(short_s: float) -> None:
+    deadlines = Deadlines(tick_s=0.005, short_s=short_s)
+
+    async def work(then_s: float) -> None:
+        with deadlines.within(0.1) as deadline:
+            attempt_deadline.set(deadline)
+            with not_counted():
+                with not_counted():
+                    await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(then_s)
+
+    await work(0.0)
+    with pytest.raises(TimeoutError):
+        await work(LONG_S)
+    with not_counted():  # whoever still waits when the block is over does not start the clock again
+        pass
+
+
+async def test_without_a_limit_waiting_is_just_waiting() -> None:
+    with not_counted():
+        await asyncio.sleep(0)
+
+
+async def test_waiting_in_another_process_does_not_count_either() -> None:
+    deadlines, elsewhere = Deadlines(), WaitedTimes()
+
+    async def ask(attempt: str) -> float:
+        return elsewhere.seconds(attempt)
+
+    async def serve(headers: list[tuple[bytes, bytes]]) -> None:
+        adopt_attempt(headers, elsewhere)
+        with not_counted():
+            await asyncio.sleep(0.3)
+
+    async def work(then_s: float) -> None:
+        with deadlines.within(0.1, ask) as deadline:
+            await asyncio.create_task(serve([(b"x-ng-attempt", deadline.name.encode())]))
+            await asyncio.sleep(then_s)
+
+    await work(0.0)
+    with pytest.raises(TimeoutError):
+        await work(LONG_S)
+
+
+def test_only_attempts_that_waited_are_remembered_and_not_too_many() -> None:
+    waited = WaitedTimes(most=2)
+    adopt_attempt([(b"x-ng-attempt", b"quick")], waited)
+    for name in ("first", "second", "third"):
+        waited.begin(name)
+    for name in ("first", "second", "third"):
+        waited.end(name)
+    assert [waited.seconds(name) > 0 for name in ("quick", "first", "second", "third")] == [False, False, True, True]
+    attempt_deadline.set(None)

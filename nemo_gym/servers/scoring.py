@@ -1,0 +1,112 @@
+"""Verify as authors write it: which signatures there are, and what such a function may return.
+
+The interface's ``verify(self, body: MyRequest)`` is an ordinary FastAPI handler and stays one. Besides it,
+``verify(task, response)`` and ``verify(task, response, state)`` are understood, as methods and as plain functions, sync
+or async: ``task`` is the row without the request and the response, ``response`` an ``AgentResponse``. They return the
+reward, or a dictionary with the reward and further fields. Any other signature is refused when the server is built,
+because it would fail only after the model calls of a rollout are paid for.
+"""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, get_type_hints
+
+from fastapi import Request
+from pydantic import BaseModel
+
+from nemo_gym.conversion.work import AgentResponse
+from nemo_gym.errors import ConfigError
+from nemo_gym.schemas.record import is_metric_name
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME
+
+Row = dict[str, Any]
+StateOf = Callable[[Request], Any]
+
+_FORMS: Final = "(task, response) or (task, response, state)"
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def task_of(row: Mapping[str, Any]) -> Row:
+    """The task of a row as its author wrote it: every field that is neither the request, the response nor ours."""
+    return {name: value for name, value in row.items() if is_metric_name(name)}
+
+
+def verify_handler(
+    verify: Callable[..., Any], *, owner: str, body: type[BaseModel], state_of: StateOf | None = None
+) -> Callable[..., Any]:
+    """The route for a verify function: the function itself if it is a handler, otherwise an adapter for it.
+
+    ``owner`` is named in errors, ``body`` is what a function with one parameter of unknown type gets, and ``state_of``
+    finds the state of a rollout for functions that take it.
+    """
+    parameters = list(inspect.signature(verify).parameters.values())
+    if _is_handler(verify, parameters):
+        return verify
+    needed = [each for each in parameters if each.kind in _POSITIONAL and each.default is each.empty]
+    if len(parameters) == len(needed) == 1:
+        return _with_body(verify, body)
+    if not 2 <= len(needed) <= 3 or any(_must_be_named(each) for each in parameters):
+        raise ConfigError(
+            f"{owner}: verify{inspect.signature(verify)} can't be called",
+            hint=f"write it with the parameters {_FORMS}, or as a handler with one annotated body: "
+            "async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse",
+        )
+    if len(needed) == 3 and state_of is None:
+        raise ConfigError(
+            f"{owner}: verify{inspect.signature(verify)} takes a state, but nothing makes one",
+            hint="add a setup function that returns the state of a rollout, or write verify(task, response)",
+        )
+
+    async def verify_task(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        values = [task_of(body), AgentResponse(body[RESPONSE_KEY_NAME])]
+        if len(needed) == 3 and state_of is not None:
+            values.append(state_of(request))
+        return {**body, **verdict_of(await call_author(verify, *values))}
+
+    return verify_task
+
+
+def _with_body(verify: Callable[..., Any], kind: type[BaseModel]) -> Callable[..., Any]:
+    async def verify_body(body: BaseModel) -> Any:
+        return await call_author(verify, body)
+
+    verify_body.__annotations__["body"] = kind  # the route takes the type of its body from here
+    return verify_body
+
+
+def _is_handler(verify: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
+    """Whether FastAPI knows what to pass: some parameter is annotated with a model or the request."""
+    try:
+        hints = get_type_hints(verify)
+    except (NameError, TypeError):  # names that only the author's module knows; FastAPI reports what it can't resolve
+        return True
+    kinds = [hints.get(each.name) for each in parameters]
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel | Request) for kind in kinds)
+
+
+def _must_be_named(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+
+
+async def call_author(function: Callable[..., Any], *values: Any, **named: Any) -> Any:
+    """Call a function of an environment's author: a coroutine function here, any other in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*values, **named)
+    result = await asyncio.to_thread(function, *values, **named)
+    return await result if isinstance(result, Awaitable) else result
+
+
+def verdict_of(returned: Any) -> Row:
+    """The fields of a verdict, given what a verify function returned."""
+    fields = returned.model_dump(mode="json") if isinstance(returned, BaseModel) else returned
+    if isinstance(fields, bool | int | float):
+        fields = {"reward": fields}
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("reward"), bool | int | float):
+        shown = f"a dictionary with {sorted(map(str, fields))}" if isinstance(fields, Mapping) else repr(returned)
+        raise TypeError(f"verify returned {shown:.200}; expected a number, or a dictionary with a number as 'reward'")
+    reward = float(fields["reward"])
+    if not math.isfinite(reward):
+        raise ValueError(f"verify returned the reward {reward}, which can't be averaged or trained on")
+    return {**fields, "reward": reward}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What many Gyms cost the collector: stand-in workers that answer at once, and Gyms on Ray beside local workers.
+"""What many Gyms cost the collector: stand-in workers that reply at once, and Gyms on Ray beside local workers.
 
     python benchmarks_perf/bench_cluster.py [--only driver workers ray] [--nodes 200] [--rollouts 50000] [--rounds 3]
 
@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 from processes import ROOT, cpu_of, raise_open_files_limit
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.executors.frames import Connection, Frame, receive
+from nemo_gym.executors.frames import Connection, Frame, next_frame
 from nemo_gym.executors.handshake import Invitation
 from nemo_gym.executors.placement import ClusterNode, Place
 from nemo_gym.executors.processes import worker_pool
@@ -56,28 +56,28 @@ async def collect(attempt: Attempt, tasks: Path, output: Path, in_flight: int) -
 
 # ---- stand-in workers ------------------------------------------------------------------------------------------------
 async def stand_in() -> None:
-    """Connect as every worker that is named on standard input, and answer all that comes at once."""
+    """Connect as every worker that is named on standard input, and reply at once to all that comes."""
     host, port, secret = sys.argv[2:]
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     tasks = []
     while number := await reader.readline():
         invitation = Invitation(host, int(port), bytes.fromhex(secret), int(number))
-        tasks.append(asyncio.create_task(answer_all(invitation)))
+        tasks.append(asyncio.create_task(reply_to_all(invitation)))
     await asyncio.gather(*tasks)
 
 
-async def answer_all(invitation: Invitation) -> None:
+async def reply_to_all(invitation: Invitation) -> None:
     frames: asyncio.Queue[Frame] = asyncio.Queue()
     connection: Connection = await join(invitation, frames, {"number": invitation.number})
 
-    def answer(frame: Frame) -> None:
+    def reply(frame: Frame) -> None:
         if "number" in frame.head:
             head = {"number": frame.head["number"], "kind": "Completed", "seconds": 0.1, "reward": 1.0}
             connection.send(Frame(head, frame.body[:-1] + b',"reward":1.0}').encode())
 
-    await receive(frames, connection)
-    connection.on_frame = answer
+    await next_frame(frames, connection)
+    connection.on_frame = reply
     connection.send(Frame(READY).encode())
     await connection.closed
 
@@ -117,7 +117,7 @@ async def driver(folder: Path, nodes: int, rollouts: int) -> list[str]:
     """What a rollout costs the collector."""
     tasks = many_tasks(folder, rollouts)
     config = OmegaConf.create({})
-    async with remote_gyms(StandInNodes(nodes), config, WorkerOptions(worker_window=64)) as gyms:
+    async with remote_gyms(StandInNodes(nodes), config, WorkerOptions(), window=64) as gyms:
         while len(gyms) < nodes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await collect(gyms, many_tasks(folder, 1000), folder / "warm.jsonl", 64)

@@ -3,7 +3,7 @@
 
     python benchmarks_perf/bench_concurrency.py [--seconds 15] [--auto-seconds 45] [--only ENDPOINT …]
 
-Three endpoints, each with its own reason not to be asked more: one serves a fixed number of calls at once, one answers
+Three endpoints, each with its own reason not to be sent more: one serves a fixed number of calls at once, one answers
 429 above so many a second, one becomes slower beyond a point. Every setting collects for a while and is then stopped;
 its throughput is that of the second half of that time, so that what ``auto`` needs to find its way does not count.
 """

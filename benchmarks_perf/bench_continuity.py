@@ -55,11 +55,11 @@ class Findings:
         self.first = self.first or next(iter(found.breaks), None)
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count} {reason}" for reason, count in self.reasons.most_common()) or "none"
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.most_common()) or "none"
         example = f"\n  for example {self.first.message}" if self.first else ""
         return (
             f"{self.rollouts} rollouts, {self.several_calls} of several turns, {self.calls} model calls, "
-            f"{self.tool_calls} tool calls; {self.broken} rollouts with breaks: {told}{example}"
+            f"{self.tool_calls} tool calls; {self.broken} rollouts with breaks: {reasons}{example}"
         )
 
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What a rollout costs in instructions, beside a bare HTTP client that makes the same upstream calls.
 
-    python benchmarks_perf/bench_instructions.py [--n 300] [--https] [--http] [--profile FILE] [--compare +steps=true]
+    python benchmarks_perf/bench_instructions.py [--n 300] [--python] [--https] [--http] [--compare +steps=true]
 
 Instructions do not depend on what else the machine does, so two of these figures can be compared where two CPU times
 can't. valgrind counts them in user mode, all threads together; the mock model endpoint runs in a process of its own and
 is not counted. A figure is the difference between 2N and N rollouts, so that start-up and everything else that happens
-once cancels out. ``--http`` also measures ``ng_run`` and a collector that calls its servers over HTTP, both together.
-``--profile`` writes where they were spent, for ``callgrind_annotate``; that takes longer.
+once cancels out. ``--python`` also measures ``nemo_gym.collect``, and what importing the package costs; ``--http``,
+``ng_run`` and a collector that calls its servers over HTTP, both together. ``--profile FILE`` writes where they were
+spent, for ``callgrind_annotate``; that takes longer.
 """
 
 import argparse
@@ -18,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import CONFIGS, TASKS, collect, many_tasks, policy, wait_for_line
+from bench import AGENT, CONFIGS, TASKS, collect, many_tasks, policy, wait_for_line
 from processes import HERE, background, behind_tls, free_port, mock_model, run
 
 PARALLEL = 64
 # Under valgrind everything takes fifty times as long, so what happens every so often would count fifty-fold.
-LAUNCH = """
+QUIET = """
 import asyncio
 import sys
 import uvicorn
@@ -37,9 +38,21 @@ async def seldom(self, counter):
     await asyncio.sleep(2 if counter else 0)
     return await tick(self, counter)
 uvicorn.Server.on_tick = seldom
+"""
+LAUNCH = f"""{QUIET}
 sys.argv[:2] = sys.argv[1:2]
 from nemo_gym.cli.main import main
 main()
+"""
+COLLECT = f"""{QUIET}
+import logging
+import nemo_gym
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+environment, base_url, agent, tasks, output, parallel = sys.argv[1:]
+nemo_gym.collect(
+    environment, model="openai:mock", base_url=base_url, api_key="none", agent=agent, tasks=tasks, output=output,
+    num_samples_in_parallel=int(parallel), overwrite=True,
+)
 """
 # The same hashes in every run, so that dictionaries collide alike.
 FIXED = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
@@ -96,13 +109,18 @@ def in_process(
     profile: Path | None = None,
     settings: Sequence[str] = (),
     parallel: int = PARALLEL,
+    python: bool = False,
 ) -> float:
-    """Instructions of a collection that hosts the Gym in its own process, for a rollout."""
+    """Instructions of a collection that hosts the Gym in its own process, for a rollout; ``python``: by a script."""
     host = [f"+config_paths=[{CONFIGS}]", *policy(base_url), *settings]
     trust = {"SSL_CERT_FILE": str(certificate)} if certificate else {}
 
     def command(count: int) -> list[str]:
-        return launched(collect(output(count), many_tasks(folder, count), parallel, *host))
+        tasks = many_tasks(folder, count)
+        if python:
+            given = (CONFIGS.split(",")[0], base_url, AGENT, tasks, output(count), parallel)
+            return [sys.executable, "-c", COLLECT, *map(str, given)]
+        return launched(collect(output(count), tasks, parallel, *host))
 
     def output(count: int) -> Path:
         return folder / f"{count}_{'tls' if certificate else 'plain'}.jsonl"
@@ -113,6 +131,14 @@ def in_process(
     few, many = (instructions(command(count), counts, trust, profile=profile is not None) for count in (n, 2 * n))
     assert len(output(2 * n).read_text().splitlines()) == 2 * n
     return (many - few) / n
+
+
+def importing(folder: Path) -> float:
+    """Instructions of ``import nemo_gym``, without those of the interpreter."""
+    commands = [[sys.executable, "-c", f"import pathlib, typing, importlib{more}"] for more in ("", ", nemo_gym")]
+    run(commands[1])
+    nothing, package = (instructions(command, folder / "import.out", {}) for command in commands)
+    return package - nothing
 
 
 def over_http(folder: Path, base_url: str, n: int, *, profile: Path | None = None, parallel: int = PARALLEL) -> Parts:
@@ -145,6 +171,7 @@ def over_http(folder: Path, base_url: str, n: int, *, profile: Path | None = Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=300, help="the difference in rollouts between the two runs")
+    parser.add_argument("--python", action="store_true", help="also measure nemo_gym.collect and import nemo_gym")
     parser.add_argument("--https", action="store_true", help="also measure a model at https://")
     parser.add_argument("--http", action="store_true", help="also measure ng_run and HTTP")
     parser.add_argument("--no-bare", action="store_true", help="leave the bare client out")
@@ -160,6 +187,11 @@ def main() -> None:
         figures = {"in one process": in_process(folder, base_url, args.n, profile=args.profile, parallel=args.parallel)}
         for setting in args.compare:
             figures[setting] = in_process(folder, base_url, args.n, settings=setting.split(), parallel=args.parallel)
+        if args.python:
+            figures["nemo_gym.collect"] = in_process(folder, base_url, args.n, parallel=args.parallel, python=True)
+            ratio = figures["nemo_gym.collect"] / figures["in one process"]
+            print(f"nemo_gym.collect costs {100 * (ratio - 1):+.1f} % of the command", flush=True)
+            print(f"import nemo_gym          {importing(folder) / 1e6:6.3f} M instructions, once", flush=True)
         if args.https:
             with behind_tls(base_url, folder) as (address, certificate):
                 figures["model at https://"] = in_process(folder, address, args.n, certificate=certificate)

@@ -1,4 +1,4 @@
-"""What the embedded model costs on top of its engine, and whether other servers keep answering meanwhile.
+"""What the embedded model costs on top of its engine, and whether other servers keep replying meanwhile.
 
     python benchmarks_perf/bench_local_model.py [--rounds 5] [--requests 16] [--tokens 48]
 
@@ -24,7 +24,7 @@ from nemo_gym.config.parse import parse_config
 from nemo_gym.io.process import usable_cores
 from nemo_gym.servers.gym import Gym, host_gym
 from responses_api_models.local_model import engine as engines
-from responses_api_models.local_model.grammar import answer_grammar
+from responses_api_models.local_model.grammar import completion_grammar
 from responses_api_models.local_model.prompting import plain_messages
 from responses_api_models.local_model.tool_calls import Tool
 from responses_api_models.local_model.weights import SMOLLM2, cache_folder, ensure_weights
@@ -81,9 +81,9 @@ class Direct:
         body: dict[str, Any] = {"max_tokens": self._tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
         body["messages"] = plain_messages([question(number)], [CALCULATOR] if tools else [])
         if tools:
-            body["grammar"] = answer_grammar([CALCULATOR], mode="required").text
-        answer = self._servers[number % len(self._servers)].handle_chat_completions(body)
-        assert answer["usage"]["completion_tokens"] == self._tokens, answer
+            body["grammar"] = completion_grammar([CALCULATOR], mode="required").text
+        completion = self._servers[number % len(self._servers)].handle_chat_completions(body)
+        assert completion["usage"]["completion_tokens"] == self._tokens, completion
 
 
 class Served:
@@ -109,11 +109,11 @@ class Served:
             offered = {"name": CALCULATOR.name, "description": CALCULATOR.description, "parameters": PARAMETERS}
             body |= {"tools": [{"type": "function", **offered}], "tool_choice": "required"}
         reply = await self._client.post(server_name="policy_model", url_path="/v1/responses", json=body)
-        answer = await reply.json()
-        assert answer["usage"]["output_tokens"] == self._tokens, answer
+        completion = await reply.json()
+        assert completion["usage"]["output_tokens"] == self._tokens, completion
 
     async def call_tool(self) -> float:
-        """How long another server takes to answer, in milliseconds."""
+        """How long another server takes to reply, in milliseconds."""
         start = time.perf_counter()
         reply = await self._client.post(
             server_name="calculator", url_path="/calculator", json={"expression": "3 * (4 + 5)"}
@@ -127,13 +127,13 @@ def memory_mb() -> float:
     others, path = 0, ""
     weights: dict[str, int] = {}
     for line in Path("/proc/self/smaps").read_text().splitlines():
-        words = line.split()
-        if "-" in words[0]:
-            path = words[5] if len(words) > 5 else ""
-        elif words[0] == "Rss:" and path.endswith(".gguf"):
-            weights[path] = max(weights.get(path, 0), int(words[1]))
-        elif words[0] == "Rss:":
-            others += int(words[1])
+        fields = line.split()
+        if "-" in fields[0]:
+            path = fields[5] if len(fields) > 5 else ""
+        elif fields[0] == "Rss:" and path.endswith(".gguf"):
+            weights[path] = max(weights.get(path, 0), int(fields[1]))
+        elif fields[0] == "Rss:":
+            others += int(fields[1])
     return (others + sum(weights.values())) / 1024
 
 
@@ -142,7 +142,7 @@ def show(what: str, value: str, goal: str = "") -> None:
 
 
 async def other_servers(served: Served, *, tools: bool, requests: int) -> list[float]:
-    """How long the calculator takes for an answer while the model generates."""
+    """How long the calculator takes for a reply while the model generates."""
     found: list[float] = []
     generating = asyncio.create_task(served.run(requests, tools=tools))
     while not generating.done():
@@ -184,7 +184,7 @@ async def main() -> None:
         for tools in (False, True):
             times = await other_servers(served, tools=tools, requests=options.requests)
             spread = f"{times[len(times) // 2]:.1f}, {times[int(len(times) * 0.99)]:.1f}, {times[-1]:.1f} ms"
-            show("another server's answer meanwhile", spread, "median, 99 %, worst; under 50 ms")
+            show("another server's reply meanwhile", spread, "median, 99 %, worst; under 50 ms")
         direct = await asyncio.to_thread(Direct, model, options.tokens)
         for tools in (False, True):
             await compare_cpu(served, direct, options, tools=tools)

@@ -79,10 +79,10 @@ def rollout(task: int, repeat: int, draw: random.Random, texts: list[str], size:
         "id": "i",
         "status": "completed",
     }
-    answer = {"type": "function_call_output", "call_id": "c", "output": '{"y": 2}'}
+    result = {"type": "function_call_output", "call_id": "c", "output": '{"y": 2}'}
     text = draw.choice(texts)
-    said = {"type": "output_text", "text": (text * (size // len(text) + 1))[: max(size - 1400, 10)], "annotations": []}
-    message = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [said]}
+    part = {"type": "output_text", "text": (text * (size // len(text) + 1))[: max(size - 1400, 10)], "annotations": []}
+    message = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [part]}
     return {
         "_ng_task_index": task,
         "responses_create_params": {
@@ -93,7 +93,7 @@ def rollout(task: int, repeat: int, draw: random.Random, texts: list[str], size:
         "response": {
             "id": "resp",
             "created_at": 1.0,
-            "output": [call, answer, message],
+            "output": [call, result, message],
             "usage": {"input_tokens": draw.randrange(1000), "output_tokens": draw.randrange(500), "total_tokens": 9},
         },
         "reward": float(draw.random() < 0.4),

@@ -20,13 +20,14 @@ from typing import Any
 import orjson
 
 from nemo_gym.io.files import RunFiles
+from nemo_gym.steps.rollout_steps import RolloutSteps, Step, to_line
 from nemo_gym.steps.screen import profile_of, screen_lines
 
 CALLS = (
     ("seed", "weather", "/seed_session", ""),
-    ("model", "policy_model", "/v1/responses", "", "completed"),
+    ("model", "policy_model", "/v1/responses", ""),
     ("tool", "weather", "/get_weather", "get_weather"),
-    ("model", "policy_model", "/v1/responses", "", "completed"),
+    ("model", "policy_model", "/v1/responses", ""),
     ("verify", "weather", "/verify", ""),
 )
 
@@ -36,28 +37,28 @@ def write(path: Path, rollouts: int) -> None:
     chance = random.Random(1)
     with path.open("wb") as file:
         for number in range(rollouts):
-            now = zero = 38_994_620_597_207 + number * 10_000_000
-            numbers = []
+            now, steps = 0.0, []
             for call in CALLS:
-                start = now + chance.randrange(1_000_000)
-                is_model = call[0] == "model"
-                now = start + chance.randrange(1_500_000_000 if is_model else 10_000_000)
-                tokens = (chance.randrange(2000), chance.randrange(500), 0) if is_model else ()
-                sizes = (chance.randrange(2000), chance.randrange(3000))
-                numbers.append((start, now, 200, *sizes, *tokens))
-            record = {
-                "_ng_task_index": number // 4,
-                "_ng_rollout_index": number % 4,
-                "_ng_attempt": 1,
-                "agent": "weather_simple_agent",
-                "started_at": 1794870065.055833 + number * 0.01,
-                "duration": (now - zero) / 1e9,
-                "outcome": "completed",
-                "clock_ns": zero,
-                "calls": CALLS,
-                "numbers": numbers,
-            }
-            file.write(orjson.dumps(record) + b"\n")
+                step = Step(*call, now + chance.randrange(1000) / 1e6, status=200)
+                is_model = step.kind == "model"
+                step.duration = chance.randrange(1_500_000 if is_model else 10_000) / 1e6
+                step.bytes_out, step.bytes_in = chance.randrange(2000), chance.randrange(3000)
+                if is_model:
+                    step.tokens_in, step.tokens_out = chance.randrange(2000), chance.randrange(500)
+                    step.finish = "completed"
+                steps.append(step)
+                now = step.end
+            record = RolloutSteps(
+                task=number // 4,
+                rollout=number % 4,
+                attempt=1,
+                agent="weather_simple_agent",
+                started_at=1794870065.055833 + number * 0.01,
+                duration=now,
+                outcome="completed",
+                steps=steps,
+            )
+            file.write(to_line(record) + b"\n")
 
 
 def parse(path: Path) -> None:

@@ -83,7 +83,7 @@ def gather(model: Mock, folder: Path, tasks: Path, parallel: int, *extra: str) -
     """Collect every task once; the time is that from the first call until the last rollout is saved."""
     model.reset()
     before, output = cpu_of(model.pid), folder / "rollouts.jsonl"
-    command = collect(output, tasks, parallel, f"+max_in_flight={parallel}", f"+config_paths=[{CONFIGS}]")
+    command = collect(output, tasks, parallel, f"+config_paths=[{CONFIGS}]")
     cost = run([*command, *policy(model.base_url), "+disable_aggregation=true", *extra])
     stats, count = model.stats(), sum(1 for _ in output.open("rb"))
     seconds = output.stat().st_mtime - stats["t_first"]

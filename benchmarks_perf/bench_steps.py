@@ -3,7 +3,7 @@
 
     python benchmarks_perf/bench_steps.py [--n 200] [--profile FOLDER]
 
-A whole collection hosts the servers in its process, as in ``bench_instructions``, but the model's answers come from
+A whole collection hosts the servers in its process, as in ``bench_instructions``, but the model's completions come from
 memory and rollouts run one at a time. Counting begins when the collection has warmed up and ends before it stops.
 Without sockets, timers and start-up, the figures repeat to a fraction of a per cent, so small differences can be seen.
 What they are small against is the cost of a whole rollout: see ``bench_instructions``. It needs gcc and valgrind's
@@ -53,11 +53,11 @@ def collect(n: int, folder: Path, *, steps: bool) -> None:
     uvicorn.Server.main_loop = lambda _: asyncio.sleep(3600)  # it would look ten times a second whether to stop
     control = rollout_collection._control
     rollout_collection._control = lambda *given: replace(control(*given), stream=None)
-    answers = cycle([R_CALL.partition(b"\r\n\r\n")[2], R_TEXT.partition(b"\r\n\r\n")[2]])
+    completions = cycle([R_CALL.partition(b"\r\n\r\n")[2], R_TEXT.partition(b"\r\n\r\n")[2]])
     switch = ctypes.CDLL(str(folder / "switch.so"))
     calls = 0
 
-    async def answer(*_: Any) -> bytes:
+    async def post(*_: Any) -> bytes:
         nonlocal calls
         calls += 1
         if calls == 2 * WARM_UP:
@@ -65,9 +65,9 @@ def collect(n: int, folder: Path, *, steps: bool) -> None:
         elif calls == 2 * (WARM_UP + n):
             switch.dump()
             os._exit(0)  # the servers would not stop
-        return bytes(bytearray(next(answers)))  # a new object, like what arrives from a socket
+        return bytes(bytearray(next(completions)))  # a new object, like what arrives from a socket
 
-    Upstream.post = answer
+    Upstream.post = post
     wanted = RolloutCollectionConfig(
         agent_name=AGENT,
         input_jsonl_fpath=str(many_tasks(folder, n + 2 * WARM_UP)),

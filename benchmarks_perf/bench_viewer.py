@@ -3,7 +3,7 @@
 
     python benchmarks_perf/bench_viewer.py [--rollouts 100000] [--bytes 5000] [--large] [--keep FOLDER]
 
-The viewer runs in a process of its own and is asked over HTTP, as a browser would. Each question is asked several
+The viewer runs in a process of its own and is queried over HTTP, as a browser would. Each query is sent several
 times, with other words and limits each time so that nothing is remembered; the median counts, and the slowest is shown.
 ``parse only`` is the floor: the same file read and parsed line by line with orjson. ``columns`` is the first index as
 the reader meets it: everything but searching works. ``text`` follows in the background. ``--large`` adds a million
@@ -74,7 +74,7 @@ class Viewer:
 
 @contextmanager
 def viewer(path: Path) -> Iterator[Viewer]:
-    """Start a viewer and wait until it answers."""
+    """Start a viewer and wait until it replies."""
     command = [sys.executable, "-m", "nemo_gym.cli", "viewer", f"+jsonl_fpath={path}", "+server_port=17860"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, text=True, **pipes) as process:
@@ -113,7 +113,7 @@ def first_index(path: Path, megabytes: float, factor: int) -> list[Row]:
     size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}.view.sqlite*")) / 1e6
     speed, goal = megabytes / (columns - served), 150 / factor
     return [
-        Row("start until it answers", f"{served:.2f} s"),
+        Row("start until it replies", f"{served:.2f} s"),
         Row(
             "first index: columns", f"{speed:.0f} MB/s ({columns - served:.2f} s)", f">= {goal:.0f} MB/s", speed >= goal
         ),
@@ -146,7 +146,7 @@ def next_start(path: Path, rollouts: int, factor: int) -> list[Row]:
 def questions(found: Viewer, rollouts: int, factor: int) -> list[Row]:
     words = ["bacer", "dora wino", '"first"', "result", "gofan", "naïve", "sisi lu"]
     columns = ["tokens", "judge.score", "bytes", "extracted_answer", "input_tokens", "output_tokens", "reward"]
-    asked: list[tuple[str, int | None, Callable[[int], Any]]] = [
+    queries: list[tuple[str, int | None, Callable[[int], Any]]] = [
         (
             "filter + sort",
             300,
@@ -167,7 +167,7 @@ def questions(found: Viewer, rollouts: int, factor: int) -> list[Row]:
         ("where the time went", None, lambda n: found.get("timing", filter=f"task < {rollouts // 80 + n}")),
         ("scatter", None, lambda n: found.get("scatter", x=columns[n])),
     ]
-    return [timed(name, goal, factor, ask) for name, goal, ask in asked]
+    return [timed(name, goal, factor, ask) for name, goal, ask in queries]
 
 
 def timed(name: str, goal: int | None, factor: int, ask: Callable[[int], Any]) -> Row:

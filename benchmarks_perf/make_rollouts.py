@@ -66,10 +66,10 @@ class Writer:
         steps = draw.randrange(4)
         for step in range(steps):
             call = {"type": "function_call", "call_id": f"c{step}", "name": "search", "arguments": '{"query": "x"}'}
-            answer = {"type": "function_call_output", "call_id": f"c{step}", "output": self.text(text // 8)}
-            output += [call, answer]
-        said = {"type": "output_text", "text": self.text(text - steps * (text // 8 + 120)), "annotations": []}
-        output.append({"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [said]})
+            result = {"type": "function_call_output", "call_id": f"c{step}", "output": self.text(text // 8)}
+            output += [call, result]
+        part = {"type": "output_text", "text": self.text(text - steps * (text // 8 + 120)), "annotations": []}
+        output.append({"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [part]})
         used = {"input_tokens": draw.randrange(4000), "output_tokens": draw.randrange(2000)}
         reward = float(draw.random() < 0.1 + 0.8 * random.Random(number // self.repeats).random())
         return {
@@ -146,7 +146,7 @@ def write_rollouts(
     steps: bool = False,
     seed: int = 0,
 ) -> None:
-    """Write the file, in the order in which a run would have completed, and those beside it that are asked for."""
+    """Write the file, in the order in which a run would have completed, and those beside it that are requested."""
     writer = Writer(size, repeats, seed)
     order = list(range(rollouts + failures))
     writer.draw.shuffle(order)

@@ -95,7 +95,7 @@ def free_port() -> int:
 
 
 def wait_for(url: str, *, seconds: float = 20) -> None:
-    """Wait until something answers."""
+    """Wait until something replies."""
     opener = build_opener(ProxyHandler({}))
     deadline = time.monotonic() + seconds
     while True:
@@ -104,7 +104,7 @@ def wait_for(url: str, *, seconds: float = 20) -> None:
                 return
         except (URLError, OSError) as error:
             if time.monotonic() > deadline:
-                raise SystemExit(f"nothing answers at {url}: {error}") from None
+                raise SystemExit(f"nothing replies at {url}: {error}") from None
             time.sleep(0.01)
 
 
@@ -151,9 +151,9 @@ def mock_model(**settings: str) -> Iterator[str]:
 
 
 @contextmanager
-def mock_engine() -> Iterator[str]:
-    """The mock inference server that returns tokens, running."""
+def mock_engine(turns: int = 1) -> Iterator[str]:
+    """The mock inference server that returns tokens, running; conversations have this many turns."""
     port = free_port()
-    with background([sys.executable, str(HERE / "mock_engine.py"), str(port)]):
+    with background([sys.executable, str(HERE / "mock_engine.py"), str(port), str(turns)]):
         wait_for(f"http://127.0.0.1:{port}/stats")
         yield f"http://127.0.0.1:{port}/v1"

@@ -2,7 +2,7 @@
 
     python benchmarks_perf/soak.py [ROLLOUTS] [SECONDS_DOWN]
 
-Collects 100,000 rollouts against the mock endpoint unless told otherwise. While it runs, calls fail in six ways, worker
+Collects 100,000 rollouts against the mock endpoint by default. While it runs, calls fail in six ways, worker
 processes are killed, the endpoint is away twice for a minute, and the command is interrupted and resumed five times.
 Afterwards every rollout has to be there exactly once and whole, no process may be left over, and the memory of the
 collector must not have grown with what it saved. (The metrics at the end need a few columns of all rollouts at once.)
@@ -49,12 +49,12 @@ class Soak:
 
     def run(self, folder: Path) -> dict[str, int]:
         """Collect until everything is there; return what was found."""
-        output, said, port = folder / "out.jsonl", folder / "said.txt", _free_port()
+        output, log, port = folder / "out.jsonl", folder / "log.txt", _free_port()
         mock, started, runs = _start_mock(port), time.monotonic(), 0
         plans = [list(self.interrupt_at), list(self.kill_at), list(self.down_at)]
         try:
             while True:
-                collector = self._start(output, port, said, resume=runs > 0)
+                collector = self._start(output, port, log, resume=runs > 0)
                 runs += 1
                 interrupted, before = False, len(self.memory)
                 while collector.poll() is None:
@@ -72,7 +72,7 @@ class Soak:
                         plans[0].pop(0)
                         interrupted = True
                         collector.send_signal(signal.SIGINT)
-                told = said.read_text(errors="replace")[-10_000:]
+                text = log.read_text(errors="replace")[-10_000:]
                 used = [kb // 1024 for _, kb in self.memory[before:] if kb]
                 sys.stderr.write(
                     f"run {runs}: exit code {collector.returncode}, {_lines(output)} saved, "
@@ -81,15 +81,15 @@ class Soak:
                 if collector.returncode not in (130, 3):
                     break
                 if runs > 3 * (1 + len(self.interrupt_at)):
-                    raise RuntimeError(f"it does not come to an end:\n{told}")
+                    raise RuntimeError(f"it does not come to an end:\n{text}")
         finally:
             mock.kill()
             mock.wait()
         if collector.returncode:
-            raise RuntimeError(f"exit code {collector.returncode}:\n{told}")
+            raise RuntimeError(f"exit code {collector.returncode}:\n{text}")
         return self._found(output, runs, time.monotonic() - started)
 
-    def _start(self, output: Path, port: int, said: Path, *, resume: bool) -> "subprocess.Popen[bytes]":
+    def _start(self, output: Path, port: int, log: Path, *, resume: bool) -> "subprocess.Popen[bytes]":
         command = [
             *(sys.executable, "-m", "nemo_gym.cli", "collect_rollouts", f"+config_paths=[{CONFIGS}]"),
             *(f"+policy_base_url=http://127.0.0.1:{port}/v1", "+policy_api_key=none", "+policy_model_name=mock"),
@@ -101,7 +101,7 @@ class Soak:
         # The faults are the endpoint's, not the rollouts': none of them may be given up because of bad luck.
         environment = {**os.environ, "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS": "50"}
         # A pipe that nobody reads would stop the collector once it is full.
-        with said.open("wb") as file:
+        with log.open("wb") as file:
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=file)
 
     def _outage(self, mock: "subprocess.Popen[bytes]", port: int) -> "subprocess.Popen[bytes]":
@@ -144,11 +144,11 @@ def _free_port() -> int:
 def _start_mock(port: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, str(ROOT / "benchmarks_perf" / "mock_model.py")]
     process = subprocess.Popen(command, env={**os.environ, **FAULTS, "MOCK_PORT": str(port)}, stdout=subprocess.DEVNULL)
-    _wait_until(lambda: _answers(port))
+    _wait_until(lambda: _replies(port))
     return process
 
 
-def _answers(port: int) -> bool:
+def _replies(port: int) -> bool:
     try:
         with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/stats", timeout=1):
             return True

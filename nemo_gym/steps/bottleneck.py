@@ -103,7 +103,7 @@ def _disk(_: TimeSummary, facts: RunFacts) -> Bottleneck | None:
     return Bottleneck(
         Cause.DISK,
         f"{share:.0%} of the run ({facts.append_s:.1f} s) was spent writing results",
-        "+fsync=interval if it is always; else put output_jsonl_fpath on a faster disk",
+        "put output_jsonl_fpath on a faster disk",
     )
 
 
@@ -185,12 +185,12 @@ def _waiting(summary: TimeSummary, _: RunFacts) -> Bottleneck | None:
 
 
 def _is_crowded(times: StepTimes) -> bool:
-    """Whether a server takes longer for its calls when it is asked for many at once."""
+    """Whether a server takes longer for its calls when it gets many at once."""
     return bool(times.idle_s) and times.busy_s >= SLOWER * times.idle_s
 
 
 def _refusals(times: StepTimes) -> int:
-    """How often an endpoint said that it was busy."""
+    """How often an endpoint replied that it was busy."""
     return sum(number for failed, number in times.retries.items() if failed in _BUSY)
 
 
@@ -259,7 +259,7 @@ def _own_server(times: StepTimes, share: float) -> Bottleneck:
     if crowded:
         figure += f", {times.idle_s:.3g} s when few ran at once"
     if times.kind == "judge":
-        advice = "give the judge's endpoint more capacity" if crowded else "use a faster judge, or shorter answers"
+        advice = "give the judge's endpoint more capacity" if crowded else "use a faster judge, or shorter completions"
     elif crowded:
         advice = f"isolation: process with num_workers for {times.server}"
     else:
@@ -280,7 +280,7 @@ def _model(summary: TimeSummary, facts: RunFacts, times: StepTimes, share: float
         return Bottleneck(
             Cause.ENDPOINT,
             f"{figure}, {times.idle_s:.3g} s when few ran at once and {times.busy_s:.3g} s when many did: "
-            f"it answers at most {rate:.3g} calls a second",
+            f"it completes at most {rate:.3g} calls a second",
             f"give the endpoint more capacity; num_samples_in_parallel={enough} would be as fast",
         )
     if share < LARGE:

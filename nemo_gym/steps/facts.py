@@ -111,7 +111,7 @@ class UsageMeter:
     """Measures what this process and its children use during a session.
 
     ``servers`` asks the process that hosts the servers, if that is another one. It may take a moment, and returns
-    nothing if the answer is unknown.
+    nothing if the reply is unknown.
     """
 
     servers: Callable[[], Usage] = dict
@@ -147,7 +147,7 @@ class UsageMeter:
             wall_s=round(seconds, 6),
             cores=usable_cores(),
             processes=used,
-            # Without a first answer, what a process used before the session can't be subtracted.
+            # Without a first reply, what a process used before the session can't be subtracted.
             servers=_since(self._servers_before, self.servers()) if self._servers_before else [],
             append_s=round(self.append_s, 6),
             blocked_s=round(self.blocked_s, 6),

@@ -2,38 +2,19 @@
 
 The code that runs an attempt opens a span for it. A span is a call in progress. A context variable holds the current
 span, so a call made anywhere below it, in any task, becomes a step inside it. A server in another process opens its own
-span for a request that asks for steps, and returns its steps with the answer (``remote``).
+span for a request that asks for steps, and returns its steps with the reply (``remote``).
 
-Durations are measured with the monotonic clock.
+Durations are measured with the monotonic clock. A model server notes the tokens of a call (``note_completion``).
 """
 
-import re
 from contextlib import suppress
 from contextvars import ContextVar
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from nemo_gym.io.json import decode, encode
-from nemo_gym.steps.record import (
-    FAILED,
-    MODEL_KINDS,
-    MOST_NS,
-    Step,
-    StepKind,
-    StepNote,
-    StepNumbers,
-    StepRetry,
-    called,
-    note_on,
-    numbers_of,
-    numbers_written,
-    steps_of,
-)
-
-if TYPE_CHECKING:
-    from nemo_gym.steps.trace_context import TraceContext
+from nemo_gym.steps.rollout_steps import FAILED, LARGEST, MODEL_KINDS, CompletionFacts, Step, StepKind, StepRetry
 
 MOST_STEPS: Final = 10_000  # of one attempt; bounds the memory of an agent that loops
 MODELS: Final = "responses_api_models"
@@ -43,27 +24,15 @@ RESOURCES: Final = "resources_servers"
 class Callee:
     """The target of a call: what a record says about every call of it, apart from the numbers."""
 
-    __slots__ = ("_finished", "is_model", "is_resources", "json", "kind", "route", "words")
+    __slots__ = ("is_model", "is_resources", "kind", "names", "route")
 
     def __init__(self, kind: StepKind, server: str, route: str, tool: str = "", *, is_resources: bool = False) -> None:
         self.kind, self.route, self.is_resources = kind, route, is_resources
         self.is_model = kind in MODEL_KINDS
-        self.words = (kind, server, route, tool)
-        self.json = msgspec.Raw(encode(self.words))
-        self._finished: dict[str, msgspec.Raw] = {}
-
-    def finished(self, reason: str) -> msgspec.Raw:
-        """The JSON of a call that finished for this reason."""
-        found = self._finished.get(reason)
-        if found is None:
-            found = msgspec.Raw(encode(called(*self.words, reason)))
-            if len(self._finished) < _MOST_REASONS:
-                self._finished[reason] = found
-        return found
+        self.names = (kind, server, route, tool)
 
 
-_MOST_REASONS: Final = 64  # that are remembered; they come from outside
-_MOST_ROUTES: Final = 1024  # likewise
+_MOST_ROUTES: Final = 1024  # that are remembered; they come from outside
 
 
 class Callees:
@@ -87,92 +56,75 @@ class Callees:
         return callee
 
 
-class Trail(msgspec.Struct, eq=False, weakref=True):
-    """The steps of an attempt as they are recorded: times as the clock gives them, and calls as JSON.
+class TraceContext(NamedTuple):
+    """A trace, and the span in it that the recorded calls belong to."""
 
-    Whatever can be left for those who read the record is left for them.
-    """
+    trace: bytes
+    span: bytes
+
+
+class Trail(msgspec.Struct, eq=False, weakref=True):
+    """The steps of an attempt as they are recorded. A call that is still open has no duration and no status yet."""
 
     zero: int  # the clock when the attempt began
     room: int = MOST_STEPS  # for steps; none before the call of the agent, which is the attempt itself
-    calls: list[msgspec.Raw] = []  # which msgspec copies, like the next two
-    rows: list[Any] = []  # tuples in the order of ``StepNumbers``, or spans that are open
-    notes: dict[int, StepNote] = {}  # by the index of the step
-    trace: "TraceContext | None" = None  # only if the run sends traces
+    steps: list[Step] = []  # which msgspec copies
+    root: Step = msgspec.field(default_factory=Step)  # what the attempt itself waited for and repeated
+    trace: TraceContext | None = None  # only if the run sends traces
     is_counted: bool = False  # in the metrics of the process that made the first call
     rollout: str = ""  # an id, if other processes take part
     is_sent: bool = False  # of a request from another process: whether its steps have been returned
 
-    def note(self, index: int) -> StepNote:
-        """The note on a step."""
-        found = self.notes.get(index)
-        if found is None:
-            found = self.notes[index] = StepNote(index)
-        return found
-
-    def add(self, step: Step) -> None:
-        """Add a step that was recorded elsewhere."""
-        index = len(self.rows)
-        start, end, *counts = numbers_of(step)
-        self.calls.append(msgspec.Raw(encode(called(step.kind, step.server, step.route, step.tool, step.finish))))
-        self.rows.append((self.zero + start, self.zero + end, *counts)[: numbers_written(step.kind)])
-        note = note_on(index, step)
-        if note is not None:
-            self.notes[index] = note
+    @property
+    def model_calls(self) -> int:
+        """How many calls of models have ended."""
+        return sum(step.kind in MODEL_KINDS and step.status > 0 for step in self.steps)
 
     @property
-    def waited(self) -> int:
-        """The nanoseconds that all steps waited."""
-        return sum(note.waited for note in self.notes.values())
-
-    def numbers(self) -> list[StepNumbers]:
-        """The numbers of all steps. A call that is still open ends where it began; impossible numbers become zero."""
-        rows = [row if type(row) is tuple else (row.start, row.start) for row in self.rows]
-        return [StepNumbers(*(number if number <= MOST_NS else 0 for number in row)) for row in rows]
-
-    def steps(self) -> list[Step]:
-        """The steps one by one."""
-        calls = (decode(bytes(call)) for call in self.calls)
-        return steps_of(calls, self.numbers(), self.notes.values(), zero=self.zero)
+    def waited(self) -> float:
+        """The seconds that all steps waited."""
+        return self.root.waited + sum(step.waited for step in self.steps)
 
 
-# Token counts (in, out, cached) and finish reason of a model's answer.
-Told: TypeAlias = tuple[int, int, int, str]
+def seconds_of(nanoseconds: int) -> float:
+    """To the microsecond."""
+    return nanoseconds // 1000 / 1e6
 
 
 class Span(msgspec.Struct, gc=False, eq=False):
     """A call in progress.
 
     It stays current when it ends, because to set a context variable back costs as much as the rest of the recording.
-    Calls that are made later find the span that they belong to by way of ``heir``.
+    Calls that are made later find the span that they belong to by way of ``outlived_by``.
     """
 
     callee: Callee
     trail: Trail
     caller: "Span | None"
+    step: Step
     index: int  # of the step
     start: int
-    heir: "Span | None" = None  # once this call has ended: the one that made it
-    answer: tuple[bytes, Told] | None = None  # set by code that has parsed the answer of the model anyway
+    outlived_by: "Span | None" = None  # once this call has ended: the one that made it
+    completion: CompletionFacts | None = None  # of a model, noted by its server
 
     def begin(self, callee: Callee) -> "Span":
         """Begin a step inside this one, and make it the current one."""
         trail = self.trail
-        rows = trail.rows
-        index = len(rows)
+        index = len(trail.steps)
         if index >= trail.room:
             return self._begin_unrecorded()
+        start = perf_counter_ns()
+        step = Step(*callee.names, seconds_of(start - trail.zero))
         if self.index >= 0:
-            trail.note(index).parent = self.index
-        span = Span(callee, trail, self, index, perf_counter_ns())
-        rows.append(span)
-        trail.calls.append(callee.json)
+            step.parent = self.index
+        trail.steps.append(step)
+        span = Span(callee, trail, self, step, index, start)
         _make_current(span)
         return span
 
     def _begin_unrecorded(self) -> "Span":
         trail = self.trail
-        if trail.rows:
+        if trail.steps:
             span = root_span(trail)
             _make_current(span)
             return span
@@ -180,39 +132,30 @@ class Span(msgspec.Struct, gc=False, eq=False):
         return self
 
     def end(self, status: int, sent: int, received: bytes) -> None:
-        """Record that the call was answered."""
-        end, callee, trail = perf_counter_ns(), self.callee, self.trail
-        self.heir = self.caller
-        if not callee.is_model:
-            trail.rows[self.index] = (self.start, end, status, sent, len(received))
-            return
-        answer = self.answer
-        if status >= 400:
-            told = _NOTHING_TOLD
-        elif answer is not None and answer[0] is received:
-            told = answer[1]
-        else:
-            told = told_by(received, callee.route)
-        tokens_in, tokens_out, cached, finish = told
-        trail.rows[self.index] = (self.start, end, status, sent, len(received), tokens_in, tokens_out, cached)
-        if finish:
-            trail.calls[self.index] = callee.finished(finish)
+        """Record that the call got its reply."""
+        step, facts = self.step, self.completion
+        step.duration = seconds_of(perf_counter_ns() - self.start)
+        step.status, step.bytes_out, step.bytes_in = status, sent, len(received)
+        self.outlived_by = self.caller
+        if facts is not None and status < 400 and self.callee.is_model:
+            step.tokens_in, step.tokens_out = facts.tokens_in, facts.tokens_out
+            step.tokens_cached, step.finish = facts.tokens_cached, facts.finish
 
     def fail(self, error: BaseException) -> None:
-        """Record that the call failed without an answer."""
+        """Record that the call failed without a reply."""
         self.end(FAILED, 0, b"")
-        self.trail.calls[self.index] = self.callee.finished(type(error).__name__)
+        self.step.finish = type(error).__name__
 
     def wait(self, seconds: float, cause: str) -> None:
         """Record that part of this call was spent waiting: for a slot, the gate, a connection or a retry."""
-        note, waited = self.trail.note(self.index), max(0, int(seconds * 1e9))
-        if waited > note.waited:
-            note.waited_for = cause
-        note.waited += waited
+        step, waited = self.step, max(0, int(seconds * 1e6)) / 1e6
+        if waited > step.waited:
+            step.waited_for = cause
+        step.waited += waited
 
     def retry(self, *retries: StepRetry) -> None:
         """Record failed attempts that were repeated."""
-        self.trail.note(self.index).retries += retries
+        self.step.retries += retries
 
 
 class RootSpan(Span, gc=False, eq=False):
@@ -226,7 +169,6 @@ class RootSpan(Span, gc=False, eq=False):
 
 
 _ATTEMPT: Final = Callee("call", "", "")
-_NOTHING_TOLD: Final[Told] = (0, 0, 0, "")
 ROOT: Final = -1  # the index of a root span
 
 
@@ -237,12 +179,12 @@ def first_span() -> Span:
 
 def attempt_span() -> Span:
     """The root span of an attempt."""
-    return RootSpan(_ATTEMPT, Trail(perf_counter_ns(), 0), None, ROOT, 0)
+    return root_span(Trail(perf_counter_ns(), room=0))
 
 
 def root_span(trail: Trail) -> Span:
     """A root span. Given the trail of an attempt, the steps of calls that come from outside join the others."""
-    return RootSpan(_ATTEMPT, trail, None, ROOT, 0)
+    return RootSpan(_ATTEMPT, trail, None, trail.root, ROOT, 0)
 
 
 current_span: ContextVar[Span | None] = ContextVar("span", default=None)  # or one that has ended
@@ -252,8 +194,8 @@ _make_current = current_span.set
 def open_span() -> Span | None:
     """The call in progress that the calling code belongs to; None if that is not part of a rollout with steps."""
     span = current_span.get()
-    while span is not None and span.heir is not None:
-        span = span.heir
+    while span is not None and span.outlived_by is not None:
+        span = span.outlived_by
     return span
 
 
@@ -268,7 +210,7 @@ def note_retry(failed: str, delay_s: float) -> None:
     """Record that an attempt at the current call failed and will be repeated."""
     span = open_span()
     if span is not None:
-        span.retry(StepRetry((perf_counter_ns() - span.trail.zero) // 1000 / 1e6, failed))
+        span.retry(StepRetry(seconds_of(perf_counter_ns() - span.trail.zero), failed))
         span.wait(delay_s, "retry")
 
 
@@ -290,18 +232,14 @@ _RESOURCES_ROUTES: Final[dict[str, StepKind]] = {
 }
 
 
-# ---- what an answer of a model tells ---------------------------------------------------------------------------------
-# Only the ends of the body are searched: it may be long, and parsing it would cost more than the rest of the recording.
-_TAIL: Final = 2048
-_HEAD: Final = 512
-_USAGE: Final = b'"usage":'
-
-
+# ---- the completions of models ---------------------------------------------------------------------------------------
 class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | None = 0
 
 
 class _Usage(msgspec.Struct, gc=False):
+    """The token counts of all three protocols."""
+
     input_tokens: int | None = 0
     output_tokens: int | None = 0
     input_tokens_details: _Details | None = None
@@ -311,49 +249,60 @@ class _Usage(msgspec.Struct, gc=False):
     prompt_tokens_details: _Details | None = None
 
 
-_NO_USAGE: Final = _Usage()
-_read_usage = msgspec.json.Decoder(_Usage).decode
-_REASON: Final = re.compile(rb'"(?:finish_reason|stop_reason)":\s?"([a-zA-Z0-9_]{1,40})"')
-_INCOMPLETE: Final = re.compile(rb'"reason":\s?"([a-zA-Z0-9_]{1,40})"')
+class _Incomplete(msgspec.Struct, gc=False):
+    reason: str | None = None
 
 
-def told_by(body: bytes, route: str) -> Told:
-    """Token counts and finish reason, if they are found in the usual places."""
-    size = len(body)
-    place = body.rfind(_USAGE, size - _TAIL if size > _TAIL else 0)
-    usage = _usage_at(body, place + len(_USAGE)) if place >= 0 else _NO_USAGE
-    details = usage.input_tokens_details or usage.prompt_tokens_details
-    return (
-        usage.input_tokens or usage.prompt_tokens or 0,
-        usage.output_tokens or usage.completion_tokens or 0,
-        (details.cached_tokens if details else usage.cache_read_input_tokens) or 0,
-        _finish_of(body, route, has_usage=place >= 0),
-    )
+class _Choice(msgspec.Struct, gc=False):
+    finish_reason: str | None = None
 
 
-def _finish_of(body: bytes, route: str, *, has_usage: bool) -> str:
-    if route.endswith("/responses"):
-        incomplete = body.find(b'"incomplete_details":{', 0, _HEAD)
-        if incomplete < 0:
-            return "completed" if has_usage else ""
-        reason = _INCOMPLETE.search(body, incomplete, incomplete + 100)
-    else:
-        reason = _REASON.search(body, max(0, len(body) - _TAIL)) or _REASON.search(body, 0, _HEAD)
-    return reason[1].decode() if reason else ""
+class _Outline(msgspec.Struct, gc=False):
+    """A response, a chat completion or a message, as far as it is recorded."""
+
+    object: str = ""
+    usage: _Usage | None = None
+    incomplete_details: _Incomplete | None = None
+    choices: list[_Choice] | None = None
+    stop_reason: str | None = None
+
+    def facts(self) -> CompletionFacts:
+        """The tokens, and why the model stopped."""
+        usage = self.usage or _Usage()
+        details = usage.input_tokens_details or usage.prompt_tokens_details
+        finish = self.incomplete_details.reason if self.incomplete_details else self.stop_reason
+        if self.choices:
+            finish = self.choices[0].finish_reason
+        return CompletionFacts(
+            _possible(usage.input_tokens or usage.prompt_tokens),
+            _possible(usage.output_tokens or usage.completion_tokens),
+            _possible(details.cached_tokens if details else usage.cache_read_input_tokens),
+            finish or ("completed" if self.object == "response" else ""),
+        )
 
 
-def _usage_at(body: bytes, start: int) -> _Usage:
-    """Decode the usage object that starts there.
+def _possible(count: int | None) -> int:
+    return count if count is not None and 0 <= count <= LARGEST else 0
 
-    It is usually the last value in the body; otherwise its end is found by counting braces.
+
+_decode_outline = msgspec.json.Decoder(_Outline).decode
+
+
+def note_completion(completion: Any) -> None:
+    """Record what the model of the current call returned: a completion as an object, a dictionary, or JSON.
+
+    What is noted later replaces what was noted before, as far as it is known.
     """
-    try:
-        return _read_usage(body[start:-1])
-    except (msgspec.MsgspecError, ValueError):
-        end = start
-    for _ in range(8):
-        end = body.find(b"}", end) + 1
-        if end and body.count(b"{", start, end) == body.count(b"}", start, end):
-            with suppress(msgspec.MsgspecError, ValueError):
-                return _read_usage(body[start:end])
-    return _NO_USAGE
+    span = open_span()
+    if span is None:
+        return
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        if isinstance(completion, bytes):
+            outline = _decode_outline(completion)
+        else:
+            outline = msgspec.convert(completion, _Outline, from_attributes=True)
+        facts = outline.facts()
+        if span.completion is not None:
+            pairs = zip(msgspec.structs.astuple(facts), msgspec.structs.astuple(span.completion), strict=True)
+            facts = CompletionFacts(*(new or old for new, old in pairs))
+        span.completion = facts

@@ -10,15 +10,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from nemo_gym.io.compressed import open_lines
 from nemo_gym.io.files import RunFiles
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record, outline_of
 from nemo_gym.steps.bottleneck import Bottleneck, Cause, find_bottleneck
-from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
-from nemo_gym.steps.steps_file import identify, key_of, read_steps
-from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary
+from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
+from nemo_gym.steps.steps_file import identify, read_steps
+from nemo_gym.steps.summary import TimeSummary, shown_times
+from nemo_gym.steps.timing_text import run_lines
 from nemo_gym.steps.totals import summarise
 
-BAR: Final = 40
-ROWS: Final = 20
+WIDTH: Final = 100  # of the screen in characters
 FIRST_SHARES: Final = 4
 COUNTED_BYTES: Final = 64 * 2**20
 SKEW_S: Final = 600.0  # by which the clocks of machines may differ
@@ -60,8 +63,8 @@ def _other_keys(files: RunFiles) -> str:
     try:
         if files.rollouts.stat().st_size > COUNTED_BYTES:
             return ""
-        with files.rollouts.open("rb") as rollouts, files.steps.open("rb") as steps:
-            keys = [key_of(line) for line in rollouts]
+        with open_lines(files.rollouts) as rollouts, files.steps.open("rb") as steps:
+            keys = [Record(outline_of(line)).key for line in rollouts]
             if None in keys:
                 return ""
             rest = iter(keys)
@@ -70,7 +73,7 @@ def _other_keys(files: RunFiles) -> str:
                 if attempt is not None and attempt.completed and attempt.key not in rest:
                     task, rollout = attempt.key
                     return f"rollout {rollout} of task {task} is not in {files.rollouts}, or not in this order"
-    except OSError:
+    except (OSError, RolloutFormatError):
         pass
     return ""
 
@@ -80,10 +83,9 @@ def _other_times(files: RunFiles, sessions: Sequence[RunFacts]) -> str:
     known = [facts for facts in sessions if facts.attempts and facts.started_at and facts.wall_s]
     if not known:
         return ""
-    for block in read_steps(files.steps).timings():
-        for attempt in block:
-            if any(-SKEW_S <= attempt.started_at - facts.started_at <= facts.wall_s + SKEW_S for facts in known):
-                return ""
+    for attempt in read_steps(files.steps):
+        if any(-SKEW_S <= attempt.started_at - facts.started_at <= facts.wall_s + SKEW_S for facts in known):
+            return ""
     return f"none of these attempts began while the run of {files.timing} was running"
 
 
@@ -93,40 +95,32 @@ def short_lines(profile: RunProfile) -> Iterator[str]:
         return
     summary = profile.summary
     shares = list(summary.shares().items())[:FIRST_SHARES]
-    told = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
-    yield f"time:     {told}; {_running(profile)}"
+    shown = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
+    yield f"time:     {shown}; {_running(profile)}"
     for line in profile.finding.lines() if profile.finding.setting else ():
         yield f"          {line}"
 
 
 def screen_lines(profile: RunProfile, files: RunFiles) -> Iterator[str]:
     """The whole screen."""
-    summary, facts = profile.summary, profile.facts
+    summary = profile.summary
+    notes = []
     if summary.skipped:
         number = summary.skipped
         lines = "1 line does not hold steps and was" if number == 1 else f"{number} lines are not steps and were"
-        yield f"{files.steps}: {lines} skipped"
+        notes.append(f"{files.steps}: {lines} skipped")
     if not profile.has_steps:
-        yield from _without_steps(files, facts)
+        yield from notes
+        yield from _without_steps(files, profile.facts)
         return
-    failed = ", ".join(f"{number} {kind or 'unnamed'}" for kind, number in summary.failures.items())
-    attempts = "1 attempt" if summary.attempts == 1 else f"{summary.attempts} attempts"
-    yield f"{attempts}, {summary.completed} completed{f' ({failed})' if failed else ''}"
     if profile.foreign:
-        yield f"these are the steps of another run: {profile.foreign}"
+        notes.append(f"these are the steps of another run: {profile.foreign}")
+        finding = ["nothing is concluded from the steps of another run"]
     else:
-        yield from _mismatch(summary, files)
-    yield from _rates(profile)
-    yield ""
-    for name, share in summary.shares().items():
-        yield f"{name:<24.24} {share:>6.1%}  {'#' * round(BAR * share)}".rstrip()
-    yield ""
-    yield from _table(summary)
-    yield ""
-    if profile.foreign:
-        yield "nothing is concluded from the steps of another run"
-    else:
-        yield from profile.finding.lines()
+        notes += _mismatch(summary, files)
+        finding = list(profile.finding.lines())
+    shown = shown_times(summary, profile.facts)
+    yield from run_lines({"name": str(files.rollouts), "notes": notes, "finding": finding, **shown}, WIDTH)
 
 
 def _mismatch(summary: TimeSummary, files: RunFiles) -> Iterator[str]:
@@ -146,33 +140,8 @@ def _mismatch(summary: TimeSummary, files: RunFiles) -> Iterator[str]:
 
 
 def _lines(path: Path) -> int:
-    with path.open("rb") as file:
+    with open_lines(path) as file:
         return sum(1 for _ in file)
-
-
-def _rates(profile: RunProfile) -> Iterator[str]:
-    summary, facts = profile.summary, profile.facts
-    breaks = f" without {_seconds(summary.break_s)} in which nothing ran" if summary.break_s else ""
-    yield f"{summary.wall_s:.1f} s from the first start to the last end{breaks}; {_running(profile)}"
-    mean = summary.seconds / summary.attempts
-    rate = summary.attempts / summary.wall_s if summary.wall_s else 0.0
-    limit = min(facts.limit, summary.attempts) if facts is not None else 0
-    if limit > 1 and mean:
-        yield (
-            f"a rollout took {mean:.3g} s on average, so {limit} at once would be {limit / mean:.3g} a second; "
-            f"{rate:.3g} were reached"
-        )
-    if facts is not None and facts.processes:
-        yield _usage(facts, facts.processes, f" of {facts.cores} processors")
-    if facts is not None and facts.servers:
-        yield f"ng_run: {_usage(facts, facts.servers, ' processors')}"
-
-
-def _usage(facts: RunFacts, processes: Sequence[ProcessFacts], of: str) -> str:
-    number = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
-    cpu = facts.share(sum(process.cpu_s for process in processes))
-    busiest = facts.share(max(process.ready_s for process in processes))
-    return f"{cpu:.2f}{of} in use by {number}; the busiest had something to compute {min(busiest, 1):.0%} of the time"
 
 
 def _running(profile: RunProfile) -> str:
@@ -180,32 +149,6 @@ def _running(profile: RunProfile) -> str:
     rate = summary.attempts / summary.wall_s if summary.wall_s else 0.0
     limit = f" of {facts.limit}" if facts is not None and facts.limit else ""
     return f"{summary.at_once:.1f}{limit} at once, {rate:.3g} rollouts a second"
-
-
-def _table(summary: TimeSummary) -> Iterator[str]:
-    yield f"{'step':<32} {'calls':>8} {'failed':>7} {'p50':>9} {'p95':>9} {'p99':>9} {'longest':>9} {'waited':>8}"
-    yield _row("rollout", summary.attempts, summary.attempts - summary.completed, summary.spread, summary.waited_s)
-    for times in summary.steps[:ROWS]:
-        yield _row(_label(times), times.count, times.failed, times.spread, sum(times.waited.values()))
-    if len(summary.steps) > ROWS:
-        yield f"… and {len(summary.steps) - ROWS} more"
-
-
-def _label(times: StepTimes) -> str:
-    return f"{times.kind} {times.tool or times.server}".strip()
-
-
-def _row(name: str, count: int, failed: int, spread: Spread, waited: float) -> str:
-    times = " ".join(f"{_seconds(value):>9}" for value in (spread.p50, spread.p95, spread.p99, spread.most))
-    return f"{name:<32.32} {count:>8} {failed or '':>7} {times} {_seconds(waited) if waited else '':>8}".rstrip()
-
-
-def _seconds(value: float) -> str:
-    if value >= 100:
-        return f"{value:.0f} s"
-    if value >= 1:
-        return f"{value:.2f} s"
-    return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
 
 
 def _without_steps(files: RunFiles, facts: RunFacts | None) -> Iterator[str]:

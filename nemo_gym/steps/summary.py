@@ -6,15 +6,19 @@ that recorded them, so figures derived from them (how many ran at once) are only
 not affected.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_gym.steps.facts import ProcessFacts, RunFacts
+
 _ENOUGH: Final = 12  # calls under load, the minimum for comparing their duration with that of calls without load
 _BREAK_S: Final = 60.0  # a run in which nothing ran for so long was interrupted, and resumed later
+_MOST_GROUPS: Final = 200  # kinds of steps, or servers, that are shown
+_MOST_CAUSES: Final = 10  # of retries
 Floats = NDArray[np.float64]
 
 
@@ -35,6 +39,11 @@ class Spread:
             return cls()
         found = np.percentile(np.asarray(values, dtype=np.float64), (50, 95, 99, 100, 0))
         return cls(*(float(value) for value in found))
+
+
+def call_name(kind: str, server: str, tool: str) -> str:
+    """The name of a call: the tool, the server of a model, or else the kind of call."""
+    return tool or (kind if kind in ("seed", "verify") else f"{kind} {server}".strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +68,7 @@ class StepTimes:
 
     @property
     def name(self) -> str:
-        """A name to display."""
-        return self.tool or (self.kind if self.kind in ("seed", "verify") else f"{self.kind} {self.server}".strip())
+        return call_name(self.kind, self.server, self.tool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +110,76 @@ class TimeSummary:
         return {name: part / whole for name, part in ranked if part > 0} if whole else {}
 
 
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+def shown_times(
+    summary: TimeSummary, facts: RunFacts | None = None, servers: Sequence[StepTimes] = ()
+) -> dict[str, Any]:
+    """The numbers of a run as plain data, for every screen and page that shows them."""
+    return {
+        "attempts": summary.attempts,
+        "completed": summary.completed,
+        "failures": summary.failures,
+        "failed_s": summary.failed_s,
+        "seconds": summary.seconds,
+        "waited_s": summary.waited_s,
+        "waiting": summary.shares().get("waiting", 0.0),
+        "wall_s": summary.wall_s,
+        "break_s": summary.break_s,
+        "at_once": summary.at_once,
+        "peak": summary.peak,
+        "rate": summary.attempts / summary.wall_s if summary.wall_s else None,
+        "limit": facts.limit if facts is not None else 0,
+        "usage": list(_usage(facts)) if facts is not None else [],
+        "blocked_s": facts.blocked_s if facts is not None else None,
+        "blocked": facts.blocked_s / facts.wall_s if facts is not None and facts.wall_s else None,
+        "spread": asdict(summary.spread),
+        "shares": _shown_shares(summary),
+        "steps": [_shown_step(times) for times in summary.steps[:_MOST_GROUPS]],
+        "servers": [_shown_step(times) for times in servers[:_MOST_GROUPS]],
+    }
+
+
+def _usage(facts: RunFacts) -> Iterator[str]:
+    if facts.processes:
+        yield _used(facts, facts.processes, f" of {facts.cores} processors")
+    if facts.servers:
+        yield f"ng_run: {_used(facts, facts.servers, ' processors')}"
+
+
+def _used(facts: RunFacts, processes: Sequence[ProcessFacts], of: str) -> str:
+    number = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
+    cpu = facts.share(sum(process.cpu_s for process in processes))
+    busiest = facts.share(max(process.ready_s for process in processes))
+    return f"{cpu:.2f}{of} in use by {number}; the busiest had something to compute {min(busiest, 1):.0%} of the time"
+
+
+def _shown_shares(summary: TimeSummary) -> list[dict[str, Any]]:
+    kinds = {times.tool or times.kind: times.kind for times in summary.steps}
+    own = {"waiting": "waiting", "agent": "agent"}
+    return [
+        {"name": name, "kind": own.get(name) or kinds.get(name, "call"), "share": share}
+        for name, share in list(summary.shares().items())[:_MOST_GROUPS]
+    ]
+
+
+def _shown_step(times: StepTimes) -> dict[str, Any]:
+    return {
+        "kind": times.kind,
+        "server": times.server,
+        "tool": times.tool,
+        "count": times.count,
+        "failed": times.failed,
+        "retries": dict(sorted(times.retries.items(), key=lambda item: -item[1])[:_MOST_CAUSES]),
+        "own_s": times.own_s,
+        "waited_s": sum(times.waited.values()),
+        "waited": times.waited,
+        "tokens_out": times.tokens_out,
+        "tokens_per_s": times.tokens_out / times.own_s if times.own_s and times.tokens_out else None,
+        "peak": times.peak,
+        **asdict(times.spread),
+    }
+
+
 # ---- how many at once ------------------------------------------------------------------------------------------------
 def pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
     """Whether calls take longer when more of them run at once, and whether they overlap at all."""
@@ -120,7 +198,8 @@ def pressure(starts: Floats, durations: Floats) -> dict[str, Any]:
     together = over == 0
     if together.sum() > peak / 2:
         # Calls that begin together reach the server in an order that nobody knows. The quickest quarter of them was
-        # served first; it is compared with the quickest quarter of the later calls, because answers differ in length.
+        # served first; it is compared with the quickest quarter of the later calls, because completions differ in
+        # length.
         few, many, level = together, many & ~together, 0.25
     if peak >= 4 and few.sum() >= 2 and many.sum() >= _ENOUGH:
         facts["idle_s"], facts["busy_s"] = (float(np.quantile(taken[which], level)) for which in (few, many))

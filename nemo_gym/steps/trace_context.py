@@ -9,21 +9,14 @@ called over HTTP numbers its own calls below the span that the header names.
 import re
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
-from nemo_gym.steps.record import RolloutSteps
-from nemo_gym.steps.recording import Span, Trail, open_span
+from nemo_gym.steps.recording import Span, TraceContext, Trail, open_span
+from nemo_gym.steps.rollout_steps import RolloutSteps
 
 HEADER: Final = "traceparent"  # of the W3C recommendation "Trace Context"
 _RAW_HEADER: Final = HEADER.encode()
 _FORM: Final = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
-
-
-class TraceContext(NamedTuple):
-    """A trace, and the span in it that the recorded calls belong to."""
-
-    trace: bytes
-    span: bytes
 
 
 def run_identity(first: RolloutSteps) -> str:
@@ -71,16 +64,11 @@ def read_traceparent(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | N
 
 
 def _span_of(trail: Trail, root: bytes, index: int) -> bytes:
-    if not 0 <= index < len(trail.rows):  # a root, or beyond the number that is recorded
+    if not 0 <= index < len(trail.steps):  # a root, or beyond the number that is recorded
         return root
-    parent = _parent_of(trail, index)
-    number = sum(1 for other in range(index) if _parent_of(trail, other) == parent)
+    parent = trail.steps[index].parent
+    number = sum(step.parent == parent for step in trail.steps[:index])
     return _child(root if parent is None else _span_of(trail, root, parent), number)
-
-
-def _parent_of(trail: Trail, index: int) -> int | None:
-    note = trail.notes.get(index)
-    return note.parent if note is not None else None
 
 
 def _child(parent: bytes, number: int) -> bytes:

@@ -25,7 +25,7 @@ from nemo_gym.servers.http.connections import close_http_client
 from nemo_gym.servers.server_client import GymClient, fetch_usage
 from nemo_gym.steps.bottleneck import Cause, find_bottleneck
 from nemo_gym.steps.facts import ProcessFacts, RunFacts, longest_session, read_facts
-from nemo_gym.steps.record import RolloutSteps, Step
+from nemo_gym.steps.rollout_steps import RolloutSteps, Step
 from nemo_gym.steps.screen import RunProfile, profile_of, screen_lines, short_lines
 from nemo_gym.steps.summary import Spread, StepTimes, TimeSummary, pressure
 from nemo_gym.steps.totals import summarise
@@ -303,7 +303,7 @@ def with_model(**changes: Any) -> TimeSummary:
             RunFacts(wall_s=25.0, cores=8, processes=[ProcessFacts(2.0, 2.5)], servers=[ProcessFacts(24.0, 24.5)]),
             "num_workers",
         ),
-        (Cause.DISK, SUMMARY, RunFacts(wall_s=25.0, append_s=12.0), "fsync"),
+        (Cause.DISK, SUMMARY, RunFacts(wall_s=25.0, append_s=12.0), "faster disk"),
         (Cause.FAILURES, replace(SUMMARY, failed_s=300.0, failures={"timeout": 9}), FACTS, "failures file"),
         (Cause.AGENT, replace(SUMMARY, other_s=390.0, steps=()), FACTS, "profiling_enabled"),
         (Cause.NOTHING, replace(SUMMARY, attempts=2), FACTS, ""),

@@ -12,27 +12,29 @@ from nemo_gym.config.addresses import server_type
 from nemo_gym.config.parse import parse_config
 from nemo_gym.executors.processes import worker_pool
 from nemo_gym.rollouts.attempt import AgentAttempt, recorded
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome, PlannedRollout
+from nemo_gym.schemas.responses import NeMoGymResponse
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient
-from nemo_gym.steps.record import RolloutSteps, Step, from_line
 from nemo_gym.steps.recording import (
     Span,
     current_span,
     describe_callee,
     first_span,
+    note_completion,
     note_retry,
     note_wait,
     open_span,
 )
 from nemo_gym.steps.remote import adopt_steps
+from nemo_gym.steps.rollout_steps import RolloutSteps, Step, from_line
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = "resources_servers/example_single_tool_call"
 AGENT = "example_single_tool_call_simple_agent"
 EXPECTED = [
     ("seed", "example_single_tool_call", "/seed_session", ""),
+    ("call", AGENT, "/v1/responses", ""),
     ("model", "policy_model", "/v1/responses", ""),
     ("tool", "example_single_tool_call", "/get_weather", "get_weather"),
     ("model", "policy_model", "/v1/responses", ""),
@@ -46,9 +48,9 @@ def _nothing_is_current() -> None:
     current_span.set(None)
 
 
-def configuration(base_url: str, *extra: str) -> DictConfig:
-    model = "responses_api_models/openai_model/configs/openai_model.yaml"
-    paths = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,{model}"
+def configuration(base_url: str, *extra: str, model: str = "openai_model") -> DictConfig:
+    config = f"responses_api_models/{model}/configs/{model}.yaml"
+    paths = f"{ENVIRONMENT}/configs/example_single_tool_call.yaml,{config}"
     policy = [f"+policy_base_url={base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
     return parse_config([f"+config_paths=[{paths}]", *policy, *extra]).config
 
@@ -66,7 +68,7 @@ def record_of(outcome: Outcome) -> RolloutSteps:
 
 
 def steps_of(span: Span) -> list[Step]:
-    return span.trail.steps()
+    return span.trail.steps
 
 
 def calls(record: RolloutSteps) -> list[tuple[str, str, str, str]]:
@@ -88,7 +90,8 @@ async def test_one_process_http_and_workers_record_the_same_steps(mock_model: An
     assert calls(here) == calls(over_http) == calls(there) == EXPECTED
     for record in (here, over_http, there):
         assert (record.agent, record.attempt, record.outcome) == (AGENT, 1, "completed")
-        assert [step.status for step in record.steps] == [200] * 5
+        assert [step.status for step in record.steps] == [200] * 6
+        assert [step.parent for step in record.steps] == [None, None, 1, 1, 1, None]
         assert [(step.tokens_in, step.tokens_out, step.finish) for step in record.steps if step.kind == "model"] == [
             (100, 20, "completed")
         ] * 2
@@ -116,8 +119,8 @@ async def test_a_failed_rollout_has_its_steps_up_to_the_failure(mock_model: Any)
         assert isinstance(outcome, Failed)
         record = record_of(outcome)
         assert record.outcome == outcome.failure.kind
-        assert calls(record) == EXPECTED[:2]
-        model = record.steps[1]
+        assert calls(record) == EXPECTED[:3]
+        model = record.steps[2]
         assert model.status >= 500
         assert [retry.failed for retry in model.retries] == ["500"]
         assert model.waited_for == "retry"
@@ -131,9 +134,9 @@ async def test_a_rollout_that_takes_too_long_has_the_step_it_was_in(mock_model: 
         outcome = await recorded(AgentAttempt(gym.client, timeout_s=0.3))(planned())
     record = record_of(outcome)
     assert record.outcome == "timeout"
-    assert calls(record) == EXPECTED[:2]
-    assert record.steps[1].finish == "CancelledError"
-    assert record.steps[1].duration > 0
+    assert calls(record) == EXPECTED[:3]
+    assert record.steps[2].finish == "CancelledError"
+    assert record.steps[2].duration > 0
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,17 @@ async def test_waiting_is_told_from_working(mock_model: Any, limit: str, waited_
     model = [step for outcome in outcomes for step in record_of(outcome).steps if step.kind == "model"]
     assert any(step.waited_for == waited_for and step.waited > 0 for step in model)
     assert all(step.waited <= step.duration for step in model)
+
+
+async def test_waiting_for_a_turn_of_vllm_is_told_from_working(mock_model: Any) -> None:
+    mock_model.set(latency="30")
+    limit = "++policy_model.responses_api_models.vllm_model.max_concurrent_requests=1"
+    config = configuration(mock_model.base_url, limit, model="vllm_model")
+    async with host_gym(config) as gym:
+        attempt = recorded(AgentAttempt(gym.client))
+        outcomes = await asyncio.gather(*(attempt(planned(number)) for number in range(3)))
+    model = [step for outcome in outcomes for step in record_of(outcome).steps if step.kind == "model"]
+    assert any(step.waited_for == "slot" and step.waited > 0 for step in model)
 
 
 async def test_attempts_beside_each_other_do_not_mix(mock_model: Any) -> None:
@@ -176,7 +190,7 @@ async def test_attempts_beside_each_other_do_not_mix(mock_model: Any) -> None:
 )
 def test_the_kind_of_a_step(server_type: str, path: str, from_resources: bool, kind: str, tool: str) -> None:
     callee = describe_callee(server_type, "s", path, from_resources=from_resources)
-    assert (callee.kind, callee.words[3]) == (kind, tool)
+    assert (callee.kind, callee.names[3]) == (kind, tool)
 
 
 @pytest.mark.parametrize(
@@ -184,23 +198,23 @@ def test_the_kind_of_a_step(server_type: str, path: str, from_resources: bool, k
     [
         b"",
         b"not JSON",
-        b'{"duration":-1,"steps":[["model"]]}',
-        b'{"steps":[{"kind":"model"}]}',
+        b'{"duration":-1,"steps":[{"kind":"model"}]}',
+        b'{"steps":[["model"]]}',
         b'{"duration":1e999,"steps":[]}',
-        b'{"steps":[["model","m","","","soon"]]}',
+        b'{"steps":[{"kind":"model","start":"soon"}]}',
     ],
 )
 def test_nonsense_of_another_process_is_ignored(tail: bytes) -> None:
     span = first_span().begin(describe_callee("", "s", "/x", from_resources=False))
     adopt_steps(span, tail)
-    assert len(span.trail.rows) == 1
+    assert len(span.trail.steps) == 1
 
 
 def test_times_of_another_process_are_believed_as_far_as_they_fit() -> None:
     span = first_span().begin(describe_callee("", "s", "/x", from_resources=False))
     tail = (
-        b'{"duration":900000000,"waited":5000,"steps":[["model","","","",700,800,200,0,0,0,0,0,"",999,"",7],'
-        b'["call","","","",0,0,200,0,0,0,0,0,"",0,"",0]]}'
+        b'{"duration":900000000,"waited":5000,"steps":['
+        b'{"kind":"model","start":700,"duration":800,"status":200,"waited":999,"parent":7},{"status":200,"parent":0}]}'
     )
     adopt_steps(span, tail)
     span.end(200, 1, b"")
@@ -218,42 +232,85 @@ def test_what_belongs_to_no_rollout_is_not_recorded() -> None:
     assert current_span.get() is None
 
 
+def model_call(route: str = "/v1/responses") -> Span:
+    return first_span().begin(describe_callee("responses_api_models", "m", route, from_resources=False))
+
+
+CHAT = {
+    "object": "chat.completion",
+    "choices": [{"finish_reason": "length", "message": {"content": '"usage":{'}}],
+    "usage": {
+        "prompt_tokens": 7,
+        "completion_tokens": 3,
+        "total_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 5},
+    },
+}
+MESSAGE = {
+    "type": "message",
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 9, "cache_read_input_tokens": 2, "output_tokens": 4},
+}
+RESPONSE = {
+    "id": "r",
+    "object": "response",
+    "created_at": 0,
+    "model": "m",
+    "output": [],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
+CUT_OFF = {
+    **RESPONSE,
+    "incomplete_details": {"reason": "max_output_tokens"},
+    "usage": {
+        "input_tokens": 1,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 3,
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("route", "body", "expected"),
+    ("completion", "expected"),
     [
-        (
-            "/v1/chat/completions",
-            (
-                b'{"choices":[{"finish_reason":"length","message":{"content":"\\"usage\\":{"}}],"usage":{"prompt_tokens":7,'
-                b'"completion_tokens":3,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":5}}}'
-            ),
-            (7, 3, 5, "length"),
-        ),
-        (
-            "/v1/messages",
-            (
-                b'{"type":"message","stop_reason":"tool_use","usage":{"input_tokens":9,"cache_read_input_tokens":2,'
-                b'"output_tokens":4}}'
-            ),
-            (9, 4, 2, "tool_use"),
-        ),
-        (
-            "/v1/responses",
-            (
-                b'{"id":"r","incomplete_details":{"reason":"max_output_tokens"},"output":[],"status":"incomplete","usage":'
-                b'{"input_tokens":1,"input_tokens_details":{"cached_tokens":0},"output_tokens":2,"total_tokens":3}}'
-            ),
-            (1, 2, 0, "max_output_tokens"),
-        ),
-        ("/v1/responses", b'{"usage":null}', (0, 0, 0, "completed")),
-        ("/v1/responses", b"", (0, 0, 0, "")),
+        (CHAT, (7, 3, 5, "length")),
+        (MESSAGE, (9, 4, 2, "tool_use")),
+        (CUT_OFF, (1, 2, 0, "max_output_tokens")),
+        (NeMoGymResponse.model_validate(CUT_OFF), (1, 2, 0, "max_output_tokens")),
+        (RESPONSE, (0, 0, 0, "completed")),
+        (b"", (0, 0, 0, "")),
+        ({"usage": {"input_tokens": "many"}}, (0, 0, 0, "")),
     ],
 )
-def test_what_an_answer_tells_about_tokens(route: str, body: bytes, expected: tuple[int, int, int, str]) -> None:
-    span = first_span().begin(describe_callee("responses_api_models", "m", route, from_resources=False))
-    span.end(200, 0, body)
+def test_the_tokens_of_a_completion_are_noted(completion: Any, expected: tuple[int, int, int, str]) -> None:
+    forms = [completion, json.dumps(completion).encode()] if isinstance(completion, dict) else [completion]
+    for form in forms:
+        span = model_call()
+        note_completion(form)
+        span.end(200, 0, b"")
+        [step] = steps_of(span)
+        assert (step.tokens_in, step.tokens_out, step.tokens_cached, step.finish) == expected
+
+
+def test_the_tokens_of_a_failed_call_are_not_recorded() -> None:
+    span = model_call()
+    note_completion(CHAT)
+    span.end(500, 0, b"")
     [step] = steps_of(span)
-    assert (step.tokens_in, step.tokens_out, step.tokens_cached, step.finish) == expected
+    assert (step.tokens_in, step.finish) == (0, "")
+
+
+def test_what_is_noted_in_parts_adds_up() -> None:
+    span = model_call("/v1/chat/completions")
+    note_completion({"choices": [{"finish_reason": "stop"}], "usage": None})
+    note_completion({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
+    span.end(200, 0, b"")
+    [step] = steps_of(span)
+    assert (step.tokens_in, step.tokens_out, step.finish) == (7, 3, "stop")
 
 
 def test_an_attempt_that_never_stops_calling_is_recorded_up_to_a_limit() -> None:
@@ -261,7 +318,7 @@ def test_an_attempt_that_never_stops_calling_is_recorded_up_to_a_limit() -> None
     callee = describe_callee("", "s", "/x", from_resources=False)
     for _ in range(10_050):
         span.begin(callee).end(200, 0, b"")
-    assert len(span.trail.rows) == 10_000
+    assert len(span.trail.steps) == 10_000
 
 
 def test_names_can_hold_any_sign() -> None:
@@ -271,9 +328,10 @@ def test_names_can_hold_any_sign() -> None:
     assert (step.server, step.route, step.tool) == ("100%s", '/a"b%d', 'a"b%d')
 
 
-def test_an_answer_with_impossible_figures_is_recorded_without_them() -> None:
-    span = first_span().begin(describe_callee("responses_api_models", "m", "/v1/\ud800", from_resources=False))
-    span.end(200, 0, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
+def test_impossible_figures_are_not_recorded() -> None:
+    span = model_call("/v1/\ud800")
+    note_completion({"usage": {"input_tokens": 10**30, "output_tokens": 3}})
+    span.end(200, 0, b"")
     assert [(step.tokens_in, step.tokens_out) for step in steps_of(span)] == [(0, 3)]
 
 
@@ -287,7 +345,9 @@ async def test_a_call_that_outlives_its_attempt_ends_where_it_began() -> None:
         assert span is not None
         assert span.begin(agent) is span, "the first call is the attempt itself"
         span.begin(left_open)
-        span.begin(counted).end(200, 7, b'{"usage":{"input_tokens":%d,"output_tokens":3}}' % 10**30)
+        model = span.begin(counted)
+        note_completion({"usage": {"input_tokens": 10**30, "output_tokens": 3}})
+        model.end(200, 7, b"")
         return Completed(planned, b"{}", 1.0, 1.0)
 
     tool, model = record_of(await recorded(attempt)(planned())).steps

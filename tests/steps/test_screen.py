@@ -8,7 +8,7 @@ import pytest
 from nemo_gym.cli.main import main
 from nemo_gym.io.files import RunFiles
 from nemo_gym.steps.facts import RunFacts, add_facts
-from nemo_gym.steps.record import RolloutSteps, Step, to_line
+from nemo_gym.steps.rollout_steps import RolloutSteps, Step, to_line
 from nemo_gym.steps.steps_file import read_steps
 from nemo_gym.steps.totals import summarise
 
@@ -75,7 +75,7 @@ def test_the_screen_and_the_json_say_the_same(files: RunFiles, capsys: pytest.Ca
     assert found["summary"]["attempts"] == 8
     assert found["finding"]["figure"] in screen
     for name, share in found["shares"].items():
-        assert f"{name:<24} {share:>6.1%}" in screen
+        assert f"{name:<26} {share:>6.1%}" in screen
 
 
 def test_lines_that_are_not_steps_are_counted(files: RunFiles, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_one_attempt_and_unknown_durations_are_called_that(files: RunFiles, caps
     said = capsys.readouterr().out
     assert "1 attempt, 1 completed" in said
     assert "1 attempt is too few to tell" in said
-    files.steps.write_bytes(b"".join(lines).replace(b'"duration":1.0', b'"duration":-5'))
+    files.steps.write_bytes(b"".join(lines).replace(b'"duration":1.0', b'"duration":0'))
     assert main(["ng_profile", f"+rollouts={files.rollouts}"]) == 0
     assert "it is unknown how long the attempts took" in capsys.readouterr().out
 

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from nemo_gym.io.json import decode, encode
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, Outcome, PlannedRollout, Vanished
+from nemo_gym.schemas.record import Usage
 from nemo_gym.schemas.rows import RolloutKey
 
 LENGTHS = struct.Struct("<II")
@@ -31,7 +31,6 @@ class Frame(NamedTuple):
     body: bytes = b""
 
     def encode(self) -> bytes:
-        """The bytes of the message."""
         head = encode(self.head)
         return LENGTHS.pack(len(head), len(self.body)) + head + self.body
 
@@ -43,7 +42,7 @@ class Connection(asyncio.Protocol):
         self.on_frame = on_frame
         self.limit = limit
         self._loop = asyncio.get_running_loop()
-        self.heard_at = self._loop.time()  # when data last arrived
+        self.received_at = self._loop.time()  # when data last arrived
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._to_send: list[bytes] = []
@@ -69,7 +68,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass all complete frames to the callback."""
-        self.heard_at = self._loop.time()
+        self.received_at = self._loop.time()
         self._received += data
         position, size = 0, len(self._received)
         while size - position >= LENGTHS.size:
@@ -125,14 +124,14 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(frames))
 
 
-async def connect(end: socket.socket, on_frame: Callable[[Frame], None]) -> Connection:
+async def open_connection(end: socket.socket, on_frame: Callable[[Frame], None]) -> Connection:
     """Start using one end of the socket."""
     end.setblocking(False)
     _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_frame), sock=end)
     return connection
 
 
-async def receive(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
+async def next_frame(frames: "asyncio.Queue[Frame]", connection: Connection) -> Frame | None:
     """The next frame that ``connection`` puts into the queue; None if the connection closes first."""
     first = asyncio.create_task(frames.get())
     either: set[asyncio.Future[Any]] = {first, connection.closed}
@@ -169,6 +168,8 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     match outcome:
         case Completed(reward=reward):
             head["reward"], head["usage"] = reward, outcome.usage and list(outcome.usage)
+            if outcome.masked:
+                head["masked"] = True
         case Failed(failure=failure):
             head["failure"], head["usage"] = asdict(failure), outcome.usage and list(outcome.usage)
         case Vanished(kind=kind):
@@ -190,7 +191,7 @@ def decode_outcome(frame: Frame, planned: PlannedRollout) -> Outcome:
     usage = _usage(head["usage"]) if head.get("usage") else None
     match head["kind"]:
         case "Completed":
-            return Completed(planned, line, head["seconds"], head["reward"], usage, steps=steps)
+            return Completed(planned, line, head["seconds"], head["reward"], usage, "masked" in head, steps=steps)
         case "Failed":
             return Failed(planned, line, head["seconds"], Failure(**head["failure"]), usage, steps=steps)
         case _:

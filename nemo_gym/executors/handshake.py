@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.executors.frames import MOST_BYTES, Connection, Frame, receive
+from nemo_gym.executors.frames import MOST_BYTES, Connection, Frame, next_frame
 from nemo_gym.io.json import decode, encode
 
 logger = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ def new_secret() -> bytes:
     return secrets.token_bytes(32)
 
 
-def _proof(secret: bytes, role: str, ours: str, theirs: str, said: bytes = b"") -> str:
+def _proof(secret: bytes, role: str, ours: str, theirs: str, content: bytes = b"") -> str:
     # The separators keep two different sets of parts from giving the same message.
-    message = b"\0".join((role.encode(), ours.encode(), theirs.encode(), said))
+    message = b"\0".join((role.encode(), ours.encode(), theirs.encode(), content))
     return hmac.new(secret, message, "sha256").hexdigest()
 
 
@@ -90,8 +90,10 @@ async def introduce(connection: Connection, frames: Frames, secret: bytes, about
     The collector must prove its identity too, because the configuration it sends decides which code the worker runs.
     """
     greeting = await _next(frames, connection)
-    ours, theirs, said = secrets.token_hex(_NONCE_BYTES), str(greeting.head.get("challenge")), encode(about)
-    connection.send(Frame({"challenge": ours, "proof": _proof(secret, "worker", ours, theirs, said)}, said).encode())
+    ours, theirs, content = secrets.token_hex(_NONCE_BYTES), str(greeting.head.get("challenge")), encode(about)
+    connection.send(
+        Frame({"challenge": ours, "proof": _proof(secret, "worker", ours, theirs, content)}, content).encode()
+    )
     reply = await _next(frames, connection)
     expected = _proof(secret, "collector", theirs, ours)
     if not hmac.compare_digest(str(reply.head.get("proof")).encode(), expected.encode()):
@@ -102,9 +104,9 @@ async def introduce(connection: Connection, frames: Frames, secret: bytes, about
 async def _next(frames: Frames, connection: Connection) -> Frame:
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            frame = await receive(frames, connection)
+            frame = await next_frame(frames, connection)
     except TimeoutError:
-        raise RefusedError(f"it said nothing for {HANDSHAKE_S:g} s") from None
+        raise RefusedError(f"it sent nothing for {HANDSHAKE_S:g} s") from None
     if frame is None:
         raise RefusedError("the connection was closed")
     return frame
@@ -170,7 +172,7 @@ class Listener:
         except OSError as error:
             raise ConfigError(
                 f"the collector can't listen at {host}:{port}: {error.strerror or error}",
-                hint="give +executor_host=<an address of this machine> or another +executor_port=…",
+                hint="give another +executor_port=…, or start Ray with --node-ip-address=<an address of this machine>",
             ) from None
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

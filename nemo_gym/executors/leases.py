@@ -18,8 +18,7 @@ from typing import Any, Final
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.frames import Connection, Frame, decode_outcome, encode_planned
 from nemo_gym.rollouts.classify import failed
-from nemo_gym.rollouts.outcome import Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Failure, Outcome, PlannedRollout
 from nemo_gym.schemas.rows import FailureClass
 
 NO_WINDOW: Final = sys.maxsize
@@ -71,12 +70,12 @@ class Worker:
             self.finished += 1
             lease.outcome.set_result(decode_outcome(frame, lease.planned))
 
-    def give_back(self, reason: str) -> int:
-        """Fail all leases because the worker is gone; returns their number."""
+    def give_back(self, reason: str, *, crash: str = "") -> int:
+        """Fail all leases because the worker is gone, perhaps by a crash with an id; returns their number."""
         leases, self._leases = self._leases, {}
         for lease in leases.values():
             if not lease.outcome.done():
-                failure = Failure.of(FailureClass.WORKER_DIED, reason)
+                failure = Failure.of(FailureClass.WORKER_DIED, reason, crash=crash)
                 lease.outcome.set_result(failed(lease.planned, failure, perf_counter() - lease.started))
         return len(leases)
 

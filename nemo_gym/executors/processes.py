@@ -1,12 +1,14 @@
 """Uses all cores of one machine: each worker process hosts a whole Gym; the collector plans and is the only writer.
 
 If a worker dies, each of its leases becomes a failed attempt of class ``worker_died``, which does not count against the
-rollout, and the worker is replaced. If workers die several times in a row without finishing anything, the run ends.
+rollout, and the worker is replaced. If workers die several times in a row without having been given anything, the run
+ends; rollouts that kill their worker are found by the collector (``rollouts/suspects``).
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -14,21 +16,22 @@ from collections.abc import AsyncIterator
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.executors.frames import Frame, connect
+from nemo_gym.executors.frames import Frame, open_connection
 from nemo_gym.executors.leases import Roster, Worker
+from nemo_gym.io.child_process import ChildProcess, show_on_stderr
 from nemo_gym.io.process import usable_cores
 
 logger = logging.getLogger(__name__)
 
 MODULE = "nemo_gym.executors.worker"
-REPLACEMENTS = 3  # of one worker in a row, without a finished attempt in between
+REPLACEMENTS = 3  # of one worker in a row, without a rollout in between
 STOP_S = 5.0
 
 
 class WorkerProcess(Worker):
     """One worker process, as the collector sees it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: ChildProcess) -> None:
         super().__init__(f"process {process.pid}")
         self.process = process
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -40,21 +43,19 @@ class WorkerProcess(Worker):
         else:
             self.ready.set_result(None)
 
-    async def wait(self) -> int:
-        """Wait for the process to end; returns its exit code."""
+    async def ended(self) -> None:
+        """Wait for the process to end, and for the outcomes that it sent before."""
         assert self.connection is not None
         await self.connection.closed
-        return await self.process.wait()
+        await self.process.ended()
 
     async def stop(self) -> None:
-        """End the process, by force if it takes too long."""
+        """End the process, by force if it takes too long. It stops by itself when its connection is closed."""
         if self.connection is not None:
             self.connection.close()
-        try:
-            await asyncio.wait_for(self.process.wait(), STOP_S)
-        except TimeoutError:
-            self.process.kill()
-            await self.process.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.process.ended(), STOP_S)
+        await self.process.stop()
 
 
 class WorkerPool(Roster):
@@ -65,11 +66,10 @@ class WorkerPool(Roster):
         config: DictConfig,
         *,
         timeout_s: float | None,
-        window: int | None = None,
         steps: bool = False,
         trace_run: str = "",
     ) -> None:
-        super().__init__(window)
+        super().__init__()
         self._opening = Frame(
             {"timeout_s": timeout_s, "steps": steps, "trace_run": trace_run}, OmegaConf.to_yaml(config).encode()
         )
@@ -85,13 +85,12 @@ class WorkerPool(Roster):
             raise self.error
 
     async def stop(self) -> None:
-        """Stop all processes."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _keep(self, first: asyncio.Event) -> None:
-        """Start one worker, and replace it when it dies, as long as workers finish attempts between deaths."""
+        """Start one worker, and replace it when it dies, as long as workers get to run rollouts between deaths."""
         deaths = 0
         while deaths <= REPLACEMENTS:
             worker = await self._open()
@@ -99,10 +98,7 @@ class WorkerPool(Roster):
             if worker is not None:
                 self.add(worker)
                 first.set()
-                await self._use(worker)
-                deaths = 1 if worker.finished else deaths  # progress in between: counting starts again
-            if deaths <= REPLACEMENTS:
-                logger.warning("a worker process ended and will be replaced")
+                deaths = 1 if await self._use(worker) else deaths
         self.give_up(
             ConfigError(
                 f"worker processes keep dying ({1 + REPLACEMENTS} times in one place)",
@@ -111,14 +107,18 @@ class WorkerPool(Roster):
         )
         first.set()  # ``start`` must not wait for ever; it finds the error
 
-    async def _use(self, worker: WorkerProcess) -> None:
-        code = None
+    async def _use(self, worker: WorkerProcess) -> bool:
+        """Wait until a worker dies; returns whether it was given rollouts."""
+        process = worker.process
         try:
-            code = await worker.wait()
+            await worker.ended()
+            logger.warning("%s ended and will be replaced: %s", process.name, process.end_text)
         finally:
             self.remove(worker)  # first, or the rollouts that it gives back could be leased to it again
-            worker.give_back(f"the worker process that ran it ended with exit code {code}")
+            reason = f"the worker process that ran it ended ({process.exit_reason})"
+            lost = worker.give_back(reason, crash=f"worker-{process.pid}-{process.started:.3f}")
             await worker.stop()
+        return bool(worker.finished or lost)
 
     async def _open(self) -> WorkerProcess | None:
         """A worker that is ready, or None if it died before that."""
@@ -126,13 +126,15 @@ class WorkerPool(Roster):
         # Our copy of the worker's end must be closed: otherwise ours would stay open when the worker dies.
         with theirs:
             worker = WorkerProcess(
-                await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", MODULE, str(theirs.fileno())),
-                    pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL,
+                ChildProcess(
+                    "a worker process",
+                    [sys.executable, "-m", MODULE, str(theirs.fileno())],
+                    environment=os.environ | {"PYTHONUNBUFFERED": "1"},
+                    descriptors=[theirs.fileno()],
+                    on_line=show_on_stderr,
                 )
             )
-        worker.connection = await connect(ours, worker.receive)
+        worker.connection = await open_connection(ours, worker.receive)
         worker.connection.send(self._opening.encode())
         try:
             # A worker that dies while it hosts its Gym never becomes ready; its socket closes instead.
@@ -143,6 +145,7 @@ class WorkerPool(Roster):
         if worker.ready.done():
             return worker
         await worker.stop()
+        logger.warning("%s ended before it was ready: %s", worker.process.name, worker.process.end_text)
         return None
 
 
@@ -157,12 +160,11 @@ async def worker_pool(
     number: int,
     *,
     timeout_s: float | None = None,
-    window: int | None = None,
     steps: bool = False,
     trace_run: str = "",
 ) -> AsyncIterator[WorkerPool]:
     """Worker processes that are ready, and are stopped when the context ends."""
-    pool = WorkerPool(config, timeout_s=timeout_s, window=window, steps=steps, trace_run=trace_run)
+    pool = WorkerPool(config, timeout_s=timeout_s, steps=steps, trace_run=trace_run)
     try:
         await pool.start(number)
         yield pool

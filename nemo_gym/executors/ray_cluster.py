@@ -1,4 +1,4 @@
-"""Runs Gyms on a Ray cluster. Only this module imports Ray, and it is loaded only if Ray is asked for.
+"""Runs Gyms on a Ray cluster. Only this module imports Ray, and it is loaded only if Ray is chosen.
 
 Ray only starts processes and notices when they end; rollouts go over our own connections (``remote_gyms``). If this
 process already uses Ray, as trainers do, that Ray is used as it is and left running.
@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.handshake import Invitation
 from nemo_gym.executors.placement import ClusterNode, GymGoneError, Place, StartFailure
@@ -54,8 +55,9 @@ class GymActor:
 class RayCluster:
     """The part of Ray that is needed here, called in a separate thread because its calls block."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, address: str | None = None) -> None:
         self._options = options
+        self._address = address
         # Ray ends processes when the thread that started them ends, so this thread has to outlive them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._is_ours = False
@@ -80,7 +82,7 @@ class RayCluster:
     def _connect(self) -> None:
         if ray.is_initialized():
             return
-        address = self._options.ray_address or os.environ.get("RAY_ADDRESS")
+        address = self._address or os.environ.get("RAY_ADDRESS")
         if address and address.startswith(CLIENT_SCHEME):
             raise ConfigError(
                 f"the collector can't be outside the cluster ({address}): workers have to reach it",
@@ -92,8 +94,8 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise ConfigError(
                 f"no Ray cluster at {address or 'this machine'}: {error}",
-                hint="start it with ray start --head; correct ray_address or RAY_ADDRESS; a cluster with token "
-                "authentication needs RAY_AUTH_TOKEN",
+                hint="start it with ray start --head; correct ray_head_node_address or RAY_ADDRESS; a cluster with "
+                "token authentication needs RAY_AUTH_TOKEN",
             ) from None
         self._is_ours = True
 
@@ -115,7 +117,6 @@ class RayCluster:
         wanted: dict[str, Any] = {
             "num_cpus": 1.0 if options.worker_cpus == "node" else options.worker_cpus,
             "resources": options.worker_resources or None,
-            "runtime_env": options.runtime_env or None,
             "max_restarts": 0,  # Gyms are replaced by the collector, which has to know of every death
         }
         if place.node is not None:
@@ -173,7 +174,7 @@ async def ray_gyms(
 ) -> AsyncIterator[RemoteGyms]:
     """Gyms on a Ray cluster for the duration of the context, which begins when the first of them is ready."""
     options = options or WorkerOptions(executor="ray")
-    cluster = RayCluster(options)
+    cluster = RayCluster(options, config.get(RAY_HEAD_NODE_ADDRESS))
     try:
         await cluster.open()
         async with remote_gyms(cluster, config, options, timeout_s=timeout_s, steps=steps, trace_run=trace_run) as gyms:

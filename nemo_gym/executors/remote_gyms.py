@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
-from nemo_gym.executors.frames import Connection, Frame, receive
+from nemo_gym.executors.frames import Connection, Frame, next_frame
 from nemo_gym.executors.handshake import Frames, Invitation, Listener, collector_tls, new_secret
 from nemo_gym.executors.leases import Roster, Worker
 from nemo_gym.executors.placement import Cluster, ClusterNode, Demand, GymGoneError, Place, StartFailure
@@ -82,7 +82,7 @@ class RemoteGyms(Roster):
     # ---- begin and end ----------------------------------------------------------------------------------------------
     async def start(self, options: WorkerOptions) -> None:
         """Start listening, request the Gyms, and wait for the first of them."""
-        files, host = options.executor_tls, options.executor_host or self._cluster.host
+        files, host = options.executor_tls, self._cluster.host
         tls = collector_tls(files.certificate, files.key) if files else None
         port = await self._listener.open(host, options.executor_port, tls.context if tls else None)
         self._invitation = Invitation(host, port, self._secret, 0, tls.certificate if tls else None)
@@ -233,7 +233,7 @@ class RemoteGyms(Roster):
             connection.send(Frame({DISMISSED: True}).encode())
             return
         connection.send(self._opening)
-        while (reply := await receive(frames, connection)) is not None:
+        while (reply := await next_frame(frames, connection)) is not None:
             if reply.head == READY:
                 break
         else:
@@ -264,8 +264,8 @@ class RemoteGyms(Roster):
         while True:
             await asyncio.sleep(SILENT_S / 10)
             for worker in list(self):
-                if worker.connection is not None and loop.time() - worker.connection.heard_at > SILENT_S:
-                    logger.warning("The Gym at %s has said nothing for %g s", worker.name, SILENT_S)
+                if worker.connection is not None and loop.time() - worker.connection.received_at > SILENT_S:
+                    logger.warning("The Gym at %s has sent nothing for %g s", worker.name, SILENT_S)
                     worker.connection.abort()
 
     # ---- status -----------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def opening_frame(
         "steps": steps,
         "trace_run": trace_run,
         "overrides": options.worker_overrides,
-        "folder": None if options.runtime_env.get("working_dir") else str(Path.cwd()),
+        "folder": str(Path.cwd()),
         "environment": {name: os.environ[name] for name in _VARIABLE.findall(text) if name in os.environ},
     }
     return Frame(dict(head), text.encode())
@@ -319,10 +319,15 @@ async def remote_gyms(
     timeout_s: float | None = None,
     steps: bool = False,
     trace_run: str = "",
+    window: int = DEFAULT_WINDOW,
 ) -> AsyncIterator[RemoteGyms]:
-    """Gyms on a cluster for the duration of the context, which begins when the first of them is ready."""
+    """Gyms on a cluster for the duration of the context, which begins when the first of them is ready.
+
+    ``timeout_s`` is for one attempt. ``steps`` records how long calls take, and ``trace_run`` makes them part of the
+    trace of a run. ``window`` is the most rollouts at once in one Gym, and so the most that its death can interrupt.
+    """
     opening = opening_frame(config, options, timeout_s=timeout_s, steps=steps, trace_run=trace_run)
-    gyms = RemoteGyms(cluster, opening, demand_of(options), window=options.worker_window or DEFAULT_WINDOW)
+    gyms = RemoteGyms(cluster, opening, demand_of(options), window=window)
     try:
         await gyms.start(options)
         yield gyms

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
-from nemo_gym.executors.frames import Connection, Frame, receive
+from nemo_gym.executors.frames import Connection, Frame, next_frame
 from nemo_gym.executors.handshake import (
     UNAUTHENTICATED_LIMIT,
     Invitation,
@@ -28,11 +28,19 @@ from nemo_gym.executors.handshake import (
     worker_tls,
 )
 from nemo_gym.executors.placement import StartFailure
-from nemo_gym.executors.worker import DISMISSED, READY, configuration, serve, with_own_ports
+from nemo_gym.executors.worker import (
+    DISMISSED,
+    READY,
+    configuration,
+    serve_collector,
+    serve_while_it_runs,
+    with_own_ports,
+)
+from nemo_gym.io.process import settle_heap
 from nemo_gym.rollouts.attempt import AgentAttempt, recorded
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.servers.gym import host_gym
-from nemo_gym.servers.isolation import ServerCrashedError
+from nemo_gym.servers.gym import Gym, host_gym
+from nemo_gym.servers.supervision import ServerCrashedError
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +51,12 @@ BEAT_S: Final = 5.0
 
 async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFailure | None:
     """Connect to the collector, host the Gym that it describes, and run what it sends until dismissed."""
-    attempt: Attempt | None = None
+    hosted: _HostedGym | None = None
     async with AsyncExitStack() as stack:
         while True:
             frames: asyncio.Queue[Frame] = asyncio.Queue()
             connection = await join(invitation, frames, {**about, "number": invitation.number, "version": __version__})
-            opening = await receive(frames, connection)
+            opening = await next_frame(frames, connection)
             if opening is None or DISMISSED in opening.head:
                 connection.close()
                 if opening is not None:
@@ -57,10 +65,12 @@ async def work_for(invitation: Invitation, about: Mapping[str, Any]) -> StartFai
             beating = asyncio.create_task(_beat(connection))
             try:
                 # Hosted once: after a broken connection the Gym is still there, and only rollouts have been lost.
-                attempt = attempt or await _open_gym(stack, opening, about)
+                hosted = hosted or await _open_gym(stack, opening, about)
                 connection.send(Frame(READY).encode())
-                if await serve(frames, connection, attempt):
+                if await serve_while_it_runs(hosted.gym, serve_collector(frames, connection, hosted.attempt)):
                     return None
+            except ServerCrashedError as crash:
+                return StartFailure(str(crash))
             except CannotStartError as error:
                 return StartFailure(str(error), error.hint)
             finally:
@@ -72,7 +82,12 @@ class CannotStartError(ConfigError):
     """The Gym can't start on this node."""
 
 
-async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, Any]) -> Attempt:
+class _HostedGym(NamedTuple):
+    gym: Gym
+    attempt: Attempt
+
+
+async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, Any]) -> _HostedGym:
     prepare_process(opening.head)
     try:
         gym = await stack.enter_async_context(host_gym(with_own_ports(for_node(opening, about))))
@@ -80,10 +95,11 @@ async def _open_gym(stack: AsyncExitStack, opening: Frame, about: Mapping[str, A
         raise CannotStartError(str(error), hint=error.hint) from error
     except (ServerCrashedError, ImportError, OSError) as error:
         raise CannotStartError(f"{type(error).__name__}: {error}") from error
-    attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
-    if not opening.head.get("steps"):
-        return attempt
-    return recorded(attempt, trace_run=opening.head.get("trace_run", ""))
+    attempt: Attempt = AgentAttempt(gym.client, timeout_s=opening.head["timeout_s"])
+    if opening.head.get("steps"):
+        attempt = recorded(attempt, trace_run=opening.head.get("trace_run", ""))
+    settle_heap()
+    return _HostedGym(gym, attempt)
 
 
 async def join(invitation: Invitation, frames: "asyncio.Queue[Frame]", about: dict[str, Any]) -> Connection:

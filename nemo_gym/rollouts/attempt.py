@@ -5,24 +5,35 @@ programs that bring their own. ``recorded`` notes the calls that an attempt make
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter, perf_counter_ns, time
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from nemo_gym.io.json import decode
 from nemo_gym.rollouts.agents import AgentClient, agents_of
-from nemo_gym.rollouts.classify import expected_errors, failed, outcome_of_answer, outcome_of_error, outcome_of_record
+from nemo_gym.rollouts.classify import (
+    MESSAGE_CHARS,
+    expected_errors,
+    failed,
+    outcome_of_error,
+    outcome_of_record,
+    result_of_reply,
+)
 from nemo_gym.rollouts.dispatch import Attempt
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
-from nemo_gym.rollouts.outcome import Failed, Failure, Outcome, Vanished
-from nemo_gym.rollouts.plan import PlannedRollout, Row
-from nemo_gym.schemas.rows import FailureClass
-from nemo_gym.servers.event_loop import Deadlines
-from nemo_gym.steps.record import COMPLETED, NewLine, encode_line, from_line, seconds_of, to_line
-from nemo_gym.steps.recording import ROOT, Trail, attempt_span, current_span
+from nemo_gym.rollouts.store.outcome import Failed, Failure, Outcome, PlannedRollout, Vanished
+from nemo_gym.rollouts.store.saved_lines import encode_keyed
+from nemo_gym.schemas.record import Row
+from nemo_gym.schemas.rows import MODEL_CHANGES_KEY_NAME, FailureClass
+from nemo_gym.servers.http.deadlines import Deadlines, attempt_deadline
+from nemo_gym.servers.http.retry import retry_patience_s
+from nemo_gym.steps.recording import Trail, attempt_span, current_span
+from nemo_gym.steps.rollout_steps import COMPLETED, RolloutSteps, from_line, to_line
 from nemo_gym.steps.trace_context import attempt_context
 
+_WHOLE_PROMPTS: Final = b'"prompt_token_ids":'
 Pair: TypeAlias = tuple[Row, dict[str, Any]]
 RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
 
@@ -30,36 +41,70 @@ RunExamples: TypeAlias = Callable[[list[Row]], Iterable[Awaitable[Pair]]]
 class AgentAttempt:
     """Runs rollouts by calling agents."""
 
-    def __init__(self, client: AgentClient, *, timeout_s: float | None = None) -> None:
+    def __init__(self, client: AgentClient, *, timeout_s: float | None = None, patience_s: float | None = None) -> None:
         self._agents = agents_of(client)
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
         self._deadlines = Deadlines()
 
     async def __call__(self, planned: PlannedRollout) -> Outcome:
-        """Run one rollout."""
-        if self._timeout_s is None:
-            return await self._run(planned)
+        retry_patience_s.set(self._patience_s)  # and not set back: an attempt has a task, with a context of its own
         started = perf_counter()
-        try:
-            with self._deadlines.within(self._timeout_s):
-                return await self._run(planned)
-        except TimeoutError:
-            late = Failure.of(FailureClass.TIMEOUT, f"no answer within {self._timeout_s:g} s")
-            return failed(planned, late, perf_counter() - started)
+        if self._timeout_s is None:
+            outcome = await self._run(planned)
+        else:
+            try:
+                with self._deadlines.within(self._timeout_s, self._agents.waited) as deadline:
+                    # Not set back: an attempt has a task, and with it a context, of its own.
+                    attempt_deadline.set(deadline)
+                    outcome = await self._run(planned)
+            except TimeoutError:
+                late = Failure.of(FailureClass.TIMEOUT, f"no reply within {self._timeout_s:g} s")
+                outcome = failed(planned, late, perf_counter() - started)
+        return await self._explained(outcome, started) if isinstance(outcome, Failed) else outcome
+
+    async def _explained(self, outcome: Failed, started: float) -> Failed:
+        """The outcome with the crash of a server as its reason, if there was one during the attempt."""
+        failure = outcome.failure
+        is_likely = failure.kind in (FailureClass.CONNECTION, FailureClass.SERVER_CRASHED)
+        if failure.terminal or (failure.outside and not is_likely):
+            return outcome
+        crash = await self._agents.crash_since(started, is_likely=is_likely)
+        if crash is None:
+            return outcome
+        explained = Failure.of(
+            FailureClass.SERVER_CRASHED,
+            f"{crash.server} ended ({crash.reason}) while this rollout was using it: {failure.message}"[:MESSAGE_CHARS],
+            crash=crash.id,
+            in_call=failure.kind != FailureClass.SERVER_CRASHED,  # otherwise it came back later, to a lost session
+            http_status=failure.http_status,
+            http_body=failure.http_body,
+        )
+        return failed(outcome.planned, explained, outcome.seconds, outcome.usage)
 
     async def _run(self, planned: PlannedRollout) -> Outcome:
         started = perf_counter()
         try:
-            answer = await self._agents.run(planned)
-            body = await answer.read()
+            reply = await self._agents.run(planned)
+            body = await reply.read()
+        except asyncio.CancelledError:
+            self._agents.end_attempt()
+            raise
         except expected_errors() as error:
+            self._agents.end_attempt()
             outcome = outcome_of_error(planned, error, perf_counter() - started)
             # A Gym that was restarted has other ports. The next attempt should already find them.
             if isinstance(outcome, Failed) and outcome.failure.kind == FailureClass.CONNECTION:
                 await self._agents.find_again()
             return outcome
-        headers = answer.headers if answer.status >= 400 else {}  # built only on demand, because it is rarely needed
-        return outcome_of_answer(planned, answer.status, headers, body, perf_counter() - started)
+        headers = reply.headers if reply.status >= 400 else {}  # built only on demand, because it is rarely needed
+        result = result_of_reply(planned, reply.status, headers, body, perf_counter() - started)
+        if isinstance(result, Failed):
+            self._agents.end_attempt()
+            return result
+        if self._agents.captures or _WHOLE_PROMPTS in body:
+            result = await self._agents.with_tokens(result)
+        return outcome_of_record(planned, result, perf_counter() - started)
 
 
 def as_completed(
@@ -92,55 +137,58 @@ def attempt_through(run_examples: RunExamples, *, timeout_s: float | None) -> At
     return attempt
 
 
-def recorded(attempt: Attempt, *, trace_run: str = "") -> Attempt:
+def recorded(attempt: Attempt, *, trace_run: str = "", running: set[Trail] | None = None) -> Attempt:
     """The same attempt, whose outcomes bring the line of its steps along.
 
-    With the id of a run, its calls to other programs say which trace they belong to.
+    With the id of a run, its calls to other programs say which trace they belong to. ``running`` has the trails of all
+    attempts that run.
     """
+    trails = running if running is not None else set()
 
     async def record(planned: PlannedRollout) -> Outcome:
         started_at, span = time(), attempt_span()
         if trace_run:
             span.trail.trace = attempt_context(trace_run, planned.key.task, planned.key.rollout, planned.attempt)
         current_span.set(span)  # and not set back: an attempt has a task, and with it a context, of its own
-        outcome = await attempt(planned)
+        trails.add(span.trail)
+        try:
+            outcome = await attempt(planned)
+        finally:
+            trails.discard(span.trail)
         if isinstance(outcome, Vanished):
             return outcome
         if not outcome.steps:
-            # Changed in place: nothing else has seen the outcome yet, and a copy costs more than recording a step.
-            outcome.steps = _line_of(planned, span.trail, started_at, outcome, trace_run)
+            outcome.steps = to_line(_steps_of(planned, span.trail, started_at, outcome, trace_run))
             return outcome
         return _relabelled(outcome) if isinstance(outcome, Failed) else outcome  # recorded where it ran
 
     return record
 
 
-def _line_of(planned: PlannedRollout, trail: Trail, started_at: float, outcome: Outcome, run: str) -> bytes:
-    """The same line as ``to_line`` writes, made directly from the trail."""
-    key = planned.key
-    zero = trail.zero
-    line = NewLine(  # by position, which is faster
-        key.task,
-        key.rollout,
-        planned.attempt,
-        planned.agent,
-        started_at,
-        (perf_counter_ns() - zero) / 1e9,
-        outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
-        zero,
-        trail.calls,
-        trail.rows,
+def marked(attempt: Attempt, model_changes: Sequence[str]) -> Attempt:
+    """The same attempt, whose lines say how its models differ from those of the rows before."""
+
+    async def mark(planned: PlannedRollout) -> Outcome:
+        outcome = await attempt(planned)
+        outcome.line = encode_keyed(planned.key, {**decode(outcome.line), MODEL_CHANGES_KEY_NAME: list(model_changes)})
+        return outcome
+
+    return mark
+
+
+def _steps_of(planned: PlannedRollout, trail: Trail, started_at: float, outcome: Outcome, run: str) -> RolloutSteps:
+    return RolloutSteps(
+        task=planned.key.task,
+        rollout=planned.key.rollout,
+        attempt=planned.attempt,
+        agent=planned.agent,
+        started_at=started_at,
+        duration=(perf_counter_ns() - trail.zero) / 1e9,
+        waited=trail.waited,
+        outcome=outcome.failure.kind if isinstance(outcome, Failed) else COMPLETED,
+        run=run,
+        steps=trail.steps,
     )
-    if trail.notes:
-        line.waited = seconds_of(trail.waited)
-        line.notes = [note for index, note in sorted(trail.notes.items()) if index != ROOT]
-    if run:
-        line.run = run
-    try:
-        return encode_line(line)
-    except (TypeError, OverflowError):  # a call is still open, or an endpoint counts more tokens than can be written
-        line.numbers = trail.numbers()
-        return encode_line(line)
 
 
 def _relabelled(outcome: Failed) -> Failed:

@@ -1,27 +1,18 @@
-"""Reads what came back from an agent: the one place where an answer or an exception becomes an outcome.
+"""Reads what came back from an agent: the one place where a reply or an exception becomes an outcome.
 
-A server can say why it failed in a header of its error answer (``X-NG-Failure-Class``, and ``Retry-After`` if waiting
-helps) or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it, the status decides.
-
-Almost every answer is a plain scored rollout. It goes to the file as it came, with its key around it, if it is valid
-JSON on one line and does not itself mention its key, its agent or a failure (``plain_result``). Everything else is
-parsed, so the fast path never changes a result.
+A server can state why it failed in a header of its reply (``X-NG-Failure-Class``, and ``Retry-After`` if waiting helps)
+or in the body (``{"_ng_failure_class": …}``); servers in between pass that on. Without it, the status decides.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
 from nemo_gym.errors import RolloutError
-from nemo_gym.io.json import decode, encode
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.io.json import decode, decode_exactly
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, Outcome, PlannedRollout, Vanished
 from nemo_gym.rollouts.store.saved_lines import encode_keyed
-from nemo_gym.rollouts.tally import usage_in, usage_record
+from nemo_gym.schemas.record import Record, Usage
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_KEY_NAME,
@@ -30,61 +21,13 @@ from nemo_gym.schemas.rows import (
     NG_NO_PERSIST_KEY,
     NG_OWED_KEY,
     NG_TERMINAL_KEY,
-    RESPONSE_KEY_NAME,
-    ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
     USAGE_HEADER,
     FailureClass,
 )
-from nemo_gym.servers.faults import first_cause
 from nemo_gym.servers.http.connections import aiohttp
 from nemo_gym.servers.http.retry import retry_after_seconds
-from nemo_gym.servers.verdicts import ScoredResponse, outline_of_verdict
-
-_LINE = f'{{"{TASK_INDEX_KEY_NAME}":%d,%b,"{AGENT_REF_KEY_NAME}":%b,"{ROLLOUT_INDEX_KEY_NAME}":%d}}'.encode()
-
-
-@dataclass(slots=True)
-class PlainResult:
-    """A scored rollout, ready to be saved."""
-
-    line: bytes
-    reward: Any
-    usage: Usage | None
-
-
-def plain_result(planned: PlannedRollout, body: bytes) -> PlainResult | None:
-    """The line for an answer, and its reward; None if the answer has to be parsed."""
-    fields = body[1:-1]
-    if b"\n" in body or not (body.startswith(b"{") and body.endswith(b"}")) or SKILLS_REF_KEY_NAME in planned.outline:
-        return None
-    try:
-        if not body.isascii():
-            str(body, "utf-8")  # the decoder does not look into strings that it skips
-        seen = outline_of_verdict(body)
-    except (ValueError, msgspec.MsgspecError, RecursionError):
-        return None
-    # A field that the answer sets itself would be in the line twice, and readers would not agree on which one counts.
-    # The tokens of judges are rare, and counted where everything is parsed.
-    if not (
-        seen.task is seen.rollout is seen.agent is seen.skills is seen.failure is seen.unsaved is seen.judges is UNSET
-        and fields.strip()
-    ):
-        return None
-    key, agent = planned.key, encode(planned.outline.get(AGENT_REF_KEY_NAME))
-    return PlainResult(_LINE % (key.task, fields, agent, key.rollout), seen.reward, _usage(seen.response))
-
-
-def _usage(response: ScoredResponse | UnsetType | None) -> Usage | None:
-    usage = response.usage if response else None
-    if usage is None:
-        return None
-    if usage.spent is not None:
-        return Usage(usage.spent.input_tokens, usage.spent.output_tokens, usage.spent.cached_tokens)
-    cached = usage.input_tokens_details
-    return Usage(usage.input_tokens, usage.output_tokens, (cached.cached_tokens or 0) if cached else 0)
-
+from nemo_gym.servers.middleware.faults import first_cause
 
 BODY_CHARS: Final = 4000
 MESSAGE_CHARS: Final = 500
@@ -103,21 +46,27 @@ def expected_errors() -> tuple[type[Exception], ...]:
     return (TimeoutError, aiohttp.ClientError, OSError, RolloutError)
 
 
-def outcome_of_answer(
+def result_of_reply(
     planned: PlannedRollout, status: int, headers: Mapping[str, str], body: bytes, seconds: float
-) -> Outcome:
-    """The outcome of an attempt, given the agent's answer to ``/run``."""
+) -> dict[str, Any] | Failed:
+    """The result in the agent's reply to ``/run``, or the failure that the reply is."""
     if status >= 400:
         return failed(planned, failure_of_status(status, headers, body), seconds, spent_before(headers))
-    if (plain := plain_result(planned, body)) is not None:
-        return Completed(planned, plain.line, seconds, _number(plain.reward), plain.usage)
     try:
-        record = decode(body)
-    except ValueError as error:
+        record = decode_exactly(body)
+    except (ValueError, RecursionError) as error:
         return failed(planned, _unreadable(f"not JSON: {error}", status, body), seconds)
     if not isinstance(record, dict):
         return failed(planned, _unreadable("not a JSON object", status, body), seconds)
-    return outcome_of_record(planned, record, seconds)
+    return record
+
+
+def outcome_of_reply(
+    planned: PlannedRollout, status: int, headers: Mapping[str, str], body: bytes, seconds: float
+) -> Outcome:
+    """The outcome of an attempt, given a reply that has the whole result."""
+    result = result_of_reply(planned, status, headers, body, seconds)
+    return result if isinstance(result, Failed) else outcome_of_record(planned, result, seconds)
 
 
 def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: float) -> Outcome:
@@ -128,18 +77,15 @@ def outcome_of_record(planned: PlannedRollout, record: dict[str, Any], seconds: 
     try:
         line = _stamped(planned, record)
     except ValueError as error:  # nested too deeply to be written again
-        return failed(planned, Failure.of(FailureClass.INVALID_RESPONSE, f"the agent's answer is {error}"), seconds)
+        return failed(planned, Failure.of(FailureClass.INVALID_RESPONSE, f"the agent's reply is {error}"), seconds)
     if record.get(NG_NO_PERSIST_KEY):
         return Vanished(planned, line, seconds, str(kind or "unnamed"))
+    row = Record(record)
     if kind is not None:
         message = str(record.get("error_message") or "")[:MESSAGE_CHARS]
         own = Failure(kind=str(kind), message=message, terminal=bool(record.get(NG_TERMINAL_KEY)))
-        return Failed(planned, line, seconds, own, usage_in(record))
-    return Completed(planned, line, seconds, _number(record.get("reward")), usage_in(record))
-
-
-def _number(reward: Any) -> float | None:
-    return float(reward) if isinstance(reward, int | float) else None
+        return Failed(planned, line, seconds, own, row.usage)
+    return Completed(planned, line, seconds, row.reward, row.usage, row.is_masked)
 
 
 def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) -> Outcome:
@@ -148,14 +94,14 @@ def outcome_of_error(planned: PlannedRollout, error: Exception, seconds: float) 
 
 
 def spent_before(headers: Mapping[str, str]) -> Usage | None:
-    """What an error answer reports about the tokens that were spent before the error."""
+    """What an error reply reports about the tokens that were spent before the error."""
     with suppress(ValueError):
-        return usage_in({RESPONSE_KEY_NAME: {"usage": decode(headers.get(USAGE_HEADER) or "null")}})
+        return Usage.of(decode(headers.get(USAGE_HEADER) or "null"))
     return None
 
 
 def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usage | None = None) -> Failed:
-    """The outcome of an attempt that failed without an answer by the agent itself."""
+    """The outcome of an attempt that failed without a reply of the agent itself."""
     record = {
         NG_FAILURE_CLASS_KEY: failure.kind,
         NG_TERMINAL_KEY: failure.terminal or None,
@@ -165,7 +111,7 @@ def failed(planned: PlannedRollout, failure: Failure, seconds: float, usage: Usa
         "_ng_duration_s": round(seconds, 3),
         "_ng_http_status": failure.http_status,
         "_ng_http_body": failure.http_body,
-        **(usage_record(usage) if usage is not None else {}),
+        **(usage.as_fields() if usage is not None else {}),
     }
     known = {name: value for name, value in record.items() if value is not None}
     return Failed(planned, _stamped(planned, known), seconds, failure, usage)
@@ -185,7 +131,7 @@ def failure_of_error(error: Exception) -> Failure:
 
 
 def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-    """What an error answer means."""
+    """What an error reply means."""
     content: Any = None
     with suppress(ValueError):
         content = decode(body)
@@ -194,7 +140,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
     kind = headers.get(FAILURE_CLASS_HEADER) or claims.get(NG_FAILURE_CLASS_KEY)
     return Failure.of(
         str(kind or _BY_STATUS.get(status, FailureClass.AGENT_ERROR)),
-        f"HTTP {status}: {_words(content) or first_cause(body).strip()}"[:MESSAGE_CHARS],
+        f"HTTP {status}: {_message_of(content) or first_cause(body).strip()}"[:MESSAGE_CHARS],
         terminal=bool(claims.get(NG_TERMINAL_KEY)),
         retry_after_s=retry_after_seconds(headers),
         http_status=status,
@@ -205,26 +151,26 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
 def _unreadable(reason: str, status: int, body: bytes) -> Failure:
     return Failure.of(
         FailureClass.INVALID_RESPONSE,
-        f"the agent's answer is {reason}"[:MESSAGE_CHARS],
+        f"the agent's reply is {reason}"[:MESSAGE_CHARS],
         http_status=status,
         http_body=_text(body)[:BODY_CHARS],
     )
 
 
 def _stamped(planned: PlannedRollout, record: dict[str, Any]) -> bytes:
-    """The line of a record, with the planned key, agent and skills, whatever the answer claims."""
+    """The line of a record, with the planned key, agent and skills, whatever the reply claims."""
     record[AGENT_REF_KEY_NAME] = planned.outline.get(AGENT_REF_KEY_NAME)
     if SKILLS_REF_KEY_NAME in planned.outline:
         record[SKILLS_REF_KEY_NAME] = planned.outline[SKILLS_REF_KEY_NAME]
     return encode_keyed(planned.key, record)
 
 
-def _words(content: Any) -> str:
+def _message_of(content: Any) -> str:
     """The readable message of an error object, wherever the usual frameworks put it."""
-    said = content
-    while isinstance(said, dict):
-        said = next((said[name] for name in ("detail", "error", "message") if said.get(name)), None)
-    return said if isinstance(said, str) and isinstance(content, dict) else ""
+    found = content
+    while isinstance(found, dict):
+        found = next((found[name] for name in ("detail", "error", "message") if found.get(name)), None)
+    return found if isinstance(found, str) and isinstance(content, dict) else ""
 
 
 def _text(body: bytes) -> str:

@@ -8,19 +8,19 @@ only wait for each other, so latency rises instead; and an endpoint that says "t
     probe      try a little more, or a little less, and keep it only if throughput improves
 
 By Little's law the point is where ``rate * latency of an idle endpoint`` rollouts are in flight; the climb ends there,
-and no probe goes below it. An answer "too many" cuts the limit at once, and the limit that was too high is remembered.
+and no probe goes below it. A reply "too many" cuts the limit at once, and the limit that was too high is remembered.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NamedTuple, Protocol
 
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome
 from nemo_gym.schemas.rows import FailureClass
 
 
 class Limit(Protocol):
-    """Decides how many may run. It observes every outcome and is asked before every start."""
+    """Decides how many may run. It observes every outcome and is consulted before every start."""
 
     def allowed(self, now: float) -> int:
         """How many may be in flight at this time."""
@@ -31,7 +31,7 @@ class Limit(Protocol):
         ...
 
     def next_change(self, now: float) -> float | None:
-        """When to ask again although nothing has ended; None if only outcomes change the answer."""
+        """When to look again although nothing has ended; None if only outcomes change the limit."""
         ...
 
 
@@ -146,7 +146,7 @@ class AdaptiveLimit:
 
     # ---- what dispatch calls -----------------------------------------------------------------------------------------
     def allowed(self, now: float) -> int:
-        """The limit, or nothing while an endpoint asked us to wait."""
+        """The limit, or nothing while an endpoint wants us to wait."""
         return 0 if now < self._paused_until else self._limit
 
     def next_change(self, now: float) -> float | None:
@@ -169,7 +169,7 @@ class AdaptiveLimit:
         {_Phase.CLIMB: self._climb, _Phase.HOLD: self._hold, _Phase.PROBE: self._judge}[self._phase](reading, now)
 
     def on_trouble(self, seconds: float, *, retry_after_s: float | None, now: float) -> None:
-        """An endpoint said "too many". What started under an earlier limit says nothing about this one."""
+        """An endpoint replied "too many". What started under an earlier limit says nothing about this one."""
         if now - seconds < self._changed_at:
             return
         pause = min(retry_after_s or 0.0, LONGEST_PAUSE_S)
@@ -221,10 +221,10 @@ class AdaptiveLimit:
         if reading.limit < before.limit:
             # Several steps down are compared with where they began; otherwise each could lose a little unnoticed.
             self._rate_to_keep = max(self._rate_to_keep, before.rate)
-            kept = reading.rate >= NO_LOSS * self._rate_to_keep
+            pays = reading.rate >= NO_LOSS * self._rate_to_keep
         else:
-            kept = _pays(before, reading)
-        if not kept:
+            pays = _pays(before, reading)
+        if not pays:
             if reading.limit < before.limit:  # nothing was waiting, so this is the latency of an idle endpoint
                 self._idle_latency = max(self._idle_latency or 0.0, reading.latency)
             self._give_up_probing(before.limit, now)

@@ -4,134 +4,21 @@ Attempts start in the order of the plan. At most ``limit`` are in flight; a row 
 for it. A rollout that fails for a reason that may pass is put off and tried again. Nothing is kept once it has been
 yielded.
 
-Causes outside the rollouts (an endpoint that is down, a server that went away, a rate limit) are waited out. After one
-such failure the rollout is put off and tried again while the others continue. Several in a row, with nothing getting
-through in between, are an outage: the run pauses, and now and then a single rollout probes whether the outage is over.
-None of this costs a rollout one of its attempts. After ``patience_s`` seconds the run ends; what it did not get to
-stays owed.
+What happens when nothing gets through is decided in ``outage``, and which rollouts are suspected of crashing their
+server in ``suspects``. Suspects run alone: last, or first if crashes keep the others from completing.
 """
 
 import asyncio
 import heapq
-import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final, TypeAlias
 
 from nemo_gym.rollouts.concurrency import Limit
-from nemo_gym.rollouts.outcome import Failed, Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.schemas.rows import FailureClass, RolloutKey
-
-logger = logging.getLogger(__name__)
-
-DEFAULT_PATIENCE_S: Final = 600.0
-STREAK: Final = 5  # failures in a row that make an outage,
-DIFFERENT: Final = 3  # if that many rollouts are among them: one that always fails is not an outage
-FIRST_PROBE_S: Final = 1.0
-LONGEST_PROBE_S: Final = 15.0
-PROBE_GROWTH: Final = 1.5
-# They don't show that something outside is down: one rollout may just be slow, and a worker that dies takes all of its
-# rollouts with it.
-INCONCLUSIVE: Final = frozenset({FailureClass.TIMEOUT, FailureClass.WORKER_DIED})
-MOST_TRIES: Final = 8  # failures of one rollout while others get through, after which it is left for the next run
-
-
-@dataclass(slots=True)
-class _Troubled:
-    """A rollout that was hit by outside causes."""
-
-    since: float
-    tries: int = 0
-
-
-@dataclass(slots=True)
-class OutageWatch:
-    """Decides from the outcomes when to pause, when to probe, and when to give up waiting."""
-
-    patience_s: float = DEFAULT_PATIENCE_S
-    reason: str = ""  # of the current outage, or of the one that ended the run
-    _streak: int = 0
-    _hit: set[RolloutKey] = field(default_factory=set)  # by the failures of the streak
-    _first_failure: float = 0.0
-    _is_on: bool = False
-    _probing: bool = False
-    _next_probe: float = 0.0
-    _delay: float = FIRST_PROBE_S
-    _troubled: dict[RolloutKey, _Troubled] = field(default_factory=dict)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the run is paused."""
-        return self._is_on
-
-    def room(self, now: float) -> int | None:
-        """How many may be started now; None for no limit."""
-        if not self._is_on:
-            return None
-        return 1 if not self._probing and now >= self._next_probe else 0
-
-    def started(self) -> None:
-        """A rollout was started; during an outage that is the probe."""
-        self._probing = self._is_on
-
-    def is_over(self, now: float) -> bool:
-        """Whether the run has waited long enough."""
-        return self._is_on and now - self._first_failure >= self.patience_s
-
-    def next_change(self, now: float) -> float | None:
-        """When to ask again although nothing has ended."""
-        if not self._is_on:
-            return None
-        end = self._first_failure + self.patience_s
-        return end if self._probing or now >= self._next_probe else min(end, self._next_probe)
-
-    def observe(self, outcome: Outcome, now: float) -> None:
-        """Learn from an outcome."""
-        if isinstance(outcome, Failed) and outcome.failure.kind in INCONCLUSIVE:
-            self._probing = False  # if it was the probe, another one takes its place
-        elif isinstance(outcome, Failed) and outcome.failure.outside:
-            self._hit.add(outcome.planned.key)
-            self._on_failure(outcome.failure, now)
-        else:
-            self._on_success(now)
-        if not isinstance(outcome, Failed):
-            self._troubled.pop(outcome.planned.key, None)
-
-    def tries(self, outcome: Failed, now: float) -> int | None:
-        """How often the rollout has failed for outside causes; None if it is left for the next run."""
-        trouble = self._troubled.setdefault(outcome.planned.key, _Troubled(now))
-        trouble.tries += not self._is_on  # during an outage every rollout fails, which says nothing about this one
-        if trouble.tries >= MOST_TRIES or now - trouble.since >= self.patience_s:
-            del self._troubled[outcome.planned.key]
-            return None
-        return max(trouble.tries, 1)
-
-    def _on_failure(self, failure: Failure, now: float) -> None:
-        if not self._streak:
-            self._first_failure = now
-        self._streak += 1
-        if self._is_on:
-            # Only the probe's failure counts; others were started before the pause and end late.
-            self._delay = min(PROBE_GROWTH * self._delay, LONGEST_PROBE_S) if self._probing else self._delay
-        elif self._streak >= STREAK and len(self._hit) >= DIFFERENT:
-            self._is_on, self._delay, self.reason = True, FIRST_PROBE_S, f"{failure.kind}: {failure.message}"
-            logger.warning(
-                "Nothing gets through (%s). The run is paused and tries again for up to %g s (+patience_s=…)",
-                self.reason,
-                self.patience_s,
-            )
-        self._probing = False
-        self._next_probe = now + max(self._delay, failure.retry_after_s or 0.0)
-
-    def _on_success(self, now: float) -> None:
-        if self._is_on:
-            logger.warning("The run continues after a pause of %.0f s", now - self._first_failure)
-            self._troubled.clear()
-        self._streak, self._is_on, self._probing, self.reason = 0, False, False, ""
-        self._hit.clear()
-
+from nemo_gym.rollouts.outage import OutageWatch
+from nemo_gym.rollouts.store.outcome import Failed, Outcome, PlannedRollout
 
 DEFAULT_DRAIN_S: Final = 30.0
 GONE_WITHIN_S: Final = 2.0  # attempts that were cancelled
@@ -147,6 +34,7 @@ class Backlog:
         self._exhausted = False
         self._waiting: list[tuple[float, int, PlannedRollout]] = []
         self._order = count()  # equal times start in the order in which they were put off
+        self.suspects: deque[PlannedRollout] = deque()
 
     def take(self, now: float) -> PlannedRollout | None:
         """The next rollout to start, or None if there is none at this time."""
@@ -170,6 +58,11 @@ class Backlog:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is left to start; known only once the plan has been read to its end."""
+        return self.has_only_suspects and not self.suspects
+
+    @property
+    def has_only_suspects(self) -> bool:
+        """Whether at most suspects are left to start."""
         return self._exhausted and not self._waiting
 
 
@@ -192,6 +85,8 @@ Pause: TypeAlias = Callable[[PlannedRollout, float | None], float]  # seconds be
 class Dispatch:
     """An async stream of outcomes, in batches of those that have ended since the last one.
 
+    ``limit`` decides how many attempts run at once, ``pause`` how long a rollout waits for its next attempt, and
+    ``outage`` when to stop because servers or the model are down; running attempts then get ``drain_s`` to end.
     Leaving the stream early cancels what is in flight; those rollouts stay owed.
     """
 
@@ -217,6 +112,8 @@ class Dispatch:
         self._bug: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stop_at: float | None = None
+        self._alone: asyncio.Task[Outcome] | None = None  # the last suspect that was started
+        self._suspects_first = False
 
     @property
     def in_flight(self) -> int:
@@ -227,6 +124,11 @@ class Dispatch:
     def allowed(self) -> int:
         """How many attempts may run now."""
         return self._limit.allowed(asyncio.get_running_loop().time())
+
+    @property
+    def notice(self) -> str:
+        """What people should know while the run waits; empty if it does not."""
+        return self.outage.notice(asyncio.get_running_loop().time())
 
     def stop(self, *, drain_s: float) -> None:
         """Start nothing more; what is in flight gets this long to end."""
@@ -267,21 +169,40 @@ class Dispatch:
 
     def _start_all(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Start as many as there is room for; returns whether room is left."""
-        if self._stop_at is not None:
+        if self._stop_at is not None or self._alone in self._running:
             return False
         now = loop.time()
         room = self._limit.allowed(now) - len(self._running)
         if (during_outage := self.outage.room(now)) is not None:
             room = min(room, during_outage)
+        has_room = not self._run_suspects_first() and self._start_others(loop, now, room)
+        their_turn = self._suspects_first or self._backlog.has_only_suspects
+        if self._backlog.suspects and their_turn and not self._running and room > 0:
+            self._alone = self._begin(self._backlog.suspects.popleft(), loop)
+            return False
+        return has_room
+
+    def _run_suspects_first(self) -> bool:
+        """Whether nothing else may start, because crashes keep others from completing; holds until none is left."""
+        self._suspects_first = bool(self._backlog.suspects) and (
+            self._suspects_first or self.outage.crashes.is_blocking
+        )
+        return self._suspects_first
+
+    def _start_others(self, loop: asyncio.AbstractEventLoop, now: float, room: int) -> bool:
         for _ in range(room):
             planned = self._backlog.take(now)
             if planned is None:
                 return True
-            self.outage.started()
-            task = loop.create_task(self._attempt(planned))
-            self._running.add(task)
-            task.add_done_callback(self._settle)
+            self._begin(planned, loop)
         return False
+
+    def _begin(self, planned: PlannedRollout, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Outcome]:
+        self.outage.started()
+        task = loop.create_task(self._attempt(planned))
+        self._running.add(task)
+        task.add_done_callback(self._settle)
+        return task
 
     def _settle(self, task: asyncio.Task[Outcome]) -> None:
         self._running.discard(task)
@@ -325,16 +246,24 @@ class Dispatch:
 
     def _put_off(self, outcome: Failed, now: float) -> Failed:
         """Schedule the next attempt if this run makes one; otherwise mark this one as the last."""
+        if outcome.failure.crash:
+            outcome = self.outage.crashes.judge(outcome)
         planned, failure = outcome.planned, outcome.failure
         if failure.outside:
             tries = self.outage.tries(outcome, now)
             if tries is None or self._stop_at is not None:
                 return replace(outcome, final=True)
             pause = self._pause(replace(planned, attempt=tries), failure.retry_after_s)
-            self._backlog.put_off(planned, now + pause)
+            self._try_later(planned, now + pause)
         elif outcome.will_retry:
-            self._backlog.put_off(planned.again(), now + self._pause(planned, failure.retry_after_s))
+            self._try_later(planned.again(), now + self._pause(planned, failure.retry_after_s))
         return outcome
+
+    def _try_later(self, planned: PlannedRollout, until: float) -> None:
+        if self.outage.crashes.is_suspect(planned.key):
+            self._backlog.suspects.append(planned)
+        else:
+            self._backlog.put_off(planned, until)
 
     async def _abandon(self) -> None:
         """Cancel what is still running and wait for it to end, but not for code that ignores cancellation."""

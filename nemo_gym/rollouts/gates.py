@@ -20,11 +20,10 @@ from typing import Any, Final
 
 from nemo_gym.conversion.parts import POLICY_VERSION
 from nemo_gym.metrics.continuity import Continuity, check_continuity
-from nemo_gym.metrics.fields import output_of
 from nemo_gym.rollouts.classify import failed
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, Outcome, PlannedRollout
+from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import FailureClass
 
 logger = logging.getLogger(__name__)
@@ -55,9 +54,10 @@ class ContinuityGate:
         """The outcome unchanged, or the failure that it becomes."""
         if not isinstance(outcome, Completed) or _TOKEN_IDS not in outcome.line:
             return outcome
-        found = check_continuity(output_of(outcome.record) or [])
+        record = Record.parse(outcome.line)
+        found = check_continuity(record.items)
         self._checked += found.calls > 0
-        if found.ok:
+        if found.ok or record.traces:  # an agent that changed its history has a sequence for each trace
             return outcome
         self._note(outcome, found)
         if self._mode is TokenContinuity.WARN:
@@ -112,8 +112,7 @@ _VERSION: Final = POLICY_VERSION.encode()
 
 def policy_versions(record: Mapping[str, Any]) -> list[int]:
     """The versions of the weights that made the turns of a rollout, in order; empty if it does not say."""
-    items = output_of(record) or ()
-    found = (item.get(POLICY_VERSION) for item in items if isinstance(item, Mapping))
+    found = (item.get(POLICY_VERSION) for item in Record(record).items)
     return [version for version in found if isinstance(version, int)]
 
 

@@ -1,21 +1,37 @@
 """The options of a collection that the shared interface does not have.
 
 They are parameters like all others, but they are left out when a configuration is dumped: a dump holds what the
-interface names and nothing else.
+interface names and nothing else. ``REMOVED`` lists the parameters that no longer exist and what to use instead; giving
+one of them is an error, on the command line, in a file and from Python.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S, DEFAULT_PATIENCE_S
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.dispatch import DEFAULT_DRAIN_S
 from nemo_gym.rollouts.gates import TokenContinuity
-from nemo_gym.rollouts.store.journal import Fsync
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
 from nemo_gym.rollouts.tasks import Shard
 
 DEFAULT_WINDOW = 1024
 DEFAULT_TIMEOUT_S = 6 * 3600.0
+TRACKERS: Final = "rollout_gym.trackers"  # the group of entry points under which packages register trackers
+
+REMOVED: Final[Mapping[str, str]] = {
+    "executor_host": "start Ray with --node-ip-address=<address>; the collector listens at the address that Ray uses",
+    "fsync": "leave it out: results are forced to the disk every few seconds and survive the end of the process anyway",
+    "max_in_flight": "use num_samples_in_parallel=<number>",
+    "mlflow_experiment": "set MLflow's own environment variable MLFLOW_EXPERIMENT_NAME",
+    "mlflow_uri": "set MLflow's own environment variable MLFLOW_TRACKING_URI",
+    "ray_address": "use ray_head_node_address=<address>, or the environment variable RAY_ADDRESS",
+    "runtime_env": "give it to the job: ray job submit --runtime-env-json '{…}' -- ng_collect_rollouts …",
+    "worker_window": "use num_samples_in_parallel=<number>, which is divided among the workers",
+}
 
 
 def _as_list(value: Any) -> Any:
@@ -30,6 +46,23 @@ def _shard(value: str) -> str:
     return str(Shard.parse(value))
 
 
+def find_tracker(name: str) -> EntryPoint:
+    """Where an installed package, ours or another, registered a tracker under this name."""
+    known = {point.name: point for point in entry_points(group=TRACKERS)}
+    if name not in known:
+        raise ConfigError(
+            f"trackers: there is no tracker '{name}', only {', '.join(sorted(known))}",
+            hint=f"correct the name, or install the package that registers it in the group {TRACKERS}",
+        )
+    return known[name]
+
+
+def _trackers(names: list[str]) -> list[str]:
+    for name in names:
+        find_tracker(name)
+    return names
+
+
 class TlsFiles(BaseModel):
     """The certificate and key with which the collector encrypts the connections of workers."""
 
@@ -41,6 +74,8 @@ class WorkerOptions(BaseModel):
     """Where rollouts run: in this process, in several, or on a cluster."""
 
     help_section: ClassVar[str] = "Workers and clusters"
+
+    removed: ClassVar[Mapping[str, str]] = REMOVED
 
     model_config = ConfigDict(defer_build=True)
 
@@ -54,13 +89,6 @@ class WorkerOptions(BaseModel):
         "On a cluster: the total number, spread over the nodes; auto or null: on every node, including nodes that "
         "join later.",
     )
-    worker_window: int | None = Field(
-        None,
-        ge=1,
-        exclude=True,
-        description="Maximum rollouts at once in one worker, and so the most that its death can interrupt. Default: "
-        "256 on a cluster, no limit on one machine.",
-    )
     worker_cpus: Annotated[float, Field(gt=0)] | Literal["node"] = Field(
         1.0, exclude=True, description="On a cluster: CPUs for each worker; node: one worker on each node."
     )
@@ -73,17 +101,6 @@ class WorkerOptions(BaseModel):
         description="On a cluster: settings that differ between nodes; {node_ip} and {node_id} are filled in: "
         "'+worker_overrides={policy_base_url: \"http://{node_ip}:8000/v1\"}'.",
     )
-    ray_address: str | None = Field(
-        None,
-        exclude=True,
-        description="The Ray cluster; default: the one in RAY_ADDRESS, otherwise one that is started on this machine.",
-    )
-    runtime_env: dict[str, Any] = Field(
-        default_factory=dict, exclude=True, description="Ray's runtime environment for the workers."
-    )
-    executor_host: str | None = Field(
-        None, exclude=True, description="Address of this machine at which workers reach it; default: Ray's."
-    )
     executor_port: int = Field(
         0, ge=0, le=65535, exclude=True, description="Port at which workers reach this machine; 0: any."
     )
@@ -94,11 +111,20 @@ class WorkerOptions(BaseModel):
         "{certificate: cert.pem, key: key.pem}.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_removed(cls, given: Any) -> Any:
+        if gone := [
+            f"{name} was removed: {REMOVED[name]}" for name in REMOVED if isinstance(given, dict) and name in given
+        ]:
+            raise ValueError("; ".join(gone))
+        return given
+
 
 class TelemetryOptions(BaseModel):
     """Where a run reports what it does while it is running."""
 
-    help_section: ClassVar[str] = "Metrics, traces and trackers"
+    help_section: ClassVar[str] = "Metrics, spans and trackers"
 
     model_config = ConfigDict(defer_build=True)
 
@@ -112,18 +138,15 @@ class TelemetryOptions(BaseModel):
     otel_endpoint: str | None = Field(
         None,
         exclude=True,
-        description="Send a trace of every rollout to this OTLP endpoint: http://localhost:4318/v1/traces.",
+        description="Send the spans of every rollout to this OTLP endpoint: http://localhost:4318/v1/traces.",
     )
 
-    trackers: Annotated[list[Literal["wandb", "mlflow", "tensorboard"]], BeforeValidator(_as_list)] | None = Field(
+    trackers: Annotated[list[str], BeforeValidator(_as_list), AfterValidator(_trackers)] | None = Field(
         None,
         exclude=True,
-        description="Where metrics go: [wandb, mlflow, tensorboard]; default: W&B if it is configured.",
+        description="Where metrics go: wandb, mlflow, tensorboard, or what other packages register; default: W&B if it "
+        "is configured.",
     )
-    mlflow_uri: str | None = Field(
-        None, exclude=True, description="The MLflow server, http://localhost:5000; default: MLFLOW_TRACKING_URI."
-    )
-    mlflow_experiment: str = Field("rollout-gym", exclude=True, description="The experiment that MLflow runs go to.")
 
     @model_validator(mode="after")
     def _record_for_telemetry(self) -> Self:
@@ -141,12 +164,6 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
 
     help_section: ClassVar[str] = "Limits, failures and storage"
 
-    max_in_flight: int = Field(
-        DEFAULT_WINDOW,
-        ge=1,
-        exclude=True,
-        description="Maximum rollouts at once if num_samples_in_parallel is not set.",
-    )
     rollout_timeout_s: float | None = Field(
         DEFAULT_TIMEOUT_S, gt=0, exclude=True, description="Seconds after which a rollout is given up; null: never."
     )
@@ -154,8 +171,8 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
         DEFAULT_PATIENCE_S,
         ge=0,
         exclude=True,
-        description="Seconds to keep trying when the servers or the model can't be reached; then the run ends "
-        "and can be resumed.",
+        description="Seconds to keep trying when the servers or the model can't be reached any more; then the run ends "
+        "and can be resumed. A model that never answered gets 20 at most.",
     )
     max_failures: Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, exclude=True, description="Stop once more rollouts than this have failed: a number, or a share like 0.1."
@@ -184,13 +201,10 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
     overwrite: bool = Field(
         False,
         exclude=True,
-        description="Start over even if the output holds rollouts; they are moved to a numbered folder beside it.",
+        description="Start over even if the output holds an unfinished run; it moves to a numbered folder beside it.",
     )
     retry_failed: Annotated[list[str], BeforeValidator(_as_list)] = Field(
         default_factory=list, exclude=True, description="Classes of failure to try again when resuming, e.g. [timeout]."
-    )
-    fsync: Fsync = Field(
-        Fsync.INTERVAL, exclude=True, description="When results are forced to the disk: never, interval or always."
     )
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         None,
@@ -204,9 +218,15 @@ class CollectionOptions(TelemetryOptions, WorkerOptions):
         description="What to do about rollouts whose token ids are not one sequence: warn at the end, fail "
         "them, or do not check (off).",
     )
+    token_ids: Literal["added", "full", "items"] = Field(
+        "added",
+        exclude=True,
+        description="How the token ids of model calls are kept: each call's prompt as what it adds to the one before; "
+        "full, with every prompt whole; or items, where they also travel with the items between agent and model.",
+    )
     cache: str | None = Field(
         None,
         exclude=True,
-        description="Folder in which answers of models are kept, so that they are not generated again.",
+        description="Folder in which completions of models are stored, so that they are not generated again.",
     )
     cache_max_gb: float = Field(10.0, gt=0, exclude=True, description="Maximum size of that folder.")

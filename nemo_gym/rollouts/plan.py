@@ -6,19 +6,21 @@ all at once. So a plan may be used only after it has been read to its end.
 """
 
 import json
+import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypedDict, cast
+from typing import Any
 
-import msgspec
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_gym.config.environments import Routing
+from nemo_gym.config.keys import ENVIRONMENT_SERVER_ROUTES
 from nemo_gym.config.locate import find_readable, readable_candidates
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.io.json import decode
 from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.tasks import (
     MissingFieldError,
@@ -31,18 +33,20 @@ from nemo_gym.rollouts.tasks import (
     render,
     with_prompt,
 )
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.episodes import is_materialized_task_row
+from nemo_gym.schemas.record import Record, Row
 from nemo_gym.schemas.rows import (
     AGENT_REF_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
-    RolloutKey,
 )
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_REPEATS_KEY = "_default"
-DEFAULT_MAX_ATTEMPTS = 3
-Row = dict[str, Any]
 
 
 class TaskError(ConfigError, ValueError):
@@ -60,6 +64,8 @@ class PlanSpec:
     skills_ref: Mapping[str, Any] | None = None
     seeded: bool = False  # give each rollout of a task a different seed
     shard: Shard | None = None  # plan only this part of the tasks; all of them are read and checked
+    routing: Routing = field(default_factory=Routing)  # which servers take tasks that name a source or a task set
+    default_agent: str | None = None  # for tasks that name neither an agent nor a source
 
     def times(self, agent: str) -> int | None:
         """How many rollouts a task of this agent gets; None if that is not set."""
@@ -75,7 +81,7 @@ def plan_rollouts(tasks: Iterable[Task], spec: PlanSpec) -> Iterator[Row]:
         row = _prepare(task, spec, problems)
         if row is None:
             continue
-        agent = row[AGENT_REF_KEY_NAME]["name"]
+        agent = Record(row).agent or ""
         problems.agents.add(agent)
         times = spec.times(agent)
         if times is None:
@@ -99,7 +105,7 @@ class _Numbering:
 
     def task_index(self, task: Task) -> int:
         """The index that the task brings along, otherwise one for its text. The two kinds are independent."""
-        given = as_index(task.fields.get(TASK_INDEX_KEY_NAME))
+        given = Record(task.fields).task
         return self._tasks.setdefault(task.identity, len(self._tasks)) if given is None else given
 
     def next_rollouts(self, task_index: int, times: int) -> range:
@@ -117,7 +123,10 @@ class _Problems:
     without_params: list[int] = field(default_factory=list)
     odd_index: list[int] = field(default_factory=list)
     without_agent: list[int] = field(default_factory=list)
+    without_route: list[int] = field(default_factory=list)
+    changed_episodes: list[int] = field(default_factory=list)
     unlisted: set[str] = field(default_factory=set)
+    kept: Counter[str] = field(default_factory=Counter)
     agents: set[str] = field(default_factory=set)
 
     def report(self, spec: PlanSpec) -> None:
@@ -141,8 +150,26 @@ class _Problems:
                 f"name no agent in {AGENT_REF_KEY_NAME}",
                 hint="give +agent_name=…, or put agent_ref: {name: …} into these rows",
             )
+        self._check_routes(spec)
         if not isinstance(spec.repeats, int):
             self._check_repeats(spec.repeats)
+        if self.kept:
+            others = ", ".join(f"{name} ({count})" for name, count in self.kept.most_common())
+            logger.info("agent_name is %s; rows that name another agent keep it: %s", spec.agent, others)
+
+    def _check_routes(self, spec: PlanSpec) -> None:
+        if self.without_route:
+            raise _bad_rows(
+                self.without_route,
+                f"have no environment server; {ENVIRONMENT_SERVER_ROUTES} has those of {sorted(spec.routing.tasksets)}",
+                hint=f"add the task sets: '+{ENVIRONMENT_SERVER_ROUTES}={{<taskset>: <instance>}}'",
+            )
+        if self.changed_episodes:
+            raise _bad_rows(
+                self.changed_episodes,
+                "are whole tasks, whose requests only their environment server knows",
+                hint="leave out responses_create_params, prompt_config, skills and num_repeats_add_seed",
+            )
 
     def _check_repeats(self, repeats: Mapping[str, int]) -> None:
         listed = sorted(set(repeats) - {DEFAULT_REPEATS_KEY})
@@ -163,6 +190,11 @@ def _bad_rows(numbers: list[int], what: str, hint: str | None = None) -> TaskErr
 def _prepare(task: Task, spec: PlanSpec, problems: _Problems) -> Row | None:
     """The row that all rollouts of a task have in common, or None if the task can't be planned."""
     row = dict(task.fields)
+    if is_materialized_task_row(row):
+        return _prepare_episode(row, task.number, spec, problems)
+    if spec.routing.only_tasksets:
+        problems.without_route.append(task.number)
+        return None
     if spec.prompt is not None:
         if has_input(row):
             problems.with_input.append(task.number)
@@ -172,8 +204,7 @@ def _prepare(task: Task, spec: PlanSpec, problems: _Problems) -> Row | None:
         except MissingFieldError as error:
             problems.unfilled = problems.unfilled or error
             return None
-    if spec.agent:
-        row.setdefault(AGENT_REF_KEY_NAME, {"name": spec.agent})
+    _name_agent(row, spec, problems)
     if (suspects := _complaints(row, problems)) is not None:
         suspects.append(task.number)
         return None
@@ -184,52 +215,41 @@ def _prepare(task: Task, spec: PlanSpec, problems: _Problems) -> Row | None:
     return row
 
 
+def _name_agent(row: Row, spec: PlanSpec, problems: _Problems) -> None:
+    """Fill in the agent of a row that names none; a row that names one keeps it, whatever the command says."""
+    if AGENT_REF_KEY_NAME in row:
+        named = Record(row).agent
+        if spec.agent and named and named != spec.agent:
+            problems.kept[named] += 1
+        return
+    if agent := spec.agent or spec.routing.sources.get(Record(row).source or "") or spec.default_agent:
+        row[AGENT_REF_KEY_NAME] = {"name": agent}
+
+
+def _prepare_episode(row: Row, number: int, spec: PlanSpec, problems: _Problems) -> Row | None:
+    """The row of a whole task, which belongs to the agent of the environment server that runs its task set."""
+    server = spec.routing.tasksets.get(str(row["task_id"].get("taskset")))
+    if server is None:
+        problems.without_route.append(number)
+        return None
+    if spec.overrides or spec.prompt is not None or spec.skills_ref is not None or spec.seeded:
+        problems.changed_episodes.append(number)
+        return None
+    return {**row, AGENT_REF_KEY_NAME: {"name": spec.routing.agents[server]}}
+
+
 def _complaints(row: Row, problems: _Problems) -> list[int] | None:
     """The list of problems to which a row belongs because of what it lacks."""
-    if not agent_name(row):
+    record = Record(row)
+    if record.agent is None:
         return problems.without_agent
     if not isinstance(row.get(RESPONSES_CREATE_PARAMS_KEY_NAME), dict):
         return problems.without_params
-    index = row.get(TASK_INDEX_KEY_NAME)
-    if index is not None and as_index(index) is None:
+    try:
+        _ = record.task
+    except RolloutFormatError:
         return problems.odd_index
     return None
-
-
-def as_index(value: Any) -> int | None:
-    """The index that a task brings along, as a number or as the text of one; None if it has none."""
-    if isinstance(value, str) and value.lstrip("-").isdecimal():
-        return int(value)
-    return value if type(value) is int else None
-
-
-def agent_name(row: Mapping[str, Any]) -> str | None:
-    """The agent that a row names, if it does."""
-    ref = row.get(AGENT_REF_KEY_NAME)
-    return ref.get("name") if isinstance(ref, dict) else None
-
-
-class RowOutline(TypedDict, total=False):
-    """The fields of a planned row that name the rollout and are repeated in its record."""
-
-    _ng_task_index: Any
-    _ng_rollout_index: Any
-    agent_ref: Any
-    skills_ref: Any
-
-
-_outline = msgspec.json.Decoder(RowOutline).decode
-
-
-def outline_of(line: bytes) -> Row:
-    """The outline of a planned row, in a third of the time that the whole row takes; ``ValueError`` if it is none."""
-    try:
-        return cast("Row", _outline(line))
-    except (ValueError, msgspec.MsgspecError, RecursionError):  # no object, or JSON that only Python writes
-        row = decode(line)
-    if not isinstance(row, dict):
-        raise ValueError("a planned row must be a JSON object")  # noqa: TRY004 - of data
-    return row
 
 
 def _repeat(row: Row, rollout: int, spec: PlanSpec, number: int) -> Row:
@@ -250,57 +270,6 @@ def _seeded(params: Mapping[str, Any], *, seed: int, number: int) -> dict[str, A
     return {**params, "metadata": {**metadata, "extra_body": json.dumps(extra)}}
 
 
-@dataclass(slots=True)
-class PlannedRollout:
-    """A rollout to run: its agent, what is sent, and which attempt it is.
-
-    Treat it as frozen; it is not declared so only because creating a frozen object takes ten times as long.
-    """
-
-    key: RolloutKey
-    agent: str
-    outline: Row  # the row, or only its outline if its text is known
-    attempt: int = 1  # counted over all runs of this output
-    last_attempt: int = 1  # after this attempt the rollout is given up
-    text: bytes | None = field(default=None, compare=False, repr=False)  # the row as JSON, if it is already known
-
-    @property
-    def row(self) -> Row:
-        """The whole row. It is parsed only for those who look into it, since most calls send the text."""
-        if self.text is None:
-            return self.outline
-        row: Row = decode(self.text)
-        return row
-
-    @classmethod
-    def of(cls, row: Row, *, attempt: int = 1, last_attempt: int = 1) -> Self:
-        """The rollout that a row of the plan describes."""
-        key, agent = RolloutKey.of(row), agent_name(row)
-        if key is None or not agent:
-            raise ValueError(f"not a row of a plan: {summary_of(row)}")
-        return cls(key, agent, row, attempt, last_attempt)
-
-    @property
-    def may_retry(self) -> bool:
-        """Whether there is an attempt left after this one."""
-        return self.attempt < self.last_attempt
-
-    def again(self) -> Self:
-        """The next attempt."""
-        return replace(self, attempt=self.attempt + 1)
-
-
-def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be logged about a row: the rollout and its agent, never its content."""
-    ref = row.get("agent_ref")
-    named = {
-        "_ng_task_index": row.get("_ng_task_index"),
-        "_ng_rollout_index": row.get("_ng_rollout_index"),
-        "agent_name": ref.get("name") if isinstance(ref, dict) else None,
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
 @dataclass(frozen=True, slots=True)
 class PlanSource:
     """A task file, read again each time."""
@@ -310,7 +279,6 @@ class PlanSource:
     spec: PlanSpec
 
     def rows(self) -> Iterator[Row]:
-        """The plan."""
         return plan_rollouts(read_tasks(find_input(self.path), self.limit), self.spec)
 
     @property
@@ -320,7 +288,7 @@ class PlanSource:
         repeats = spec.repeats if isinstance(spec.repeats, int) else dict(spec.repeats)
         settings = {
             "limit": self.limit or None,
-            "agent_name": spec.agent,
+            "agent_name": spec.agent or spec.default_agent,
             "num_repeats": repeats,
             "num_repeats_add_seed": spec.seeded,
             "responses_create_params": dict(spec.overrides),

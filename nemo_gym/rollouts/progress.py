@@ -1,8 +1,13 @@
 """How far a run is, shown in two places.
 
-On a terminal it is a bar, elsewhere a line every half minute; at milestones it also says what is left (``Progress``):
+On a terminal it is a bar, elsewhere a line every half minute (``Progress``). If there are several agents, it also says
+at milestones what each of them has left:
 
     Collecting rollouts:  42%|████▏     | 420/1000 [01:10<01:37,  5.98it/s, reward=0.612, failed=3, running=64/64]
+    14:10:57 Collecting rollouts: 42%, 420/1000, 5.98/s, 01:37 left, reward=0.612, failed=3, running=64/64
+
+A narrow terminal gets what matters most and still a bar; a run that is paused says so instead. Until the first rollout
+has ended, the number of model calls shows that something happens.
 
 A small file beside the output says which rollouts run, where, and how fast it goes (``Activity``). It is rewritten
 every second, so that ``ng_status`` can read it from any machine that sees the file, and is removed at the end. After a
@@ -14,20 +19,22 @@ import json
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from time import monotonic, time
 from typing import Any, Final, NoReturn, Protocol, TextIO, TypeAlias
 
 from tqdm import tqdm
 
+from nemo_gym.io.terminal_text import BAR_LOCK
 from nemo_gym.rollouts.dispatch import Attempt, Dispatch
-from nemo_gym.rollouts.outcome import Failed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Outcome, PlannedRollout
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.tally import Tally
 from nemo_gym.schemas.rows import RolloutKey
+from nemo_gym.steps.recording import Trail
 
 SHARES: Final = (20, 40, 60, 80, 90, 95, 98, 99, 100)
 SHOWN: Final = 5
@@ -64,44 +71,57 @@ class Milestones:
 LABEL = "Collecting rollouts"
 LINE_INTERVAL_S = 30.0
 SHOW_INTERVAL_S = 0.1  # a thousand rollouts may end in a second
+# What a line has besides the note and the two numbers: label, share, a short bar, times and rate.
+REST_WIDTH: Final = 66
+UNKNOWN_WIDTH: Final = 120
+PAUSED_FORMAT: Final = "{desc}: {n_fmt}/{total_fmt}{postfix}"
 
 
 class Load(Protocol):
     """How busy the run is."""
 
     @property
-    def in_flight(self) -> int:
-        """Rollouts that are running."""
-        ...
+    def in_flight(self) -> int: ...
 
     @property
-    def allowed(self) -> int:
-        """Rollouts that may run."""
+    def allowed(self) -> int: ...
+
+    @property
+    def notice(self) -> str:
+        """What people should know while the run waits; empty if it does not."""
         ...
 
 
 class Progress:
     """Follows a run on a stream."""
 
-    def __init__(self, plan: PlanOnDisk, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        plan: PlanOnDisk,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float] = monotonic,
+        running: Collection[Trail] = (),  # the steps of the attempts that run, where they are known
+    ) -> None:
+        self._running = running
         self._total = plan.done + len(plan)
         self._done = self._before = plan.done
         self._milestones = Milestones(total=self._total, done=plan.done, left=plan.agents)
-        # For a single agent the bar already shows what is left; extra lines would only break it up.
-        self._shows_milestones = not stream.isatty() or len(plan.agents) > 1
+        self._shows_milestones = len(plan.agents) > 1  # for a single agent, the bar or the line shows what is left
         self._stream = stream
         self._clock = clock
         self._started = self._written_at = clock()
         self._next_show = 0.0
-        self._ended: list[str] = []  # agents of rollouts that have not been counted yet
+        self._ended: list[str] = []  # agents of completed rollouts that have not been counted yet
         self._state: tuple[Tally, Load] | None = None
         self._bar: tqdm[NoReturn] | None = None
         if stream.isatty():
+            tqdm.set_lock(BAR_LOCK)
             self._bar = tqdm(total=self._total, initial=plan.done, desc=LABEL, file=stream, dynamic_ncols=True)
 
     def advance(self, outcomes: Iterable[Outcome], tally: Tally, load: Load) -> None:
-        """Show what has ended. An attempt that will be repeated has not ended the rollout."""
-        self._ended += [o.planned.agent for o in outcomes if not (isinstance(o, Failed) and o.will_retry)]
+        """Show what has completed. A rollout that failed is not done: it is counted beside the bar."""
+        self._ended += [outcome.planned.agent for outcome in outcomes if isinstance(outcome, Completed)]
         self._state = tally, load
         if self._clock() >= self._next_show:
             self._show()
@@ -129,24 +149,37 @@ class Progress:
         ended, self._ended = Counter(self._ended), []
         self._done += ended.total()
         if self._bar is not None:
+            self._bar.bar_format = PAUSED_FORMAT if self._state and self._state[1].notice else None
             self._bar.set_postfix_str(self._note(), refresh=False)
             self._bar.update(ended.total())
         if ended and (news := self._milestones.advance(ended)) and self._shows_milestones:
             self._write(news)
 
     def _note(self) -> str:
-        return _note(*self._state) if self._state else ""
+        if self._state is None:
+            return ""
+        tally, load = self._state
+        parts = _parts(tally, load, 0 if tally.ended else sum(trail.model_calls for trail in self._running))
+        if self._bar is None:
+            return ", ".join(filter(None, [*parts, load.notice]))
+        if load.notice:
+            return load.notice
+        room = _columns(self._stream) - REST_WIDTH - 2 * (len(str(self._total)) - 2)
+        while len(parts) > 1 and len(", ".join(parts)) > room:
+            parts.pop()
+        return ", ".join(parts)
 
     def _line(self) -> str:
         self._written_at = self._clock()
-        return tqdm.format_meter(
-            self._done,
-            self._total,
-            self._written_at - self._started,
-            prefix=LABEL,
-            postfix=self._note(),
-            initial=self._before,
-        )
+        rate = (self._done - self._before) / max(self._written_at - self._started, 1e-9)
+        share = 100 * self._done // self._total if self._total else 100
+        parts = [f"{LABEL}: {share}%", f"{self._done}/{self._total}"]
+        if rate:
+            parts.append(f"{rate:.3g}/s")
+        if rate and self._done < self._total:
+            parts.append(f"{tqdm.format_interval((self._total - self._done) / rate)} left")
+        now = datetime.now().astimezone().strftime("%H:%M:%S")
+        return f"{now} " + ", ".join([*parts, *filter(None, [self._note()])])
 
     def _write(self, text: str) -> None:
         if self._bar is not None:
@@ -156,10 +189,22 @@ class Progress:
             self._stream.flush()
 
 
-def _note(tally: Tally, load: Load) -> str:
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or UNKNOWN_WIDTH
+    except (OSError, ValueError):  # not a real terminal
+        return UNKNOWN_WIDTH
+
+
+def _parts(tally: Tally, load: Load, model_calls: int) -> list[str]:
+    """What to say about a run, the most important first."""
     parts = []
+    if model_calls:
+        parts.append(f"model calls={model_calls}")
     if tally.mean_reward is not None:
         parts.append(f"reward={tally.mean_reward:.3f}")
+    if tally.masked:
+        parts.append(f"masked={tally.masked}")
     if tally.spending.prices:
         parts.append(f"usd={tally.spending.usd:.3g}")
     if tally.failed:
@@ -167,7 +212,7 @@ def _note(tally: Tally, load: Load) -> str:
     if tally.retried:
         parts.append(f"retried={tally.retried}")
     parts.append(f"running={load.in_flight}/{load.allowed}")
-    return ", ".join(parts)
+    return parts
 
 
 # ---- the file beside the output --------------------------------------------------------------------------------------
@@ -190,7 +235,6 @@ class Activity:
         self._ended: deque[tuple[float, int]] = deque([(self._started, 0)])
 
     async def __call__(self, planned: PlannedRollout) -> Outcome:
-        """Run one rollout."""
         self._running[planned.key] = (monotonic(), planned.agent)
         try:
             return await self._attempt(planned)

@@ -8,10 +8,8 @@ Only the positions of saved rollouts are kept in memory. A line that can't be re
 counted and left out.
 """
 
-import asyncio
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,20 +18,27 @@ from time import perf_counter
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.io.compressed import open_raw_lines, read_span
 from nemo_gym.io.files import RunFiles
-from nemo_gym.io.json import decode, encode
-from nemo_gym.rollouts.classify import expected_errors, failed, failure_of_status, outcome_of_answer, outcome_of_error
-from nemo_gym.rollouts.outcome import Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name
+from nemo_gym.io.json import encode
+from nemo_gym.rollouts.classify import (
+    expected_errors,
+    failed,
+    failure_of_status,
+    outcome_of_error,
+    outcome_of_reply,
+)
 from nemo_gym.rollouts.run import Aggregate, CollectionRun, RunControl, run_collection
 from nemo_gym.rollouts.store.history import AttemptPolicy, packed
-from nemo_gym.rollouts.store.journal import Fsync
+from nemo_gym.rollouts.store.outcome import Failure, Outcome, PlannedRollout
 from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.store.rollout_store import ResumeMode
-from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
+from nemo_gym.rollouts.store.saved_lines import key_in_line, read_lines
 from nemo_gym.rollouts.tally import Summary
-from nemo_gym.schemas.rows import NG_FAILURE_CLASS_KEY, RESPONSE_KEY_NAME, FailureClass, RolloutKey
-from nemo_gym.servers.rollout_scope import mark_rollout
+from nemo_gym.schemas.record import REWARD, Record, Row
+from nemo_gym.schemas.rows import RESPONSE_KEY_NAME, FailureClass, RolloutKey
+from nemo_gym.servers.http.deadlines import Deadlines, attempt_deadline
+from nemo_gym.servers.middleware.rollout_scope import mark_rollout
 from nemo_gym.servers.server_client import GymClient
 
 logger = logging.getLogger(__name__)
@@ -56,7 +61,7 @@ class SavedRollouts:
         self._positions: dict[int, int] = {}
         failures = RunFiles.of(path).failures
         source = failures if failed_as and failures.is_file() else path
-        self._descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_raw_lines(source)
         if failed_as:
             self._find_failed(source, failed_as)
         else:
@@ -64,7 +69,7 @@ class SavedRollouts:
 
     def _find_all(self) -> None:
         for line in read_lines(self.path):
-            key = key_of(line.text)
+            key = key_in_line(line.text)
             if key is not None and packed(key) not in self._positions:
                 self._positions[packed(key)] = line.start
             else:
@@ -75,12 +80,12 @@ class SavedRollouts:
     def _find_failed(self, source: Path, kind: str) -> None:
         """Keep the last such attempt of each rollout that was not completed after all."""
         for line in read_lines(source):
-            key = key_of(line.text)
-            if key is not None and decode(line.text).get(NG_FAILURE_CLASS_KEY) == kind:
+            key = key_in_line(line.text)
+            if key is not None and Record.parse(line.text).failure == kind:
                 self._positions[packed(key)] = line.start
         if source != self.path:
             for line in read_lines(self.path):
-                key = key_of(line.text)
+                key = key_in_line(line.text)
                 if key is not None:
                     self._positions.pop(packed(key), None)
 
@@ -89,35 +94,31 @@ class SavedRollouts:
 
     def record(self, key: RolloutKey) -> dict[str, Any]:
         """What was saved."""
-        record: dict[str, Any] = decode(self._line(self._positions[packed(key)]))
-        return record
+        return Record.parse(self._line(self._positions[packed(key)])).fields
 
     def rows(self) -> Iterator[Row]:
         """What each rollout was made from: its row in the plan or, where there is none, the fields of the record."""
         planned: set[int] = set()
         for line in read_lines(self._plan) if self._plan.is_file() else ():
-            key = key_of(line.text)
+            key = key_in_line(line.text)
             if key is not None and packed(key) in self._positions and packed(key) not in planned:
                 planned.add(packed(key))
-                yield decode(line.text)
+                yield Record.parse(line.text).fields
         for number, position in self._positions.items():
             if number not in planned:
-                record = decode(self._line(position))
-                yield {name: value for name, value in record.items() if name not in (RESPONSE_KEY_NAME, "reward")}
+                fields = Record.parse(self._line(position)).fields
+                yield {name: value for name, value in fields.items() if name not in (RESPONSE_KEY_NAME, REWARD)}
 
     def agents(self) -> list[str]:
-        """Who made them."""
-        names = {agent_name(row) for row in self.rows() if RolloutKey.of(row) is not None}
+        names = {record.agent for record in map(Record, self.rows()) if record.key is not None}
         return sorted(name for name in names if name)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        self._file.close()
 
     def _line(self, position: int) -> bytes:
         chunks, size = list[bytes](), 1 << 16
-        # Positioned reads, because many attempts share the descriptor.
-        while chunk := os.pread(self._descriptor, size, position):
+        while chunk := read_span(self._file, size, position):
             head, end, _ = chunk.partition(b"\n")
             chunks.append(head)
             if end:
@@ -133,7 +134,7 @@ _CLASS_OF_PATH: Final = {SEED_PATH: FailureClass.TOOL_ERROR, VERIFY_PATH: Failur
 
 
 class _RefusedError(Exception):
-    """A server answered with an error."""
+    """A server replied with an error."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -158,25 +159,26 @@ class VerifyAttempt:
     timeout_s: float | None = None
     tools: ToolReplay | None = None  # None: tool calls are not made again
     marks: bool = False
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
     async def __call__(self, planned: PlannedRollout) -> Outcome:
-        """Score one rollout."""
         if self.marks:
             mark_rollout(*planned.key, planned.attempt)
-        started, patience = perf_counter(), asyncio.timeout(self.timeout_s)
+        started, limit = perf_counter(), self.deadlines.within(self.timeout_s, self.client.waited)
         try:
-            async with patience:
-                answer = await self._verify(planned)
-                body = await answer.read()
+            with limit:
+                attempt_deadline.set(limit)  # for the rest of this task, which is of this attempt alone
+                reply = await self._verify(planned)
+                body = await reply.read()
         except _RefusedError as refused:
             return failed(planned, refused.failure, perf_counter() - started)
         except expected_errors() as error:
             seconds = perf_counter() - started
-            if patience.expired():
+            if limit.has_expired:
                 late = Failure.of(FailureClass.TIMEOUT, f"no verdict within {self.timeout_s:g} s")
                 return failed(planned, late, seconds)
             return outcome_of_error(planned, error, seconds)
-        return outcome_of_answer(planned, answer.status, answer.headers, body, perf_counter() - started)
+        return outcome_of_reply(planned, reply.status, reply.headers, body, perf_counter() - started)
 
     async def _verify(self, planned: PlannedRollout) -> Any:
         response = self.saved.record(planned.key).get(RESPONSE_KEY_NAME)
@@ -227,10 +229,9 @@ class Reverification:
     append: bool = False
     overwrite: bool = True  # whether a fresh run may move an existing output aside
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
-    fsync: Fsync = Fsync.INTERVAL
 
 
-async def reverify(
+async def reverify_owed(
     wanted: Reverification, attempt: VerifyAttempt, control: RunControl, aggregate: Aggregate | None = None
 ) -> Summary:
     """Score everything that is owed and save it as a separate run."""
@@ -247,7 +248,6 @@ async def reverify(
         resume_mode=ResumeMode.EXTEND if wanted.append else ResumeMode.STRICT,
         overwrite=wanted.overwrite,
         retries=wanted.retries,
-        fsync=wanted.fsync,
         agents=set(attempt.verifiers),
     )
     return await run_collection(run, attempt, control, aggregate)

@@ -10,43 +10,49 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TextIO, TypeAlias
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.io.files import RunFiles, StorageError, storage_errors
-from nemo_gym.rollouts.attempt import recorded
+from nemo_gym.rollouts.attempt import marked, recorded
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
 from nemo_gym.rollouts.dispatch import (
     DEFAULT_DRAIN_S,
-    DEFAULT_PATIENCE_S,
     Attempt,
     Dispatch,
-    OutageWatch,
     Pause,
     pause_before_retry,
 )
 from nemo_gym.rollouts.gates import TokenContinuity, continuity_gate
-from nemo_gym.rollouts.outcome import Outcome
-from nemo_gym.rollouts.plan import PlannedRollout, Row
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
 from nemo_gym.rollouts.progress import Activity, Describe, Load, Progress
-from nemo_gym.rollouts.store.history import AttemptPolicy, read_spending
-from nemo_gym.rollouts.store.journal import Fsync
+from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.outcome import Outcome, PlannedRollout
 from nemo_gym.rollouts.store.output import Request
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import ResumeMode, RolloutStore, open_plan, open_store
-from nemo_gym.rollouts.tally import Budget, Ending, Spending, StopRules, Summary, Tally, failure_budget
+from nemo_gym.rollouts.tally import (
+    AgentMetrics,
+    Budget,
+    Ending,
+    Spending,
+    StopRules,
+    Summary,
+    Tally,
+    failure_budget,
+    read_spending,
+)
+from nemo_gym.schemas.record import Row
 from nemo_gym.schemas.rows import FailureClass, Prices
 from nemo_gym.steps.facts import Usage, UsageMeter, add_facts
-
-if TYPE_CHECKING:
-    from nemo_gym.rollouts.run_metrics import RunMetrics
+from nemo_gym.steps.recording import Trail
 
 logger = logging.getLogger(__name__)
 
 
 TICK_S = 1.0
 SYNC_INTERVAL_S = 5.0
-FEWEST_TIMED = 4  # attempts; with fewer, nothing is said about where the time went
+FEWEST_TIMED = 4  # attempts; with fewer, there is no word on where the time went
 
 
 class StopSwitch:
@@ -59,7 +65,7 @@ class StopSwitch:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run was asked to stop."""
+        """Whether the run is to stop."""
         return self._requests > 0
 
     def press(self) -> None:
@@ -79,7 +85,23 @@ class StopSwitch:
         return self._drain_s if self._requests == 1 else 0.0
 
 
-Listener: TypeAlias = Callable[[Sequence[Outcome]], None]
+class RunListener:
+    """Follows a run, on its event loop. A listener overrides what it needs, and must not wait for anything."""
+
+    def run_started(self, load: Load) -> None:
+        """Attempts are about to begin; ``load`` tells at any time how busy the run is."""
+
+    def outcomes_saved(self, outcomes: Sequence[Outcome]) -> None:
+        """Attempts have ended, and their outcomes are saved."""
+
+    def tick(self) -> None:
+        """A second has passed, whether or not anything ended."""
+
+    def metrics_computed(self, metrics: Sequence[AgentMetrics]) -> None:
+        """The rollouts have been aggregated."""
+
+    def run_ended(self, files: RunFiles) -> None:
+        """The run is over and its files are complete. Not called if an error ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +120,11 @@ class RunControl:
     steps: bool = False  # whether the calls of each attempt are recorded
     server_usage: Callable[[], Usage] = dict  # asks other processes that host the servers what they have used
     trace_run: str = ""  # the id of the run in its traces, if it sends any
-    listener: Listener | None = None  # called with outcomes once they are saved
-    on_start: Callable[[Load], None] | None = None  # called with the object that reports how busy the run is
+    listeners: Sequence[RunListener] = ()
     stream: TextIO | None = None  # where progress is shown
 
 
-Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable["Sequence[RunMetrics]"]]
+Aggregate: TypeAlias = Callable[[RolloutStore], Awaitable[Sequence[AgentMetrics]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +140,6 @@ class CollectionRun:
     overwrite: bool = True  # whether a fresh run may move an existing output aside; if not, it is refused
     may_be_empty: bool = True  # whether a plan without rollouts is accepted
     retries: AttemptPolicy = field(default_factory=AttemptPolicy)
-    fsync: Fsync = Fsync.INTERVAL
     agents: Collection[str] | None = None  # those that exist, if that is known
 
 
@@ -127,28 +147,26 @@ async def run_collection(
     run: CollectionRun, attempt: Attempt, control: RunControl, aggregate: Aggregate | None = None
 ) -> Summary:
     """Collect everything that is owed, and compute the metrics if ``aggregate`` is given."""
-    with open_store(run.output, task_file=run.request.input, fsync=run.fsync) as store:
+    with open_store(run.output, task_file=run.request.input) as store:
         plan = _open(store, run)
         owed = plan.pick(run.owed()) if run.owed is not None and plan.done else None
         meter = await asyncio.to_thread(UsageMeter, control.server_usage) if control.steps else None
-        with continuity_gate(attempt, control.token_continuity) as gated:
-            tally = await collect(
+        own = marked(attempt, plan.model_changes) if plan.model_changes else attempt
+        running: set[Trail] = set()
+        with continuity_gate(own, control.token_continuity) as gated:
+            tally = await run_owed(
                 plan,
                 store,
-                recorded(gated, trace_run=control.trace_run) if meter else gated,
+                recorded(gated, trace_run=control.trace_run, running=running) if meter else gated,
                 control,
                 owed=owed,
                 describe=getattr(attempt, "describe", None),
                 meter=meter,
+                running=running,
             )
         timing = await asyncio.to_thread(_timing, store.files, meter, control.limit, plan, tally) if meter else ()
-        metrics: Sequence[RunMetrics] = ()
-        if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
-            metrics = await aggregate(store)
-        elif tally.completed:  # metrics computed earlier no longer describe the rollouts
-            for path in (store.files.metrics, store.files.details):
-                path.unlink(missing_ok=True)
-        return Summary(
+        metrics = await _metrics(store, aggregate, plan, tally)
+        summary = Summary(
             files=store.files,
             planned=plan.planned,
             done_before=plan.done,
@@ -161,6 +179,26 @@ async def run_collection(
             has_metrics_file=store.files.metrics.exists(),
             timing=timing,
         )
+    _tell_end(summary, control.listeners)
+    return summary
+
+
+def _tell_end(summary: Summary, listeners: Sequence[RunListener]) -> None:
+    for listener in listeners:
+        if summary.metrics:
+            listener.metrics_computed(summary.metrics)
+        listener.run_ended(summary.files)
+
+
+async def _metrics(
+    store: RolloutStore, aggregate: Aggregate | None, plan: PlanOnDisk, tally: Tally
+) -> Sequence[AgentMetrics]:
+    if aggregate is not None and tally.ending is not Ending.INTERRUPTED and plan.done + tally.completed:
+        return await aggregate(store)
+    if tally.completed:  # metrics computed earlier no longer describe the rollouts
+        for path in (store.files.metrics, store.files.details):
+            path.unlink(missing_ok=True)
+    return ()
 
 
 def _open(store: RolloutStore, run: CollectionRun) -> PlanOnDisk:
@@ -194,7 +232,7 @@ def _check_agents(plan: PlanOnDisk, known: Collection[str] | None) -> None:
     for name in plan.agents if known is not None else ():
         if name not in (known or ()):
             raise ConfigError(
-                f"the plan names the agent {name!r}, which is not among the servers",
+                f"the plan needs agent {name!r}, but no such server is running",
                 hint=did_you_mean(name, known or (), available="Agents"),
             )
 
@@ -204,7 +242,7 @@ def _check_reopened(plan: PlanOnDisk, retries: AttemptPolicy) -> None:
     known = {*map(str, FailureClass), *(past.kind for past in plan.failures.values())}
     for name in sorted(retries.reopened - known):
         raise ConfigError(
-            f"retry_failed names the class {name!r}, but no rollout has failed like that",
+            f"retry_failed: no rollout failed with class {name!r}",
             hint=did_you_mean(name, known, available="Classes of failure"),
         )
 
@@ -225,7 +263,7 @@ def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, 
         limit=limit.allowed(monotonic()),
         adaptive=not isinstance(limit, FixedLimit),
         completed=tally.completed,
-        attempts=tally.completed + tally.vanished + sum(failed.attempts for failed in tally.failures.values()),
+        attempts=tally.attempts,
     )
     with storage_errors(files.timing, "write"):
         add_facts(files.timing, facts, resumed=bool(plan.done or plan.failures))
@@ -237,7 +275,7 @@ def _timing(files: RunFiles, meter: UsageMeter, limit: Limit, plan: PlanOnDisk, 
 
 
 # ---- running what is owed --------------------------------------------------------------------------------------------
-async def collect(
+async def run_owed(
     plan: PlanOnDisk,
     store: RolloutStore,
     attempt: Attempt,
@@ -246,6 +284,7 @@ async def collect(
     owed: Iterable[PlannedRollout] | None = None,
     describe: Describe | None = None,
     meter: UsageMeter | None = None,
+    running: Collection[Trail] = (),
 ) -> Tally:
     """Run everything that is owed (by default, all that the plan owes) and save each outcome as soon as it is known."""
     tally = Tally(spending=Spending(control.prices))
@@ -259,9 +298,9 @@ async def collect(
         drain_s=control.drain_s,
     )
     control.stop.connect(lambda patience: dispatch.stop(drain_s=patience))
-    if control.on_start is not None:
-        control.on_start(dispatch)
-    progress = Progress(plan, control.stream) if control.stream is not None and len(plan) else None
+    for listener in control.listeners:
+        listener.run_started(dispatch)
+    progress = Progress(plan, control.stream, running=running) if control.stream is not None and len(plan) else None
     rules = StopRules(failure_budget(control.max_failures, len(plan)), control.budget)
     watch = _Watch(rules, control, tally, dispatch, len(plan))
     async with _housekeeping(store, watch, progress, activity, meter), aclosing(aiter(dispatch)) as batches:
@@ -271,8 +310,8 @@ async def collect(
             tally.add(outcomes)
             if progress is not None:
                 progress.advance(outcomes, tally, dispatch)
-            if control.listener is not None:
-                control.listener(outcomes)
+            for listener in control.listeners:
+                listener.outcomes_saved(outcomes)
             watch.look()
     watch.conclude()
     return tally
@@ -302,12 +341,18 @@ class _Watch:
             self.tally.ending, self.tally.reason = verdict
             self.dispatch.stop(drain_s=self.control.drain_s)
 
+    def tick(self) -> None:
+        """Look, and tell the listeners that time passes."""
+        self.look()
+        for listener in self.control.listeners:
+            listener.tick()
+
     def conclude(self) -> None:
         """Note why the run ended."""
-        if self.dispatch.ran_out_of_patience:
-            patience = f"{self.control.patience_s:g} s (patience_s)"
-            self.tally.ending = Ending.OUTAGE
-            self.tally.reason = f"nothing got through for {patience}: {self.dispatch.outage.reason}"
+        outage = self.dispatch.outage
+        # A run of one or two rollouts has no outage, but ends for the same reason.
+        if self.dispatch.ran_out_of_patience or (outage.blocked and not self.tally.completed):
+            self.tally.ending, self.tally.reason = Ending.OUTAGE, outage.why_it_ended()
         # Last, because people who stop a run want to read that they stopped it, whatever else went wrong.
         if self.control.stop.is_on and self.tally.ended < self.owed:
             self.tally.ending, self.tally.reason = Ending.INTERRUPTED, ""
@@ -326,7 +371,7 @@ async def _housekeeping(
     async def tick() -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            watch.look()
+            watch.tick()
             activity.write(watch.tally, watch.dispatch, watch.owed)
             if progress is not None:
                 progress.tick(watch.tally, watch.dispatch)

@@ -1,10 +1,10 @@
 """Turns the completed rollouts of one or several runs into metrics and details.
 
-What an agent's metrics are is up to the agent: its ``/aggregate_metrics`` gets its rollouts and answers. They are
-computed here, from numbers read in one pass, only if the answer is known to be the standard one. That can be known only
-for servers in this process: a handler of ``/aggregate_metrics`` says where its answer comes from
-(``answers_standard_metrics``, ``forwards_metrics_to``), and the answer is the standard one if the handler computes it
-and neither hook is replaced. An agent that can't answer loses only its own metrics. Both files are replaced as a whole.
+What an agent's metrics are is up to the agent: its ``/aggregate_metrics`` gets its rollouts and replies. They are
+computed here, from numbers read in one pass, only if the reply is known to be the standard one. That can be known only
+for servers in this process: a handler of ``/aggregate_metrics`` says where its reply comes from
+(``computes_standard_metrics``, ``forwards_metrics_to``), and the reply is the standard one if the handler computes it
+and neither hook is replaced. An agent that can't reply loses only its own metrics. Both files are replaced as a whole.
 
 Transcripts are not sent: metrics need the scores, and the token counts in ``response.usage``. The request is written to
 a file beside the output and sent from there, so its size costs no memory, unless the agent lives here.
@@ -17,49 +17,46 @@ import logging
 import tempfile
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Self, TypeAlias
+from typing import Any, BinaryIO, Final, Self, TypeAlias
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import OutputPathError, RunFiles, follow_link, replacing, role_of, storage_errors
-from nemo_gym.io.json import Block, decode, encode, read_blocks
-from nemo_gym.metrics import metrics_file
-from nemo_gym.metrics.aggregate import METRICS_SOURCE, AggregateMetricsMixin, mean_metrics
-from nemo_gym.metrics.fields import NO_INDEX, agent_of, rollout_index_of, task_index_of
+from nemo_gym.io.json import encode
+from nemo_gym.metrics.aggregate import (
+    METRICS_SOURCE,
+    AggregateMetricsMixin,
+    mean_metrics,
+    with_coverage,
+    write_metrics_file,
+)
 from nemo_gym.metrics.report import Coverage, Report, coverage, write_details
 from nemo_gym.metrics.statistics import overall
 from nemo_gym.metrics.table import Ints, RolloutTable, RowKeys
 from nemo_gym.rollouts.agents import AgentClient, Agents, agents_of
 from nemo_gym.rollouts.classify import expected_errors, failure_of_error, failure_of_status
-from nemo_gym.rollouts.plan import agent_name, outline_of
-from nemo_gym.rollouts.store.history import read_spending
 from nemo_gym.rollouts.store.output import check_output, is_taken, move_to_backup
-from nemo_gym.rollouts.store.saved_lines import expand_globs, key_of, read_lines, sort_key
+from nemo_gym.rollouts.store.saved_lines import as_written, expand_globs, key_in_line, read_lines
 from nemo_gym.rollouts.store.shards import Shards
-from nemo_gym.rollouts.tally import Spending
+from nemo_gym.rollouts.tally import Spending, read_spending
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record, Row, outline_of
 from nemo_gym.schemas.rows import (
-    AGENT_REF_KEY_NAME,
-    NG_FAILURE_CLASS_KEY,
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
-    ROLLOUT_INDEX_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
     AggregateMetrics,
     RolloutKey,
 )
 
 logger = logging.getLogger(__name__)
 
-Record: TypeAlias = Mapping[str, Any]
 Shift: TypeAlias = Callable[[int, Ints], Ints]
 
 
@@ -95,7 +92,6 @@ class PlannedKeys:
         return sorted(agent for agent in self.by_agent if agent is not None)
 
     def keys(self) -> RowKeys:
-        """The keys of all rollouts that were planned."""
         return _joined(self.by_agent.values())
 
     def keys_of(self, agent: str) -> RowKeys:
@@ -108,65 +104,31 @@ def _joined(parts: Iterable[RowKeys]) -> RowKeys:
     return RowKeys(np.concatenate(task), np.concatenate(rollout))
 
 
-_Index = Annotated[int, Meta(gt=NO_INDEX, le=-NO_INDEX - 1)]
-
-
-class _AgentRef(msgspec.Struct, gc=False):
-    name: str
-
-
-class _PlannedRow(msgspec.Struct, gc=False):
-    """A row as we write it."""
-
-    task: _Index = msgspec.field(name=TASK_INDEX_KEY_NAME)
-    rollout: _Index = msgspec.field(name=ROLLOUT_INDEX_KEY_NAME)
-    agent: _AgentRef = msgspec.field(name=AGENT_REF_KEY_NAME)
-
-
-_planned_rows = msgspec.json.Decoder(_PlannedRow).decode_lines
-
-
 def _planned(path: Path) -> dict[str | None, RowKeys]:
     """The keys in a plan by agent. Lines that are not rows of a plan are left out."""
     found: defaultdict[str | None, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("q")))
-    for block in read_blocks(path):
-        for agent, task, rollout in _planned_in(block):
-            tasks, rollouts = found[agent]
-            tasks.append(task)
-            rollouts.append(rollout)
+    for line in read_lines(path):
+        with suppress(RolloutFormatError):
+            row = Record(outline_of(line.text))
+            if (key := row.key) is not None:
+                tasks, rollouts = found[row.agent]
+                tasks.append(key.task)
+                rollouts.append(key.rollout)
     return {agent: RowKeys(*(np.array(column, np.int64) for column in keys)) for agent, keys in found.items()}
 
 
-def _planned_in(block: Block) -> list[tuple[str | None, int, int]]:
-    """The agent and the key of each row in a part of a plan."""
-    try:
-        return [(row.agent.name, row.task, row.rollout) for row in _planned_rows(block)]
-    except (msgspec.MsgspecError, RecursionError):  # some of them are not as we write them
-        pass
-    found = []
-    for line in bytes(block).split(b"\n"):
-        with suppress(ValueError):
-            outline = outline_of(line)
-            found.append((agent_of(outline), task_index_of(outline), rollout_index_of(outline)))
-    return found
-
-
-def _failures(path: Path) -> list[tuple[RolloutKey, str]]:
-    found = []
+def _failures(path: Path) -> Iterator[tuple[RolloutKey, str]]:
     for line in read_lines(path) if path.is_file() else ():
-        try:
-            record = decode(line.text)
-        except ValueError:  # torn; the next run sets it aside
-            continue
-        if key := RolloutKey.of(record):
-            found.append((key, str(record.get(NG_FAILURE_CLASS_KEY))))
-    return found
+        with suppress(RolloutFormatError):  # torn; the next run sets it aside
+            record = Record.parse(line.text)
+            if (key := record.key) is not None:
+                yield key, record.failure or ""
 
 
 # ---- the metrics of a run --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The metrics of one agent: its answer, or the numbers from which the default metrics are computed."""
+    """The metrics of one agent: its reply, or the numbers from which the default metrics are computed."""
 
     agent: str
     metrics: AggregateMetrics | RolloutTable
@@ -175,13 +137,18 @@ class RunMetrics:
     @property
     def agent_metrics(self) -> dict[str, Any]:
         """The metrics over all of its rollouts."""
-        return dict(overall(self.metrics)) if isinstance(self.metrics, RolloutTable) else self.metrics.agent_metrics
+        metrics = self.metrics
+        if isinstance(metrics, RolloutTable):
+            return dict(overall(metrics)) | metrics.coverage_metrics()
+        return metrics.agent_metrics
 
     @property
     def key_metrics(self) -> dict[str, Any]:
         """The few that matter most."""
         metrics = self.metrics
-        return mean_metrics(self.agent_metrics) if isinstance(metrics, RolloutTable) else metrics.key_metrics
+        if isinstance(metrics, RolloutTable):
+            return mean_metrics(self.agent_metrics) | metrics.coverage_metrics()
+        return metrics.key_metrics
 
 
 async def aggregate_run(files: RunFiles, client: AgentClient | None) -> list[RunMetrics]:
@@ -202,9 +169,9 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
     reports = await asyncio.to_thread(_reports, tables, planned, spent)
     found = await asyncio.gather(*(_metrics(agent, tables[agent], shards, agents, output) for agent in tables))
     metrics = [
-        RunMetrics(agent, answer, reports[agent])
-        for agent, answer in zip(tables, found, strict=True)
-        if answer is not None
+        RunMetrics(agent, metrics, reports[agent])
+        for agent, metrics in zip(tables, found, strict=True)
+        if metrics is not None
     ]
     if metrics:
         await asyncio.to_thread(write_metrics, files.metrics, metrics)
@@ -218,9 +185,11 @@ async def aggregate_shards(shards: Shards, output: Path, client: AgentClient | N
 async def _metrics(
     agent: str, table: RolloutTable, shards: Shards, agents: Agents | None, output: Path
 ) -> AggregateMetrics | RolloutTable | None:
-    if agents is None or has_default_metrics(agents.servers, agent):
+    if agents is None or has_default_metrics(agents.servers, agents.routing.doors.get(agent, agent)):
         return table
-    return await ask(agent, shards.records_of(agent), agents, output.parent)
+    measured = (scores(record) for record in shards.records_of(agent) if not record.is_masked)
+    metrics = await ask(agent, measured, agents, output.parent) if len(table) else AggregateMetrics()
+    return None if metrics is None else with_coverage(metrics, table)
 
 
 def _reports(tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, spent: Spending) -> dict[str, Report]:
@@ -235,13 +204,13 @@ def _reports(tables: Mapping[str, RolloutTable], planned: PlannedKeys | None, sp
 def _coverage(agent: str, table: RolloutTable, planned: PlannedKeys | None) -> Coverage | None:
     if planned is None:
         return None
-    return coverage(planned.keys_of(agent), table.key_columns(), planned.failures)
+    return coverage(planned.keys_of(agent), table.key_columns(), planned.failures, table.masked)
 
 
 def write_metrics(path: Path, metrics: Sequence[RunMetrics]) -> None:
     """Replace the metrics file."""
     with storage_errors(path, "write"):
-        metrics_file.write_metrics_file(path, [metrics_file.AgentMetrics(each.agent, each.metrics) for each in metrics])
+        write_metrics_file(path, {each.agent: each.metrics for each in metrics})
 
 
 # ---- an agent's own metrics ------------------------------------------------------------------------------------------
@@ -249,7 +218,7 @@ METRICS_PATH: Final = "/aggregate_metrics"
 
 
 def has_default_metrics(servers: Mapping[str, Any], name: str) -> bool:
-    """Whether a server, given all those of this process, would answer with the default metrics."""
+    """Whether a server, given all those of this process, would reply with the default metrics."""
     handler = _handler(servers.get(name))
     server = getattr(handler, "__self__", None)
     if server is None:
@@ -257,12 +226,12 @@ def has_default_metrics(servers: Mapping[str, Any], name: str) -> bool:
     source: str | None = getattr(handler, METRICS_SOURCE, None)
     if source:
         return has_default_metrics(servers, getattr(server.config, source).name)
-    hooks = ("compute_metrics", "get_key_metrics")
+    hooks = ("compute_metrics", "get_key_metrics", "compute_repeat_metrics")
     return source is not None and all(_is_default(server, hook) for hook in hooks)
 
 
 def _handler(local: Any) -> Any:
-    """The handler of a server in this process that answers ``/aggregate_metrics``."""
+    """The handler of a server in this process of ``/aggregate_metrics``."""
     for route in local.app.routes if local is not None else ():
         if getattr(route, "path", None) == METRICS_PATH and "POST" in (getattr(route, "methods", None) or ()):
             return route.endpoint
@@ -276,63 +245,58 @@ def _is_default(server: Any, hook: str) -> bool:
 _TRANSCRIPT: Final = frozenset({RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME})
 
 
-def scores(record: Record) -> dict[str, Any]:
+def scores(record: Record) -> Row:
     """The fields of a rollout that metrics need."""
-    kept = {name: value for name, value in record.items() if name not in _TRANSCRIPT}
-    response = record.get(RESPONSE_KEY_NAME)
-    usage = response.get("usage") if isinstance(response, dict) else None
-    return {**kept, RESPONSE_KEY_NAME: {"usage": usage}} if usage else kept
+    fields = {name: value for name, value in record.fields.items() if name not in _TRANSCRIPT}
+    usage = record.response.get("usage")
+    return {**fields, RESPONSE_KEY_NAME: {"usage": usage}} if usage else fields
 
 
-async def ask(
-    agent: str, records: Iterable[Record], agents: Agents, folder: Path | None = None
-) -> AggregateMetrics | None:
-    """The agent's metrics of these rollouts; None, with a warning, if it can't answer. ``folder`` holds the request."""
+async def ask(agent: str, rows: Iterable[Row], agents: Agents, folder: Path | None = None) -> AggregateMetrics | None:
+    """The agent's metrics of these rollouts; None, with a warning, if it has none. ``folder`` holds the request."""
     # Beside the output, where there is room for rollouts; the folder for temporary files may be in memory.
     with tempfile.NamedTemporaryFile(prefix=".aggregate-", dir=folder) as file:
-        await asyncio.to_thread(_write, file, records)
+        await asyncio.to_thread(_write, file, rows)
         try:
-            answer = await agents.post_file(agent, METRICS_PATH, Path(file.name))
-            body = await answer.read()
-            if answer.status < 400:
+            reply = await agents.post_file(agent, METRICS_PATH, Path(file.name))
+            body = await reply.read()
+            if reply.status < 400:
                 return AggregateMetrics.model_validate_json(body)
-            reason = failure_of_status(answer.status, answer.headers, body).message
+            reason = failure_of_status(reply.status, reply.headers, body).message
         except expected_errors() as error:
             reason = failure_of_error(error).message
         except ConfigError as error:  # there is no such server
             reason = str(error)
         except ValidationError as error:
-            reason = f"its answer is not what {METRICS_PATH} returns: {error}"
+            reason = f"its reply is not what {METRICS_PATH} returns: {error}"
     logger.warning("No metrics for %s: %s", agent, reason)
     return None
 
 
-def _write(file: Any, records: Iterable[Record]) -> None:
+def _write(file: Any, rows: Iterable[Row]) -> None:
     out: BinaryIO = file
     out.write(b'{"verify_responses":[')
     separators = chain([b""], repeat(b","))
-    out.writelines(separator + encode(scores(record)) for separator, record in zip(separators, records, strict=False))
+    out.writelines(separator + encode(row) for separator, row in zip(separators, rows, strict=False))
     out.write(b"]}")
     out.flush()
 
 
 # ---- results in memory -----------------------------------------------------------------------------------------------
-def by_agent(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+def by_agent(records: Iterable[Record]) -> dict[str, list[Row]]:
     """The scores of each agent, in the order of their keys. Records without an agent are left out."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if name := agent_name(record):
+    groups: dict[str, list[Row]] = {}
+    for record in sorted(records, key=Record.sort_key):
+        if name := record.agent:
             groups.setdefault(name, []).append(scores(record))
-    for group in groups.values():
-        group.sort(key=sort_key)
     return groups
 
 
-async def ask_for_metrics(groups: Mapping[str, Sequence[Record]], client: AgentClient) -> list[RunMetrics]:
+async def ask_for_metrics(groups: Mapping[str, Sequence[Row]], client: AgentClient) -> list[RunMetrics]:
     """Ask every agent for the metrics of its rollouts; agents in alphabetical order."""
     names, agents = sorted(groups), agents_of(client)
-    answers = await asyncio.gather(*(ask(name, groups[name], agents) for name in names))
-    return [RunMetrics(name, metrics) for name, metrics in zip(names, answers, strict=True) if metrics is not None]
+    found = await asyncio.gather(*(ask(name, groups[name], agents) for name in names))
+    return [RunMetrics(name, metrics) for name, metrics in zip(names, found, strict=True) if metrics is not None]
 
 
 # ---- the metrics of several runs -------------------------------------------------------------------------------------
@@ -369,11 +333,11 @@ def write_merged(shards: Shards, output: Path) -> None:
                 hint="choose another output_jsonl_fpath for the merged rollouts",
             )
         # An earlier merge of the same files may be replaced. Anything that is nowhere else may not.
-        held = {key_of(line.text) for line in read_lines(files.rollouts)}
+        held = {key_in_line(line.text) for line in read_lines(files.rollouts)}
         if not held <= shards.keys():
             move_to_backup(files)
     with replacing(files.rollouts) as file:
-        file.writelines(line + b"\n" for line in shards.lines())
+        file.writelines(as_written(files.rollouts, (line + b"\n" for line in shards.lines())))
 
 
 async def merge_shards(

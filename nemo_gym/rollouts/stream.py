@@ -14,6 +14,7 @@ too old (``freshness``), even if they only became so while waiting for the rest 
 for ``patience_s``; after that, the rollouts it hit are yielded as failed, and an ``OutageError`` ends the loop.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -25,16 +26,19 @@ from nemo_gym.io.json import encode
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit, Limit
-from nemo_gym.rollouts.dispatch import DEFAULT_PATIENCE_S, Attempt, Dispatch, OutageWatch
+from nemo_gym.rollouts.dispatch import Attempt, Dispatch
 from nemo_gym.rollouts.gates import Freshness, TokenContinuity, continuity_gate
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
-from nemo_gym.rollouts.outcome import Failed, Outcome
-from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, PlannedRollout, PlanSpec, Row, plan_rollouts
+from nemo_gym.rollouts.outage import DEFAULT_PATIENCE_S, OutageWatch
+from nemo_gym.rollouts.plan import PlanSpec, plan_rollouts
+from nemo_gym.rollouts.store.history import DEFAULT_MAX_ATTEMPTS
+from nemo_gym.rollouts.store.outcome import Failed, Outcome, PlannedRollout
 from nemo_gym.rollouts.tasks import Task
-from nemo_gym.schemas.rows import TASK_INDEX_KEY_NAME, RolloutKey
+from nemo_gym.schemas.record import Record, Row
+from nemo_gym.schemas.rows import RolloutKey
 
 
-async def stream(
+async def stream_outcomes(
     tasks: Iterable[Mapping[str, Any]],
     client: AgentClient | Attempt,
     *,
@@ -47,7 +51,11 @@ async def stream(
     token_continuity: TokenContinuity = TokenContinuity.OFF,
     freshness: Freshness | None = None,
 ) -> AsyncGenerator[Outcome, None]:
-    """Run tasks and yield how each rollout ended, in the order in which they end."""
+    """Run tasks and yield how each rollout ended, in the order in which they end.
+
+    ``agent`` is for tasks that name none. At most ``limit`` rollouts run at once. ``timeout_s`` is for one attempt, and
+    ``max_attempts`` are made before a rollout is given up. The module says what the last three parameters do.
+    """
     rows = _plan(tasks, PlanSpec(agent=agent, repeats=repeats))
     with _gated(_attempt(client, timeout_s), token_continuity, freshness) as attempt:
         async with aclosing(_run(rows, attempt, limit, max_attempts, patience_s)) as outcomes:
@@ -68,11 +76,12 @@ async def stream_groups(
     token_continuity: TokenContinuity = TokenContinuity.OFF,
     freshness: Freshness | None = None,
 ) -> AsyncGenerator[list[Outcome], None]:
-    """Run tasks and yield all rollouts of a task together, once the last of them has ended, in their order."""
+    """Run tasks and yield all rollouts of a task together, once the last of them has ended, in their order.
+
+    The parameters are those of ``stream_outcomes``.
+    """
     rows = list(_plan(tasks, PlanSpec(agent=agent, repeats=repeats)))
-    missing: dict[int, int] = {}
-    for row in rows:
-        missing[row[TASK_INDEX_KEY_NAME]] = missing.get(row[TASK_INDEX_KEY_NAME], 0) + 1
+    missing = Counter(Record(row).task for row in rows)
     groups: dict[int, list[Outcome]] = {}
     with _gated(_attempt(client, timeout_s), token_continuity, freshness) as attempt:
         async with aclosing(_run(rows, attempt, limit, max_attempts, patience_s)) as outcomes:
@@ -122,4 +131,4 @@ async def _run(
     for outcome in put_off.values():
         yield replace(outcome, final=True)
     if dispatch.ran_out_of_patience:
-        raise OutageError(f"nothing got through for {patience_s:g} s: {dispatch.outage.reason}")
+        raise OutageError(dispatch.outage.why_it_ended())

@@ -1,4 +1,4 @@
-"""How a run is going: its results, what it spends, when it has to end early, and the summary at its end. Pure.
+"""How a run is going: its results, what it spends, when it has to end early, and the summary at its end.
 
 Tokens are those that rollouts report, of their model in ``response.usage`` and of judges under a separate key;
 money is tokens times the prices that the configuration gives for the model of an agent, or for the judge. A budget
@@ -7,18 +7,38 @@ never cuts a rollout short: it only keeps new ones from starting.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from nemo_gym.errors import ExitCode
+from nemo_gym.errors import ExitCode, counted
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome, Usage, Vanished
-from nemo_gym.schemas.responses import SPENT
-from nemo_gym.schemas.rows import JUDGE_USAGE_KEY, RESPONSE_KEY_NAME, Prices
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome, Vanished
+from nemo_gym.rollouts.store.saved_lines import read_lines
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record, Usage
+from nemo_gym.schemas.rows import Prices
 
-if TYPE_CHECKING:
-    from nemo_gym.rollouts.run_metrics import RunMetrics
+
+class AgentMetrics(Protocol):
+    """The metrics of one agent, as they are shown and sent to trackers (``run_metrics``, which needs numpy)."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def agent_metrics(self) -> Mapping[str, Any]:
+        """The metrics over all of its rollouts."""
+
+    @property
+    def key_metrics(self) -> Mapping[str, Any]:
+        """The few that matter most."""
+
+    @property
+    def report(self) -> Any:
+        """Coverage, intervals and difficulty as text; None if the agent computed its metrics itself."""
 
 
 @dataclass(slots=True)
@@ -59,7 +79,7 @@ class Spending:
         if not self.tokens:
             return ""
         money = f", {self.usd:.4g} USD" if self.prices else ""
-        return f"{self.input_tokens:,} tokens read, {self.output_tokens:,} written{money}"
+        return f"{self.input_tokens:,} in, {self.output_tokens:,} out{money}"
 
 
 def cost(usage: Usage, prices: Prices) -> float:
@@ -88,36 +108,16 @@ class Budget(NamedTuple):
         return None
 
 
-def usage_in(record: Mapping[str, Any]) -> Usage | None:
-    """The tokens that a result reports; None if the numbers are not plausible."""
-    response, judged = record.get("response"), record.get(JUDGE_USAGE_KEY)
-    own = _usage(response.get("usage")) if isinstance(response, dict) else None
-    named = ((str(name), _usage(used)) for name, used in judged.items()) if isinstance(judged, dict) else ()
-    judges = [(name, used) for name, used in named if used is not None]
-    return (own or Usage(0, 0))._replace(judges=judges) if judges else own
-
-
-def _usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    spent = usage.get(SPENT)
-    if isinstance(spent, dict):
-        usage = {**spent, "input_tokens_details": spent}
-    details = usage.get("input_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    counts: tuple[Any, ...] = (usage.get("input_tokens"), usage.get("output_tokens"), cached or 0)
-    return Usage(*counts) if all(type(count) is int and count >= 0 for count in counts) else None
-
-
-def usage_record(usage: Usage) -> dict[str, Any]:
-    """Tokens as a result reports them."""
-    judges = {name: _usage_record(used) for name, used in usage.judges}
-    return {RESPONSE_KEY_NAME: {"usage": _usage_record(usage)}, **({JUDGE_USAGE_KEY: judges} if judges else {})}
-
-
-def _usage_record(usage: Usage) -> dict[str, Any]:
-    counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-    return {**counts, "input_tokens_details": {"cached_tokens": usage.cached_tokens}}
+def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spending:
+    """What all attempts on disk cost, completed or failed: the number that both the screen and the file show."""
+    spending = Spending(prices)
+    for path in (each for files in map(RunFiles.of, paths) for each in (files.rollouts, files.failures)):
+        for line in read_lines(path) if path.is_file() else ():
+            with suppress(RolloutFormatError):  # a line that a crash tore
+                record = Record.parse(line.text)
+                if (usage := record.usage) is not None:
+                    spending.count(record.agent or "", usage)
+    return spending
 
 
 EXAMPLE_CHARS = 100
@@ -151,6 +151,7 @@ class Tally:
     completed: int = 0
     vanished: int = 0
     rewarded: int = 0
+    masked: int = 0  # completed, but without a measurement
     reward_sum: float = 0.0
     failures: dict[str, ClassTally] = field(default_factory=dict)
     given_up: Counter[str] = field(default_factory=Counter)  # rollouts that later runs won't try either, by class
@@ -170,6 +171,11 @@ class Tally:
         return self.completed + self.failed + self.left_owed + self.vanished
 
     @property
+    def attempts(self) -> int:
+        """Attempts of this run that have ended, including those that were followed by another."""
+        return self.completed + self.vanished + sum(tally.attempts for tally in self.failures.values())
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether many have failed and nothing else has happened: an endpoint is down, or a setting is wrong."""
         return not self.completed and not self.vanished and self.failed >= HOPELESS_FAILURES
@@ -185,12 +191,12 @@ class Tally:
         return self.reward_sum / self.rewarded if self.rewarded else None
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Count outcomes."""
         self.spending.add(outcomes)
         for outcome in outcomes:
             match outcome:
                 case Completed(reward=reward):
                     self.completed += 1
+                    self.masked += outcome.masked
                     if reward is not None:
                         self.rewarded += 1
                         self.reward_sum += reward
@@ -280,7 +286,7 @@ class Summary:
     spent: Spending | None = None  # by all runs of this output, if known
     # Metrics hold a column for every field of every rollout. The event loop writes out the result of its main task when
     # it ends (to compare signal handlers), so whatever is shown here is paid for by every run.
-    metrics: Sequence["RunMetrics"] = field(default=(), repr=False)
+    metrics: Sequence[AgentMetrics] = field(default=(), repr=False)
     has_metrics_file: bool = False
     timing: Sequence[str] = ()  # where the time went, in some lines
 
@@ -302,11 +308,13 @@ class Summary:
         if table := failure_table(self.tally):
             yield from (table, "")
         yield f"{self.completed} of {self.planned} rollouts completed{self._shortfall()}"
+        if self.tally.masked:
+            yield f"masked:   {counted(self.tally.masked, 'rollout')} without a measurement, in no score"
         if self.tally.ending is not Ending.FINISHED:
             yield f"stopped: {self.tally.reason or self.tally.ending}"
         if spent := (self.spent or self.tally.spending).text():
             in_this_run = " in this run" if self.spent is None and self.done_before else ""
-            yield f"spent:    {spent}{in_this_run}"
+            yield f"tokens:   {spent}{in_this_run}"
         yield from self.timing
         yield f"plan:     {self.files.plan}"
         yield f"rollouts: {self.files.rollouts}"

@@ -1,6 +1,7 @@
 """The task file, and the prompt templates that turn a task into a conversation.
 
 Tasks are read as a stream: a file of any size needs the memory of one line. Lines beyond the limit are not looked at.
+The file may be compressed with gzip or Zstandard.
 
 Templates are Python format strings over the top-level fields of a row: ``{question}``, ``{choices[0]}``,
 ``{price:.2f}``. Braces meant literally are doubled. What a field contains is inserted as it is and is never itself read
@@ -19,12 +20,17 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.json import decode
+from nemo_gym.io.compressed import DAMAGED, open_compressed
+from nemo_gym.io.files import run_stem
+from nemo_gym.io.json import decode, refuse_not_finite
+from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 BUFFER_BYTES = 1 << 20
 IDENTITY_BYTES = 16
+TABLES = {"parquet": "Parquet", "csv": "CSV"}
 UTF8_MARK = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Task(NamedTuple):
@@ -58,9 +64,11 @@ class Shard:
         return task_index % self.count == self.index
 
     def output(self, path: Path) -> Path:
-        """The file that this part of an output goes to."""
+        """The file that this part of an output goes to; a name that already says which part it is stays as it is."""
         digits = len(str(self.count - 1))
-        return path.with_name(f"{path.stem}-{self.index:0{digits}}-of-{self.count}{path.suffix}")
+        part = f"-{self.index:0{digits}}-of-{self.count}"
+        stem = run_stem(path)
+        return path if stem.endswith(part) else path.with_name(f"{stem}{part}{path.name.removeprefix(stem)}")
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -69,11 +77,12 @@ class Shard:
 def read_tasks(path: Path, limit: int | None = None) -> Iterator[Task]:
     """The tasks of a file, at most ``limit`` of them: none or 0 means all, a negative number means none."""
     last = max(limit, 0) if limit else None
-    with _readable(path), path.open("rb", buffering=BUFFER_BYTES) as file:
-        if file.read(len(UTF8_MARK)) != UTF8_MARK:
-            file.seek(0)
+    with _readable(path), open_compressed(path, buffering=BUFFER_BYTES) as file:
         for number, line in enumerate(islice(file, last)):
             text = line.rstrip(b"\r\n")
+            if number == 0:
+                text = text.removeprefix(UTF8_MARK)
+                _check_form(text, path)
             # Not sha256: OpenSSL takes as long to look up the algorithm as to hash a short line.
             identity = blake2b(text, digest_size=IDENTITY_BYTES).digest()
             yield Task(number, identity, _fields(text, path, number + 1))
@@ -84,16 +93,37 @@ def _readable(path: Path) -> Iterator[None]:
     """Name the file that can't be read; otherwise the error would blame the plan, which is being written meanwhile."""
     try:
         yield
-    except OSError as error:
+    except (OSError, *DAMAGED) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        hint = "correct input_jsonl_fpath, or the permissions of the file"
+        if isinstance(error, DAMAGED):
+            hint = "the file is damaged or incomplete: copy or write it again"
+        raise ConfigError(f"can't read the input {path}: {reason}", hint=hint) from error
+
+
+def _check_form(first: bytes, path: Path) -> None:
+    """Recognise a file that does not hold lines of JSON by its first line."""
+    if first.startswith(UTF16_MARKS) or first[1:2] == b"\0":
         raise ConfigError(
-            f"can't read the input {path}: {error.strerror or error}",
-            hint="correct input_jsonl_fpath, or the permissions of the file",
-        ) from error
+            f"{path} is text in UTF-16, and a task file has to be UTF-8", hint="iconv -f UTF-16 -t UTF-8 old > new"
+        )
+    table = "parquet" if first.startswith(b"PAR1") else path.suffix[1:].lower()
+    if table in TABLES and not first.lstrip().startswith(b"{"):
+        raise ConfigError(
+            f"{path} is a table ({TABLES[table]}), and a task file has one JSON object on each line",
+            hint=f"in Python: pandas.read_{table}('old').to_json('new.jsonl', orient='records', lines=True)",
+        )
+    if first.lstrip().startswith(b"["):
+        raise ConfigError(
+            f"{path} is a JSON array, and a task file has one JSON object on each line",
+            hint="jq -c '.[]' old.json > new.jsonl",
+        )
 
 
 def _fields(text: bytes, path: Path, line_number: int) -> dict[str, Any]:
     try:
         fields = decode(text)
+        refuse_not_finite(text)
     except ValueError as error:
         raise _malformed(path, line_number, _reason(error) if text.strip() else "the line is empty") from None
     if not isinstance(fields, dict):
@@ -139,15 +169,12 @@ def render(prompt: PromptConfig, row: Mapping[str, Any]) -> list[Message]:
 
 def with_prompt(row: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, Any]:
     """A copy of the row whose input is these messages; other parameters of the request are kept."""
-    given = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    params = {**given, "input": messages} if isinstance(given, dict) else {"input": messages}
-    return {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: params}
+    return {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**Record(row).params, "input": messages}}
 
 
 def has_input(row: Mapping[str, Any]) -> bool:
     """Whether the row already says what to send, which a template would overwrite."""
-    params = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    return isinstance(params, dict) and bool(params.get("input"))
+    return bool(Record(row).params.get("input"))
 
 
 def conflict(numbers: Iterable[int]) -> PromptError:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_ray import AGENT, ENVIRONMENT, ROOT, SMALL, cluster, configuration, options, until
+from test_ray import AGENT, ENVIRONMENT, ROOT, SMALL, cluster, configuration, until
 
 from nemo_gym.executors.ray_cluster import ray_gyms
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.options import WorkerOptions
 from nemo_gym.rollouts.run import StopSwitch
 from nemo_gym.servers.gym import host_gym
 
@@ -74,8 +75,8 @@ async def test_every_rollout_is_there_once_after_dozens_of_deaths(
         disable_aggregation=True,
         overwrite=True,
     )
-    config, stop = configuration(mock_model.base_url), StopSwitch(drain_s=30)
-    async with host_gym(config) as gym, ray_gyms(config, options(cluster, worker_window=16)) as gyms:
+    config, stop = configuration(mock_model.base_url, cluster.address), StopSwitch(drain_s=30)
+    async with host_gym(config) as gym, ray_gyms(config, WorkerOptions()) as gyms:
         collecting = asyncio.create_task(
             RolloutCollectionHelper().collect(settings, client=gym.client, attempt=gyms, stop=stop)
         )

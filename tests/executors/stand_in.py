@@ -5,15 +5,14 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nemo_gym.executors.frames import Frame, receive
+from nemo_gym.executors.frames import Frame, next_frame
 from nemo_gym.executors.handshake import Invitation
 from nemo_gym.executors.placement import ClusterNode, GymGoneError, Place, StartFailure
 from nemo_gym.executors.remote_worker import join
-from nemo_gym.executors.worker import READY, serve
+from nemo_gym.executors.worker import READY, serve_collector
 from nemo_gym.io.json import encode
 from nemo_gym.rollouts.dispatch import Attempt
-from nemo_gym.rollouts.outcome import Completed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Outcome, PlannedRollout
 
 Work = Callable[[Invitation, str], Awaitable[StartFailure | None]]
 
@@ -30,13 +29,13 @@ def worker(attempt: Attempt = answer, *, on_connection: Callable[[str, Any], Non
             frames: asyncio.Queue[Frame] = asyncio.Queue()
             about = {"number": invitation.number, "node_id": node, "node_ip": "127.0.0.1"}
             connection = await join(invitation, frames, about)
-            if await receive(frames, connection) is None:
+            if await next_frame(frames, connection) is None:
                 continue
             connection.send(Frame(READY).encode())
             if on_connection is not None:
                 on_connection(node, connection)
             try:
-                if await serve(frames, connection, attempt):
+                if await serve_collector(frames, connection, attempt):
                     return None
             finally:
                 connection.close()

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from nemo_gym.cli.collection import CollectRolloutsConfig
+from nemo_gym.cli.command import Arguments
 from nemo_gym.cli.evaluation import AggregateRolloutsConfig
 from nemo_gym.cli.parameters import build, read_configuration
 from nemo_gym.global_config import reset_global_config
@@ -69,7 +70,7 @@ def carried_out(tmp_path: Path) -> Any:
 
 def parameters(described: Any, arguments: list[str]) -> Any:
     try:
-        return build(described, read_configuration(described, arguments))
+        return build(described, read_configuration(described, Arguments(overrides=tuple(arguments))))
     finally:
         reset_global_config()
 

@@ -5,8 +5,7 @@ import pytest
 from nemo_gym.executors.frames import LENGTHS, Frame, decode_outcome, encode_outcome
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.classify import failed
-from nemo_gym.rollouts.outcome import Failure
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Failure, PlannedRollout
 
 
 def received(data: bytes) -> Frame:

@@ -14,8 +14,7 @@ from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.processes import WorkerPool, worker_count, worker_pool
 from nemo_gym.rollouts.attempt import AgentAttempt
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome, PlannedRollout
 from nemo_gym.schemas.rows import FailureClass
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient

@@ -19,9 +19,8 @@ from nemo_gym.config.parse import parse_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.executors.remote_gyms import RemoteGyms
 from nemo_gym.rollouts.options import WorkerOptions
-from nemo_gym.rollouts.outcome import Completed, Failed
-from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.rollouts.stream import stream, stream_groups
+from nemo_gym.rollouts.store.outcome import Completed, Failed, PlannedRollout
+from nemo_gym.rollouts.stream import stream_groups, stream_outcomes
 from nemo_gym.schemas.rows import FailureClass
 from nemo_gym.steps.steps_file import read_steps
 from tests.forked_commands import ForkedCommands
@@ -73,15 +72,11 @@ async def ray_gyms(config: DictConfig, options: WorkerOptions) -> AsyncIterator[
         yield gyms
 
 
-def configuration(base_url: str) -> DictConfig:
+def configuration(base_url: str, address: str | None = None) -> DictConfig:
     model = "responses_api_models/openai_model/configs/openai_model.yaml"
     paths = f"{ENVIRONMENT}/configs/example_session_state_mgmt.yaml,{model}"
     policy = [f"+policy_base_url={base_url}", "+policy_api_key=none", "+policy_model_name=mock"]
-    return parse_config([f"+config_paths=[{paths}]", *policy]).config
-
-
-def options(cluster: Any, **more: Any) -> WorkerOptions:
-    return WorkerOptions(executor="ray", ray_address=cluster.address, **more)
+    return parse_config([f"+config_paths=[{paths}]", *policy], pairs={"ray_head_node_address": address}).config
 
 
 async def until(condition: Any) -> None:
@@ -113,7 +108,7 @@ async def test_a_trainer_keeps_its_ray_and_its_gyms_come_and_go(cluster: Any, tr
 
     async with ray_gyms(configuration(mock_model.base_url), WorkerOptions(worker_cpus="node")) as gyms:
         await until(lambda: len(ready(gyms)) == 2)
-        outcomes = [outcome async for outcome in stream(TASKS, gyms, agent=AGENT, repeats=4)]
+        outcomes = [outcome async for outcome in stream_outcomes(TASKS, gyms, agent=AGENT, repeats=4)]
         assert Counter(type(outcome) for outcome in outcomes) == {Completed: 4 * len(TASKS)}
         assert all(gym["finished"] for gym in ready(gyms))
         node = cluster.add_node(num_cpus=1, **SMALL)
@@ -134,21 +129,20 @@ async def test_workers_go_where_their_resources_are_and_a_gym_that_cannot_start_
     import ray
 
     handler = signal.getsignal(signal.SIGTERM)
-    config = configuration("http://127.0.0.1:9/v1")
-    special = options(
-        cluster,
+    config = configuration("http://127.0.0.1:9/v1", cluster.address)
+    special = WorkerOptions(
         workers=1,
         worker_resources={"special": 1},
         worker_overrides={"policy_base_url": mock_model.base_url},
     )
     async with ray_gyms(config, special) as gyms:
         assert signal.getsignal(signal.SIGTERM) is handler
-        assert all([isinstance(each, Completed) async for each in stream(TASKS[:1], gyms, agent=AGENT)])
+        assert all([isinstance(each, Completed) async for each in stream_outcomes(TASKS[:1], gyms, agent=AGENT)])
         assert len(gyms) == 1
     assert not ray.is_initialized()
     config[AGENT].responses_api_agents.simple_agent.entrypoint = "no_such_file.py"
     with pytest.raises(ConfigError, match=r"no_such_file\.py"):
-        async with ray_gyms(config, options(cluster, workers=1)):
+        async with ray_gyms(config, WorkerOptions(workers=1)):
             pytest.fail("there is no Gym")
 
 
@@ -188,7 +182,30 @@ def test_a_command_that_was_killed_resumes_on_the_cluster_and_keeps_stdout_for_d
     assert "\ntime: " in done.err + done.out
 
 
+NUMBERS = """
+import nemo_gym
+numbers = nemo_gym.Environment(tasks=[{"prompt": str(n), "expected": n} for n in range(4)])
+numbers.setup(lambda task: {"expected": task["expected"]})
+numbers.verify(lambda task, response, state: float(state["expected"] < 2))
+"""
+
+
+def test_an_environment_in_one_file_runs_on_the_cluster(
+    cluster: Any, commands: ForkedCommands, mock_model: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "numbers.py").write_text(NUMBERS)
+    done = commands.run(
+        *("ng_collect_rollouts", "numbers.py", "--model", "openai:mock", "--model-url", mock_model.base_url),
+        *("--model-api-key", "none", "+executor=ray", "+workers=1", "+output_jsonl_fpath=out.jsonl"),
+        folder=tmp_path,
+        environment={**os.environ, "RAY_ADDRESS": cluster.address},
+    )
+    assert done.code == 0, done.err
+    rewards = {row["expected"]: row["reward"] for row in map(json.loads, (tmp_path / "out.jsonl").open())}
+    assert rewards == {0: 1.0, 1: 1.0, 2: 0.0, 3: 0.0}
+
+
 async def test_a_cluster_that_is_not_there_or_out_of_reach_is_said(mock_model: Any) -> None:
     with pytest.raises(ConfigError, match="can't be outside the cluster"):
-        async with ray_gyms(configuration(mock_model.base_url), WorkerOptions(ray_address="ray://head:10001")):
+        async with ray_gyms(configuration(mock_model.base_url, "ray://head:10001"), WorkerOptions()):
             pytest.fail("that can't work")

@@ -24,9 +24,8 @@ from nemo_gym.executors.remote_gyms import RemoteGyms, opening_frame, remote_gym
 from nemo_gym.executors.remote_worker import for_node, join
 from nemo_gym.io.json import decode
 from nemo_gym.rollouts.options import TlsFiles, WorkerOptions
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.rollouts.stream import stream, stream_groups
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome, PlannedRollout
+from nemo_gym.rollouts.stream import stream_groups, stream_outcomes
 from nemo_gym.schemas.rows import FailureClass
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,8 +36,8 @@ TASKS = [{"responses_create_params": {"input": f"task {number}"}} for number in 
 
 
 @contextlib.asynccontextmanager
-async def gyms_on(cluster: StandInCluster, **options: Any) -> AsyncIterator[RemoteGyms]:
-    async with remote_gyms(cluster, CONFIG, WorkerOptions(executor="ray", **options)) as gyms:
+async def gyms_on(cluster: StandInCluster, *, window: int = 256, **options: Any) -> AsyncIterator[RemoteGyms]:
+    async with remote_gyms(cluster, CONFIG, WorkerOptions(executor="ray", **options), window=window) as gyms:
         yield gyms
 
 
@@ -254,10 +253,15 @@ async def test_a_lost_connection_costs_its_rollouts_one_more_attempt_and_late_re
         assert again.line != b"late"
 
 
+# Names and addresses of this process alone: a test that was killed leaves its network behind.
+NETWORK = f"gym{os.getpid() % 10000}"
+NEAR, FAR = (f"198.18.{os.getpid() % 16384 // 64}.{os.getpid() % 64 * 4 + end}" for end in (1, 2))
+
+
 @pytest.fixture
 def cable() -> Iterator[Callable[[], None]]:
     """A network of its own, joined to this one by a cable that can be pulled."""
-    ip, name = shutil.which("ip"), f"gym{os.getpid() % 10000}"
+    ip, name = shutil.which("ip"), NETWORK
 
     def run(*command: str) -> None:
         subprocess.run([str(ip), *command], check=True, capture_output=True)
@@ -268,9 +272,9 @@ def cable() -> Iterator[Callable[[], None]]:
         try:
             run("netns", "add", name)
             run("link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
-            run("addr", "add", "198.18.77.1/30", "dev", f"{name}a")
+            run("addr", "add", f"{NEAR}/30", "dev", f"{name}a")
             run("link", "set", f"{name}a", "up")
-            run("-n", name, "addr", "add", "198.18.77.2/30", "dev", f"{name}b")
+            run("-n", name, "addr", "add", f"{FAR}/30", "dev", f"{name}b")
             run("-n", name, "link", "set", f"{name}b", "up")
         except subprocess.CalledProcessError as error:
             pytest.skip(f"networks can't be made here: {error.stderr.decode().strip()}")
@@ -283,10 +287,10 @@ def cable() -> Iterator[Callable[[], None]]:
 class FarCluster(StandInCluster):
     """A node behind the cable."""
 
-    host = "198.18.77.1"
+    host = NEAR
 
     async def start(self, place: Place, invitation: Invitation) -> Any:
-        script, namespace = str(Path(__file__).parent / "stand_in.py"), f"gym{os.getpid() % 10000}"
+        script, namespace = str(Path(__file__).parent / "stand_in.py"), NETWORK
         arguments = (invitation.host, str(invitation.port), invitation.secret.hex())
         return await asyncio.create_subprocess_exec(
             *("ip", "netns", "exec", namespace, sys.executable, script, *arguments)
@@ -323,7 +327,7 @@ async def test_a_worker_never_has_more_than_its_window_and_the_rest_waits() -> N
         at_once["now"] -= 1
         return await answer(planned)
 
-    async with gyms_on(StandInCluster(worker(count)), worker_window=3) as gyms:
+    async with gyms_on(StandInCluster(worker(count)), window=3) as gyms:
         outcomes = await asyncio.gather(*(gyms(planned(number)) for number in range(30)))
     assert most == 3
     assert sorted(outcome.planned.key.task for outcome in outcomes) == list(range(30))
@@ -341,7 +345,7 @@ async def test_whoever_stops_waiting_stops_the_rollout_on_its_node() -> None:
             raise
         raise AssertionError
 
-    async with gyms_on(StandInCluster(worker(endless)), worker_window=1) as gyms:
+    async with gyms_on(StandInCluster(worker(endless)), window=1) as gyms:
         call, waiting = asyncio.ensure_future(gyms(planned())), asyncio.ensure_future(gyms(planned(1)))
         await until(lambda: states == ["started"])
         call.cancel()
@@ -374,10 +378,12 @@ async def test_every_rollout_ends_once_while_workers_nodes_and_connections_go(ca
                 case _:
                     cluster.add_node()
 
-    async with gyms_on(cluster, worker_window=8) as gyms:
+    async with gyms_on(cluster, window=8) as gyms:
         chaos = asyncio.create_task(break_things())
         seen: Counter[Any] = Counter()
-        async for outcome in stream(TASKS, gyms, agent="a", repeats=6, limit=64, max_attempts=50, patience_s=60):
+        async for outcome in stream_outcomes(
+            TASKS, gyms, agent="a", repeats=6, limit=64, max_attempts=50, patience_s=60
+        ):
             assert isinstance(outcome, Completed), outcome
             seen[outcome.planned.key] += 1
         chaos.cancel()

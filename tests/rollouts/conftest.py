@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 Script = Callable[[dict[str, Any], int], Any]  # (row, how often it was sent) -> what to answer

@@ -21,7 +21,7 @@ import aiohttp
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.plan import PlanSource, PlanSpec
-from nemo_gym.rollouts.run import RunControl, collect
+from nemo_gym.rollouts.run import RunControl, run_owed
 from nemo_gym.rollouts.store.history import AttemptPolicy
 from nemo_gym.rollouts.store.journal import Write
 from nemo_gym.rollouts.store.rollout_store import open_plan, open_store
@@ -56,7 +56,7 @@ async def run(url: str, tasks: str, output: Path, write: Write) -> None:
         with open_store(output, write=write) as store:
             plan = open_plan(store, source.rows, source.request, resume=True, policy=AttemptPolicy(1000))
             control = RunControl(limit=FixedLimit(16), pause=lambda *_: 0.001)
-            await collect(plan, store, AgentAttempt(Client(url, session)), control)
+            await run_owed(plan, store, AgentAttempt(Client(url, session)), control)
 
 
 def wait_for(output: Path, chance: random.Random) -> None:

@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 
 from nemo_gym.cli import console
-from nemo_gym.cli.gyms import run_async, stopped_by_signals
+from nemo_gym.cli.signals import run_async, stopped_by_signals
 from nemo_gym.rollouts.classify import outcome_of_record
 from nemo_gym.rollouts.concurrency import FixedLimit
-from nemo_gym.rollouts.outcome import Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.run import CollectionRun, RunControl, StopSwitch, run_collection
+from nemo_gym.rollouts.store.outcome import Outcome, PlannedRollout
 from nemo_gym.rollouts.store.output import Request
 
 TASKS, GOOD = 8, 3

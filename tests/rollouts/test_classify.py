@@ -1,4 +1,4 @@
-"""The short way to a line gives what the long way gives, or nothing."""
+"""Every reply and every error of an attempt becomes an outcome."""
 
 import asyncio
 import json
@@ -16,13 +16,12 @@ from nemo_gym.rollouts.classify import (
     failed,
     failure_of_error,
     failure_of_status,
-    outcome_of_answer,
     outcome_of_record,
-    plain_result,
+    outcome_of_reply,
 )
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome, Usage, Vanished
-from nemo_gym.rollouts.plan import PlannedRollout
-from nemo_gym.rollouts.store.saved_lines import key_of
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, Outcome, PlannedRollout, Vanished
+from nemo_gym.rollouts.store.saved_lines import key_in_line
+from nemo_gym.schemas.record import Usage
 from nemo_gym.schemas.rows import FailureClass
 
 PLANNED = PlannedRollout.of(
@@ -39,57 +38,26 @@ VALUES = st.recursive(
 
 
 @given(record=st.dictionaries(NAMES | st.text(), VALUES), ascii_only=st.booleans(), spaces=st.booleans())
-def test_both_ways_lead_to_the_same_line(record: dict[str, Any], ascii_only: bool, spaces: bool) -> None:
-    body = json.dumps(record, ensure_ascii=ascii_only, separators=None if spaces else (",", ":")).encode(
-        errors="replace"
-    )
-    short = plain_result(PLANNED, body)
-    if short is None:
-        return
-    long = outcome_of_record(PLANNED, json.loads(body), 0.0)
-    assert isinstance(long, Completed)
-    assert json.loads(short.line) == json.loads(long.line)
-    assert key_of(short.line + b"\n") == PLANNED.key
-    assert short.reward == record.get("reward")
+def test_a_reply_is_saved_whole_with_its_key(record: dict[str, Any], ascii_only: bool, spaces: bool) -> None:
+    separators = None if spaces else (",", ":")
+    body = json.dumps(record, ensure_ascii=ascii_only, separators=separators).encode(errors="surrogatepass")
+    outcome = outcome_of_reply(PLANNED, 200, {}, body, 0.0)
+    stamped = {"_ng_task_index": 7, "_ng_rollout_index": 2, "agent_ref": {"name": "alpha"}}
+    assert json.loads(outcome.line) == {**record, **stamped}
+    assert key_in_line(outcome.line + b"\n") == PLANNED.key
+    assert b"\n" not in outcome.line
 
 
-def test_a_plain_result_goes_to_the_file_as_it_came() -> None:
-    body = b'{"reward": 1.0, "response": {"agent_ref": "inside is no concern of ours"}}'
-    result = plain_result(PLANNED, body)
-    assert result is not None
-    assert body[1:-1] in result.line
-    assert result.reward == 1.0
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{}",
-        b"[]",
-        b"",
-        b"{",
-        b'{"reward": 1',
-        b'{"reward": 1}\n',
-        b'{\n"reward": 1}',
-        b'{"reward": 1, "text": "\xff"}',
-        b'{"reward": NaN}',
-        b'{"reward": 1, "agent_ref": {"name": "beta"}}',
-        b'{"reward": 1, "_ng_failure_class": "timeout"}',
-        b'{"reward": 1, "_ng_no_persist": true}',
-        b'{"reward": 1, "_ng_task_index": 3}',
-        b'{"reward": 1, "\\u005fng_task_index": 3}',
-    ],
-    ids=repr,
-)
-def test_everything_else_takes_the_long_way(body: bytes) -> None:
-    assert plain_result(PLANNED, body) is None
+def test_numbers_keep_all_their_digits() -> None:
+    outcome = outcome_of_reply(PLANNED, 200, {}, b'{"reward": 1.0, "exact": 123456789012345678901234567890}', 0.0)
+    assert b"123456789012345678901234567890" in outcome.line
 
 
 Make = Callable[..., PlannedRollout]
 
 
 def answer(planned: PlannedRollout, record: Any, status: int = 200) -> Outcome:
-    return outcome_of_answer(planned, status, {}, json.dumps(record).encode(), 0.5)
+    return outcome_of_reply(planned, status, {}, json.dumps(record).encode(), 0.5)
 
 
 def test_a_scored_answer_is_completed_and_stamped_with_what_was_planned(planned: Make) -> None:
@@ -107,7 +75,7 @@ def test_a_scored_answer_is_completed_and_stamped_with_what_was_planned(planned:
 def test_the_tokens_of_judges_count(planned: Make) -> None:
     used = {"input_tokens": 5, "output_tokens": 3}
     record = {"reward": 1.0, "response": {"usage": used}, "_ng_judge_usage": {"judge": used}}
-    outcome = outcome_of_answer(planned(), 200, {}, json.dumps(record).encode(), 1.0)
+    outcome = outcome_of_reply(planned(), 200, {}, json.dumps(record).encode(), 1.0)
     assert isinstance(outcome, Completed)
     assert outcome.usage == Usage(5, 3, judges=[("judge", Usage(5, 3))])
 
@@ -155,7 +123,7 @@ def test_what_must_not_be_stored_vanishes(planned: Make) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"text"', b'{"reward": 1'])
 def test_an_answer_that_is_no_object_is_an_invalid_response(planned: Make, body: bytes) -> None:
-    outcome = outcome_of_answer(planned(last=2), 200, {}, body, 0.5)
+    outcome = outcome_of_reply(planned(last=2), 200, {}, body, 0.5)
     assert isinstance(outcome, Failed)
     assert outcome.failure.kind == FailureClass.INVALID_RESPONSE
     assert outcome.will_retry
@@ -236,12 +204,12 @@ def test_an_error_status_that_was_raised_is_read_like_an_answer() -> None:
 
 
 def test_a_recorded_failure_holds_what_is_known_and_no_reward(planned: Make) -> None:
-    failure = Failure(kind="timeout", message="no answer within 5 s", transient=True)
+    failure = Failure(kind="timeout", message="no reply within 5 s", transient=True)
     outcome = failed(planned(2, 1, attempt=2, last=3), failure, 5.01234)
     assert outcome.record == {
         "_ng_task_index": 2,
         "_ng_failure_class": "timeout",
-        "error_message": "no answer within 5 s",
+        "error_message": "no reply within 5 s",
         "_ng_attempt": 2,
         "_ng_duration_s": 5.012,
         "agent_ref": {"name": "alpha"},
@@ -259,7 +227,7 @@ def test_cancellation_is_no_failure() -> None:
 
 @pytest.mark.parametrize("body", [b"{}", b"{ }", b"{\t}", b"{  \r }"])
 def test_an_empty_answer_becomes_a_valid_line(planned: Make, body: bytes) -> None:
-    outcome = outcome_of_answer(planned(), 200, {}, body, 0.0)
+    outcome = outcome_of_reply(planned(), 200, {}, body, 0.0)
     assert isinstance(outcome, Completed)
     assert json.loads(outcome.line)["_ng_task_index"] == 0
 
@@ -267,7 +235,7 @@ def test_an_empty_answer_becomes_a_valid_line(planned: Make, body: bytes) -> Non
 @pytest.mark.parametrize("depth", [300, 1000, 1020, 5000])
 def test_an_answer_that_is_nested_deeply_is_saved_whole_or_recorded(planned: Make, depth: int) -> None:
     body = b'{"reward": 1.0, "_ng_task_index": 7, "deep": ' + b"[" * depth + b"]" * depth + b"}"
-    outcome = outcome_of_answer(planned(), 200, {}, body, 0.0)
+    outcome = outcome_of_reply(planned(), 200, {}, body, 0.0)
     if isinstance(outcome, Failed):
         assert outcome.failure.kind == "invalid_response"
     else:

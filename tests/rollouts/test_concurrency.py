@@ -9,8 +9,7 @@ from typing import Protocol
 import pytest
 
 from nemo_gym.rollouts.concurrency import AdaptiveLimit, FixedLimit, limit_for
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, Outcome, PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 ANY = PlannedRollout(RolloutKey(0, 0), "a", {}, 1, 99)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
+from nemo_gym.rollouts.store.saved_lines import key_in_line, read_lines
 from tests.forked_commands import ForkedCommands
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check_what_is_there(output: Path) -> None:
     lines = [line.text for line in read_lines(output)]
     whole = [line for line in lines if line.endswith(b"\n")]
     assert len(lines) - len(whole) <= 1
-    keys = Counter(key_of(line) for line in whole)
+    keys = Counter(key_in_line(line) for line in whole)
     assert None not in keys
     assert all(count == 1 for count in keys.values())
     for line in whole:
@@ -71,7 +71,7 @@ async def test_whenever_it_is_killed_the_next_run_completes_the_plan_exactly(
             host.stdin.write(b"go on\n")
         assert await host.wait() == 0
     assert endings.count(b"killed\n") >= 30
-    keys = sorted(key_of(line.text) or (-1, -1) for line in read_lines(output))
+    keys = sorted(key_in_line(line.text) or (-1, -1) for line in read_lines(output))
     assert keys == [(task, rollout) for task in range(TASKS) for rollout in range(REPEATS)]
     for failure in read_lines(RunFiles.of(output).failures):
         assert json.loads(failure.text)["_ng_failure_class"] == "connection"
@@ -120,10 +120,10 @@ def test_a_command_that_is_killed_takes_its_workers_with_it_and_is_resumed(
         collector.kill()
         assert len(workers) == 2
         wait_until(lambda: not any(map(is_running, workers)), "workers are gone")
-    whole = [key_of(line.text) for line in read_lines(output) if line.text.endswith(b"\n")]
+    whole = [key_in_line(line.text) for line in read_lines(output) if line.text.endswith(b"\n")]
     assert len(whole) == len(set(whole)) < 5 * repeats
     mock_model.reset()
     resumed = commands.run(*command)
     assert resumed.code == 0, resumed.err
-    keys = sorted(key_of(line.text) or (-1, -1) for line in read_lines(output))
+    keys = sorted(key_in_line(line.text) or (-1, -1) for line in read_lines(output))
     assert keys == [(task, rollout) for task in range(5) for rollout in range(repeats)]

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.rollouts.concurrency import FixedLimit
 from nemo_gym.rollouts.dispatch import LONGEST_PAUSE_S, Backlog, Dispatch, pause_before_retry
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, Outcome, PlannedRollout
 from nemo_gym.schemas.rows import RolloutKey
 
 Make = Callable[..., PlannedRollout]

@@ -1,7 +1,9 @@
 """A whole collection against an endpoint that misbehaves: every rollout is completed or recorded, none is lost."""
 
+import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import pytest
 from nemo_gym.config.parse import parse_config
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.attempt import AgentAttempt
+from nemo_gym.rollouts.store.outcome import Failed, PlannedRollout
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.servers.gym import host_gym
+from nemo_gym.servers.http.deadlines import not_counted
 
 ENVIRONMENT = "resources_servers/example_single_tool_call"
 AGENT = "example_single_tool_call_simple_agent"
@@ -115,3 +120,15 @@ async def test_arguments_that_are_no_json_are_no_failure(mock_model: Any, tmp_pa
         mock_model.set(faults="none:0")
     assert summary.exit_code == 0
     assert not summary.tally.failures
+
+
+async def test_waiting_for_a_turn_at_an_endpoint_uses_up_no_attempt(planned: Callable[..., PlannedRollout]) -> None:
+    class Busy:
+        async def post(self, **_: Any) -> Any:
+            with not_counted():
+                await asyncio.sleep(0.2)
+            raise ConnectionRefusedError("its turn came")
+
+    outcome = await AgentAttempt(Busy(), timeout_s=0.1)(planned())
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.kind == "connection"

@@ -9,8 +9,7 @@ import pytest
 
 from nemo_gym.rollouts.classify import outcome_of_record
 from nemo_gym.rollouts.gates import TokenContinuity, continuity_gate
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome, PlannedRollout
 
 Make = Callable[..., PlannedRollout]
 

@@ -5,7 +5,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.dispatch import MOST_TRIES, STREAK, OutageWatch
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.outage import DIFFERENT, MOST_TRIES, STREAK, OutageWatch
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, PlannedRollout
 from nemo_gym.rollouts.tally import Ending
 from tests.forked_commands import ForkedCommands
 from tests.ports import free_port
@@ -95,6 +94,62 @@ def test_a_rollout_that_fails_while_others_get_through_is_left_for_the_next_run(
     watch = OutageWatch(600)
     tries = [watch.tries(unreachable(planned(0)), 0) for _ in range(MOST_TRIES)]
     assert tries == [*range(1, MOST_TRIES), None]
+
+
+def test_an_endpoint_that_never_answered_ends_the_run_long_before_patience(planned: Make) -> None:
+    watch = OutageWatch(600, unanswered_s=20)
+    for n in range(STREAK):
+        watch.observe(unreachable(planned(n), "unreachable"), float(n))
+    assert not watch.is_over(19.9)
+    assert watch.next_change(4.0) == 5.0
+    assert watch.is_over(20.0)
+    assert watch.why_it_ended() == "the endpoint has not answered a single request: nobody there"
+
+
+def test_the_time_that_the_first_attempt_took_is_part_of_the_wait(planned: Make) -> None:
+    watch = OutageWatch(600, unanswered_s=20)
+    slow = Failed(planned(0), b"", 25.0, Failure.of("unreachable", "no connection"))
+    watch.observe(slow, 25.0)
+    assert watch.tries(slow, 25.0) is None
+
+
+@pytest.mark.parametrize("kind", ["connection", "model_error", "rate_limited"])
+def test_patience_is_for_endpoints_that_did_answer(planned: Make, kind: str) -> None:
+    watch = OutageWatch(600, unanswered_s=20)
+    watch.observe(unreachable(planned(0), kind), 0.0)
+    for n in range(STREAK):
+        watch.observe(unreachable(planned(n), "unreachable"), 1.0)  # of a worker that was started meanwhile
+    assert watch.is_on
+    assert not watch.is_over(599.0)
+    assert watch.notice(100.0) == "paused, gives up in 500 s, Ctrl-C loses nothing"
+    assert "nothing got through for 600 s (patience_s)" in watch.why_it_ended()
+
+
+def test_one_of_two_endpoints_that_never_answered_is_not_waited_for(planned: Make) -> None:
+    watch = OutageWatch(600, unanswered_s=20)
+    watch.observe(Completed(planned(9, agent="beta"), b"", 0.0, 1.0), 0.0)
+    failed = unreachable(planned(0), "unreachable")
+    watch.observe(failed, 1.0)
+    assert watch.tries(failed, 1.0) == 1
+    watch.observe(Completed(planned(8, agent="beta"), b"", 0.0, 1.0), 30.0)
+    watch.observe(failed, 30.0)
+    assert watch.tries(failed, 30.0) is None
+
+
+@pytest.mark.parametrize("kind", ["auth", "quota"])
+def test_a_refused_key_ends_the_run_at_once_unless_others_get_through(planned: Make, kind: str) -> None:
+    watch = OutageWatch(600)
+    refused = [unreachable(planned(n), kind) for n in range(DIFFERENT)]
+    watch.observe(refused[0], 0.0)
+    watch.observe(refused[1], 0.0)
+    watch.observe(Completed(planned(9), b"", 0.0, 1.0), 0.0)
+    watch.observe(refused[2], 0.0)
+    assert not watch.is_over(0.0)
+    watch.observe(refused[0], 0.0)
+    watch.observe(refused[1], 0.0)
+    assert watch.is_over(0.0)
+    assert watch.why_it_ended() == f"{kind}: nobody there"
+    assert watch.tries(refused[0], 0.0) is None
 
 
 def config(tasks: Path, output: Path, **options: Any) -> RolloutCollectionConfig:
@@ -206,3 +261,31 @@ def test_a_gym_that_is_killed_and_started_again_is_waited_for(
     assert ran.code == 0, ran.err
     assert ran.err.count("Nothing gets through") == 1, ran.err
     assert len(output.read_text().splitlines()) == 100
+
+
+@pytest.mark.parametrize("how", ["in process", "workers", "ng_run"])
+def test_an_endpoint_that_is_not_there_ends_the_run_with_the_fix(
+    commands: ForkedCommands, tmp_path: Path, how: str
+) -> None:
+    output, head, url = tmp_path / "out.jsonl", free_port(), f"http://127.0.0.1:{free_port()}/v1"
+    gym = [
+        *(f"+config_paths=[{CONFIGS}]", "+policy_api_key=none", "+policy_model_name=mock"),
+        *(f"+policy_base_url={url}", f"+head_server={{host: 127.0.0.1, port: {head}}}"),
+    ]
+    collect = [
+        *("ng_collect_rollouts", "+agent_name=example_single_tool_call_simple_agent", "+limit=3", "+patience_s=0.5"),
+        *(f"+input_jsonl_fpath={EXAMPLE}/data/example.jsonl", f"+output_jsonl_fpath={output}"),
+        *([f"+head_server={{host: 127.0.0.1, port: {head}}}"] if how == "ng_run" else gym),
+        *(["+workers=2"] if how == "workers" else []),
+    ]
+    with ExitStack() as stack:
+        if how == "ng_run":
+            stack.enter_context(commands.start("ng_run", *gym)).read_until("servers ready!")
+        ran = commands.run(*collect)
+    assert ran.code == 3, ran.err
+    assert "stopped: the endpoint has not answered a single request" in ran.err
+    assert f"model mock at {url}: cannot connect: Connection refused" in ran.err
+    assert "check that the endpoint is up and that its base URL is right" in ran.err
+    assert "0/3" in ran.err
+    assert "1/3" not in ran.err
+    assert "To run the 3 that are left, add: +resume_from_cache=true" in ran.err

@@ -1,4 +1,5 @@
 import json
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.config.environments import Routing
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.plan import PlanSpec, TaskError, plan_rollouts
 from nemo_gym.rollouts.tasks import MissingFieldError, PromptConfig, PromptError, Shard, Task
@@ -168,3 +170,26 @@ def test_a_shard_has_an_output_of_its_own_that_sorts() -> None:
 def test_what_is_not_a_shard_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write 0/16 for the first of 16"):
         Shard.parse(text)
+
+
+def test_agent_name_fills_rows_that_name_no_agent_and_others_keep_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    rows = tasks(task(), task(agent_ref={"name": "b"}), task(agent_ref={"name": "b"}, x=1), task(task_source="letters"))
+    with caplog.at_level(logging.INFO):
+        plan = list(plan_rollouts(rows, PlanSpec(agent="a", routing=Routing(sources={"letters": "c"}))))
+    assert [row["agent_ref"]["name"] for row in plan] == ["a", "b", "b", "a"]
+    assert "agent_name is a; rows that name another agent keep it: b (2)" in caplog.text
+
+
+def test_a_row_that_names_its_source_goes_to_the_agent_of_that_source() -> None:
+    routing = Routing(sources={"letters": "c"})
+    plan = plan_rollouts(tasks(task(task_source="letters"), task()), PlanSpec(routing=routing, default_agent="d"))
+    assert [row["agent_ref"]["name"] for row in plan] == ["c", "d"]
+
+
+def test_a_whole_task_goes_where_environment_server_routes_say() -> None:
+    whole = {"task_id": {"taskset": "e:t", "task_id": "1"}, "task_input": {"x": 1}}
+    routing = Routing(tasksets={"e:t": "door"}, agents={"door": "a"})
+    [row] = plan_rollouts(tasks(whole), PlanSpec(routing=routing))
+    assert (row["agent_ref"], row["task_input"]) == ({"name": "a"}, {"x": 1})
+    with pytest.raises(ValueError, match=r"rows \[0\].*environment_server_routes has those of \[\]"):
+        list(plan_rollouts(tasks(whole), PlanSpec()))

@@ -21,7 +21,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.judge import JudgeError
 from nemo_gym.rollouts.concurrency import FixedLimit
-from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify
+from nemo_gym.rollouts.reverify import Reverification, SavedRollouts, ToolReplay, VerifyAttempt, reverify_owed
 from nemo_gym.rollouts.run import RunControl
 from nemo_gym.rollouts.tally import Summary
 from nemo_gym.schemas.refs import BaseServerConfig
@@ -107,7 +107,14 @@ def record(task: int, rollout: int = 0, do: str = "", calls: int = 0, **fields: 
 
 def save(path: Path, *records: dict[str, Any], tail: str = "") -> SavedRollouts:
     path.write_text("".join(json.dumps(one) + "\n" for one in records) + tail)
-    return SavedRollouts(path)
+    return _SelfClosing(path)
+
+
+class _SelfClosing(SavedRollouts):
+    """Closes its file when the test is over."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 async def run(saved: SavedRollouts, server: Counter, **options: Any) -> Summary:
@@ -117,7 +124,7 @@ async def run(saved: SavedRollouts, server: Counter, **options: Any) -> Summary:
     )
     wanted = Reverification(saved=saved, output=saved.path.with_name("new.jsonl"), **options)
     control = RunControl(limit=FixedLimit(4), pause=lambda *_: 0.0)
-    return await reverify(wanted, attempt, control)
+    return await reverify_owed(wanted, attempt, control)
 
 
 def results(saved: SavedRollouts) -> dict[tuple[int, int], float]:
@@ -219,7 +226,7 @@ async def test_a_verifier_that_takes_too_long_is_given_up(tmp_path: Path, server
     slow = Slow(head_server_config=BaseServerConfig(host="", port=1), global_config_dict=OmegaConf.create({}))
     attempt = VerifyAttempt(client=slow, saved=saved, verifiers={"alpha": "counter"}, timeout_s=0.01)
     wanted = Reverification(saved=saved, output=tmp_path / "new.jsonl")
-    summary = await reverify(wanted, attempt, RunControl(limit=FixedLimit(1), pause=lambda *_: 0.0))
+    summary = await reverify_owed(wanted, attempt, RunControl(limit=FixedLimit(1), pause=lambda *_: 0.0))
     assert set(summary.tally.failures) == {"timeout"}
 
 

@@ -3,7 +3,7 @@ import io
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from nemo_gym.cli.gyms import stopped_by_signals
+from nemo_gym.cli.signals import stopped_by_signals
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import AgentAttempt
 from nemo_gym.rollouts.concurrency import FixedLimit
-from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
-from nemo_gym.rollouts.run import CollectionRun, RunControl, StopSwitch, run_collection
-from nemo_gym.rollouts.run_metrics import aggregate_run
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec
+from nemo_gym.rollouts.progress import Load
+from nemo_gym.rollouts.run import CollectionRun, RunControl, RunListener, StopSwitch, run_collection
+from nemo_gym.rollouts.run_metrics import RunMetrics, aggregate_run
 from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.outcome import Outcome, PlannedRollout
 from nemo_gym.rollouts.store.rollout_store import RolloutStore
 from nemo_gym.rollouts.tally import Budget, Ending, Summary
 
@@ -190,7 +192,7 @@ async def test_a_rollout_that_takes_too_long_is_given_up(
         summary = await collect(agents, tasks_file(3), timeout_s=1, attempts=1)
     assert summary.tally.completed == 2
     (failure,) = read_jsonl(collect.files.failures)
-    assert (failure["_ng_failure_class"], failure["error_message"]) == ("timeout", "no answer within 1 s")
+    assert (failure["_ng_failure_class"], failure["error_message"]) == ("timeout", "no reply within 1 s")
 
 
 async def test_too_many_failures_stop_the_run(agents_with: Agents, tasks_file: Tasks, collect: Collector) -> None:
@@ -228,7 +230,7 @@ async def test_a_budget_stops_new_rollouts_and_the_rest_can_be_resumed(
         assert 5 <= summary.tally.completed <= 8
         assert summary.exit_code == 3
         assert "stopped: budget_tokens=500 is used up" in summary.text()
-        assert "tokens read" in summary.text()
+        assert "tokens: " in summary.text()
         rest = await collect(agents, tasks_file(40), parallel=2, resume=True)
         assert rest.completed == 40
 
@@ -300,15 +302,27 @@ async def test_an_agent_without_metrics_loses_only_its_own(
 async def test_a_listener_hears_of_what_is_already_saved(
     agents_with: Agents, tasks_file: Tasks, collect: Collector, read_jsonl: Any
 ) -> None:
-    heard: list[int] = []
+    events: list[Any] = []
 
-    def listen(outcomes: Any) -> None:
-        heard.append(len(outcomes))
-        assert len(read_jsonl(collect.output)) == sum(heard)
+    class Listening(RunListener):
+        ended = 0
+
+        def run_started(self, load: Load) -> None:
+            events.append(("started", load.in_flight))
+
+        def outcomes_saved(self, outcomes: Sequence[Outcome]) -> None:
+            self.ended += len(outcomes)
+            assert len(read_jsonl(collect.output)) == self.ended
+
+        def metrics_computed(self, metrics: Sequence[RunMetrics]) -> None:
+            events.append([each.agent for each in metrics])
+
+        def run_ended(self, files: RunFiles) -> None:
+            events.append(("ended", self.ended, files.metrics.exists()))
 
     async with agents_with(scored) as agents:
-        await collect(agents, tasks_file(9), listener=listen)
-    assert sum(heard) == 9
+        await collect(agents, tasks_file(9), listeners=[Listening()])
+    assert events == [("started", 0), ["alpha"], ("ended", 9, True)]
 
 
 async def misbehave(row: dict[str, Any], times: int) -> Any:

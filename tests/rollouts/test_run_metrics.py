@@ -16,8 +16,7 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.agents import agents_of
 from nemo_gym.rollouts.run_metrics import PlannedKeys, aggregate_run, has_default_metrics
-from nemo_gym.rollouts.store.history import read_spending
-from nemo_gym.rollouts.tally import Summary, Tally
+from nemo_gym.rollouts.tally import Summary, Tally, read_spending
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.schemas.rows import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.servers.direct.handlers import LocalServer

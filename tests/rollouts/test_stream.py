@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.config.parse import parse_config
-from nemo_gym.rollouts.outcome import Completed, Failed
-from nemo_gym.rollouts.stream import OutageError, stream, stream_groups
+from nemo_gym.rollouts.store.outcome import Completed, Failed
+from nemo_gym.rollouts.stream import OutageError, stream_groups, stream_outcomes
 from nemo_gym.servers.gym import Gym, host_gym
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def tasks() -> list[dict[str, Any]]:
 
 
 async def test_every_rollout_is_handed_out_once(gym: Gym, tasks: list[dict[str, Any]]) -> None:
-    outcomes = [outcome async for outcome in stream(tasks, gym.client, agent=AGENT, repeats=3, limit=4)]
+    outcomes = [outcome async for outcome in stream_outcomes(tasks, gym.client, agent=AGENT, repeats=3, limit=4)]
     assert sorted(outcome.planned.key for outcome in outcomes) == [(t, r) for t in range(5) for r in range(3)]
     assert all(isinstance(outcome, Completed) and outcome.reward == 1.0 for outcome in outcomes)
 
@@ -52,7 +52,7 @@ async def test_groups_come_whole_and_in_order(gym: Gym, tasks: list[dict[str, An
 
 async def test_leaving_the_loop_cancels_the_rest(gym: Gym, tasks: list[dict[str, Any]], mock_model: Any) -> None:
     mock_model.set(latency="300")
-    outcomes = stream(tasks, gym.client, agent=AGENT, repeats=50, limit=10)
+    outcomes = stream_outcomes(tasks, gym.client, agent=AGENT, repeats=50, limit=10)
     async for _ in outcomes:
         break
     await outcomes.aclose()
@@ -65,7 +65,7 @@ async def test_a_rollout_that_fails_for_good_is_an_outcome(
     gym: Gym, tasks: list[dict[str, Any]], mock_model: Any
 ) -> None:
     mock_model.set(faults="html:1.0")
-    [outcome] = [outcome async for outcome in stream(tasks[:1], gym.client, agent=AGENT, max_attempts=1)]
+    [outcome] = [outcome async for outcome in stream_outcomes(tasks[:1], gym.client, agent=AGENT, max_attempts=1)]
     mock_model.set(faults="none:0")
     assert isinstance(outcome, Failed)
     assert outcome.failure.kind == "invalid_response"
@@ -78,7 +78,7 @@ async def test_an_outage_that_outlasts_patience_is_shown_and_ends_the_loop(
     shown: list[Any] = []
 
     async def follow(agents: Any) -> None:
-        async for outcome in stream(tasks, agents, agent="alpha", patience_s=0.2):
+        async for outcome in stream_outcomes(tasks, agents, agent="alpha", patience_s=0.2):
             shown.append(outcome)  # noqa: PERF401 - what was shown before the error counts
 
     async with agents_with(lambda *_: web.Response(status=503)) as agents:

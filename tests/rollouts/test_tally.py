@@ -7,8 +7,7 @@ import pytest
 
 from nemo_gym.errors import ExitCode
 from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.outcome import Completed, Failed, Failure, Usage, Vanished
-from nemo_gym.rollouts.plan import PlannedRollout
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Failure, PlannedRollout, Vanished
 from nemo_gym.rollouts.tally import (
     Budget,
     Ending,
@@ -19,8 +18,8 @@ from nemo_gym.rollouts.tally import (
     cost,
     failure_budget,
     failure_table,
-    usage_in,
 )
+from nemo_gym.schemas.record import Record, Usage
 from nemo_gym.schemas.rows import Prices, RolloutKey
 
 PRICES = Prices(input=1.0, output=10.0, cached_input=0.1)
@@ -40,7 +39,7 @@ def test_only_agents_with_prices_cost_money_but_all_tokens_count() -> None:
     spending = Spending({"alpha": PRICES})
     spending.add([done(Usage(1_000_000, 0)), done(Usage(5, 6), agent="beta"), done(None)])
     assert (spending.tokens, spending.usd) == (1_000_011, pytest.approx(1.0))
-    assert spending.text() == "1,000,005 tokens read, 6 written, 1 USD"
+    assert spending.text() == "1,000,005 in, 6 out, 1 USD"
     assert Spending().text() == ""
 
 
@@ -82,7 +81,7 @@ def test_a_budget_is_used_up_when_one_part_of_it_is(budget: Budget, reason: str 
     ],
 )
 def test_usage_is_believed_only_if_it_can_be_true(record: dict[str, Any], usage: Usage | None) -> None:
-    assert usage_in(record) == usage
+    assert Record(record).usage == usage
 
 
 Make = Callable[..., PlannedRollout]
@@ -160,7 +159,7 @@ def test_what_was_not_paid_for_is_not_spent() -> None:
     spent = {"input_tokens": 10, "output_tokens": 1, "cached_tokens": 4}
     usage = {"input_tokens": 30, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 0}, "spent": spent}
 
-    assert usage_in({"response": {"usage": usage}}) == Usage(10, 1, 4)
+    assert Record({"response": {"usage": usage}}).usage == Usage(10, 1, 4)
 
 
 def test_a_summary_is_shown_without_the_columns_of_its_metrics() -> None:
@@ -173,6 +172,6 @@ def test_tokens_of_earlier_runs_are_counted_or_said_to_be_left_out() -> None:
     tally = Tally(spending=Spending(input_tokens=10, output_tokens=1))
     files = RunFiles.of(Path("out.jsonl"))
     first = Summary(files=files, planned=2, done_before=0, given_up_before={}, tally=tally)
-    assert "spent:    10 tokens read, 1 written\n" in first.text()
-    assert "spent:    10 tokens read, 1 written in this run\n" in replace(first, done_before=1).text()
-    assert "spent:    10 tokens read, 1 written\n" in replace(first, done_before=1, spent=tally.spending).text()
+    assert "tokens:   10 in, 1 out\n" in first.text()
+    assert "tokens:   10 in, 1 out in this run\n" in replace(first, done_before=1).text()
+    assert "tokens:   10 in, 1 out\n" in replace(first, done_before=1, spent=tally.spending).text()

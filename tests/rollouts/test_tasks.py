@@ -1,8 +1,12 @@
+import gzip
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.store.output import InputFacts
 from nemo_gym.rollouts.tasks import (
     MissingFieldError,
     PromptConfig,
@@ -54,6 +58,58 @@ def test_a_byte_order_mark_is_no_part_of_the_first_task(file: Path) -> None:
     file.write_bytes(b'\xef\xbb\xbf{"q": 1}\n{"q": 1}\n')
     first, second = read_tasks(file)
     assert first.identity == second.identity
+
+
+LINES = b'{"q": 1}\n{"q": 2}\n{"q": 3}\n'
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl.gz", "tasks.jsonl"])
+def test_a_file_that_is_compressed_with_gzip_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(LINES))
+    assert [task.fields["q"] for task in read_tasks(file, 2)] == [1, 2]
+    facts = InputFacts.of(file, 2)
+    file.write_bytes(gzip.compress(LINES, compresslevel=1) + b"")
+    assert facts.digest == InputFacts.of(file, 2).digest
+
+
+@pytest.mark.skipif(not (find_spec("zstandard") or find_spec("compression")), reason="needs the extra zstd")
+def test_a_file_that_is_compressed_with_zstandard_is_read(file: Path) -> None:
+    zstd = import_module("compression.zstd" if find_spec("compression") else "zstandard")
+    file.write_bytes(zstd.compress(LINES))
+    assert [task.fields["q"] for task in read_tasks(file)] == [1, 2, 3]
+
+
+@pytest.mark.skipif(bool(find_spec("zstandard") or find_spec("compression")), reason="this Python reads Zstandard")
+def test_without_zstandard_the_extra_is_named(file: Path) -> None:
+    file.write_bytes(b"\x28\xb5\x2f\xfd rest")
+    with pytest.raises(ConfigError, match="compressed with Zstandard") as caught:
+        list(read_tasks(file))
+    assert "rollout-gym[zstd]" in (caught.value.hint or "")
+
+
+def test_a_compressed_file_that_is_cut_off_is_named(file: Path) -> None:
+    file.write_bytes(gzip.compress(LINES)[:-12])
+    with pytest.raises(ConfigError, match=r"can't read the input .*tasks.jsonl: Compressed file ended"):
+        list(read_tasks(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"q": 1}\n'.encode("utf-16"), "is text in UTF-16"),
+        ('{"q": 1}\n'.encode("utf-16-le"), "is text in UTF-16"),
+        (b'[{"q": 1}, {"q": 2}]', "is a JSON array"),
+        (b'\xef\xbb\xbf [\n  {"q": 1}\n]', "is a JSON array"),
+        (b'{"q": "NaN"}\n{"q": NaN}\n', "line 2 is not a task: it has the value NaN"),
+        (b'{"q": [-Infinity]}\n', "line 1 is not a task: it has the value -Infinity"),
+    ],
+)
+def test_what_a_file_is_instead_of_tasks_is_said(file: Path, content: bytes, told: str) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=told) as caught:
+        list(read_tasks(file))
+    assert caught.value.hint
 
 
 def user(template: str, row: dict) -> str:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +19,12 @@ from hypothesis import strategies as st
 from nemo_gym.io.files import RunFiles, StorageError
 from nemo_gym.rollouts.classify import failed, outcome_of_record
 from nemo_gym.rollouts.concurrency import FixedLimit
-from nemo_gym.rollouts.outcome import Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout, PlanSource, PlanSpec
-from nemo_gym.rollouts.run import RunControl, collect
+from nemo_gym.rollouts.plan import PlanSource, PlanSpec
+from nemo_gym.rollouts.run import RunControl, run_owed
 from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.outcome import Failure, Outcome, PlannedRollout
 from nemo_gym.rollouts.store.rollout_store import open_plan, open_store
-from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
+from nemo_gym.rollouts.store.saved_lines import key_in_line, read_lines
 from nemo_gym.schemas.rows import FailureClass
 from tests.forked_commands import ForkedCommands
 
@@ -34,6 +35,10 @@ EXAMPLE = "resources_servers/example_single_tool_call"
 TASKS, REPEATS = 5, 3
 PLAN = [(task, rollout) for task in range(TASKS) for rollout in range(REPEATS)]
 ENDLESS = 1 << 40
+
+
+def has_zstandard() -> bool:
+    return bool(find_spec("compression") or find_spec("zstandard"))
 
 
 # ---- a layer of our own between the store and the file ---------------------------------------------------------------
@@ -70,7 +75,7 @@ async def run_on(disk: Disk, tasks: Path, output: Path, chance: random.Random) -
     with open_store(output, write=disk.write) as store:
         plan = open_plan(store, source.rows, source.request, resume=True, policy=AttemptPolicy(ENDLESS))
         control = RunControl(limit=FixedLimit(3), pause=lambda *_: 0.0)
-        await collect(plan, store, Agents(chance), control)
+        await run_owed(plan, store, Agents(chance), control)
 
 
 async def error_on(disk: Disk, tasks: Path, output: Path, chance: random.Random) -> StorageError | None:
@@ -91,7 +96,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 def check_files(files: RunFiles) -> None:
     """Whole lines everywhere, rollouts of the plan, none of them twice."""
-    keys = Counter(key_of(line) for line in whole_lines(files.rollouts))
+    keys = Counter(key_in_line(line) for line in whole_lines(files.rollouts))
     assert set(keys) <= set(PLAN)
     assert set(keys.values()) <= {1}
     for line in whole_lines(files.failures):
@@ -110,13 +115,16 @@ disks = st.builds(
 )
 
 
-@settings(max_examples=25)
-@given(bad=st.lists(disks, min_size=1, max_size=8), seed=st.integers(0, 2**32))
+outputs = st.sampled_from(["out.jsonl", "out.jsonl.zst"] if has_zstandard() else ["out.jsonl"])
+
+
+@settings(max_examples=40)
+@given(bad=st.lists(disks, min_size=1, max_size=8), seed=st.integers(0, 2**32), output=outputs)
 async def test_whatever_a_disk_does_a_run_on_a_better_one_completes_the_plan(
-    tmp_path_factory: pytest.TempPathFactory, bad: list[Disk], seed: int
+    tmp_path_factory: pytest.TempPathFactory, bad: list[Disk], seed: int, output: str
 ) -> None:
     folder, chance = tmp_path_factory.mktemp("disk"), random.Random(seed)
-    tasks, files = folder / "tasks.jsonl", RunFiles.of(folder / "out.jsonl")
+    tasks, files = folder / "tasks.jsonl", RunFiles.of(folder / output)
     rows = ({"responses_create_params": {"input": "q"}, "n": n} for n in range(TASKS))
     tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for disk in bad:
@@ -128,7 +136,7 @@ async def test_whatever_a_disk_does_a_run_on_a_better_one_completes_the_plan(
         for earlier, now in zip(before, bytes_of(files.rollouts, files.failures), strict=True):
             assert now.startswith(earlier)
     await run_on(Disk(ENDLESS), tasks, files.rollouts, chance)
-    assert sorted(key_of(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
+    assert sorted(key_in_line(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
     assert not list(folder.glob("*.torn")), "a failed write is undone, so there is nothing to set aside"
 
 
@@ -153,16 +161,18 @@ def test_a_disk_that_runs_full_stops_the_command_and_loses_nothing(
         before = bytes_of(files.rollouts, files.failures)
         ran = commands.run(*command, folder=tmp_path, file_bytes=room)
         check_files(files)
-        for earlier, now in zip(before, bytes_of(files.rollouts, files.failures), strict=True):
+        after = bytes_of(files.rollouts, files.failures)
+        for earlier, now in zip(before, after, strict=True):
             assert now.startswith(earlier)
         assert "Traceback" not in ran.err, ran.err
         if ran.code == 0:
             break
-        assert ran.code == 1, ran.err
+        # Rollouts that end together are written together, so a run may end before it has saved anything.
+        assert ran.code == (3 if after != before else 1), ran.err
         assert "error: can't " in ran.err
         assert "File too large" in ran.err
         assert "with +resume_from_cache=true" in ran.err
         largest = room
     assert number >= 5
-    assert sorted(key_of(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
+    assert sorted(key_in_line(line) or (-1, -1) for line in whole_lines(files.rollouts)) == PLAN
     assert json.loads(files.metrics.read_text())[0]["agent_metrics"]["mean/reward"] == 1.0

@@ -8,21 +8,23 @@ disk. A failure whose cause lay outside the rollout (``_ng_owed``) does not coun
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nemo_gym.io.files import RunFiles
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS, Row, agent_name
-from nemo_gym.rollouts.store.saved_lines import StoredLine, StoredSpan, key_of, read_lines
-from nemo_gym.rollouts.tally import Spending, usage_in
-from nemo_gym.schemas.rows import MAX_ROLLOUTS, NG_FAILURE_CLASS_KEY, NG_OWED_KEY, NG_TERMINAL_KEY, Prices, RolloutKey
+from nemo_gym.rollouts.store.saved_lines import StoredLine, StoredSpan, key_in_line, read_lines
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record, Row
+from nemo_gym.schemas.rows import MAX_ROLLOUTS, NG_OWED_KEY, NG_TERMINAL_KEY, RolloutKey
 from nemo_gym.steps.steps_file import identify
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_ATTEMPTS = 3
 
 
 class Attempts(NamedTuple):
@@ -80,7 +82,6 @@ class History:
     failed: Counter[int] = field(default_factory=Counter)  # attempts, including those that do not count
 
     def is_done(self, key: RolloutKey) -> bool:
-        """Whether a rollout is completed."""
         return packed(key) in self.done
 
     def attempts(self, key: RolloutKey, policy: AttemptPolicy) -> Attempts | None:
@@ -93,11 +94,11 @@ def packed(key: RolloutKey) -> int:
     return key.task * MAX_ROLLOUTS + key.rollout
 
 
-def read_rollouts(path: Path, history: History) -> list[StoredSpan]:
+def read_completed(path: Path, history: History) -> list[StoredSpan]:
     """Note all completed rollouts of a file; returns the lines that are not rollouts, or repeat one."""
     strays: list[StoredSpan] = []
     for line in read_lines(path):
-        key = key_of(line.text)
+        key = key_in_line(line.text)
         number = None if key is None else packed(key)
         if number is None or number in history.done:
             strays.append(_stray(line, "repeated rollout" if key else _unreadable(line)))
@@ -111,18 +112,18 @@ def read_failures(path: Path, history: History) -> list[StoredSpan]:
     strays: list[StoredSpan] = []
     for line in read_lines(path):
         try:
-            record = decode(line.text)
-        except ValueError:
+            record = Record.parse(line.text)
+            key = record.key
+        except RolloutFormatError:
             strays.append(_stray(line, _unreadable(line)))
             continue
-        key = RolloutKey.of(record)
         if key is not None:
             history.failed[packed(key)] += 1
-        if key is not None and not record.get(NG_OWED_KEY):
+        if key is not None and not record.fields.get(NG_OWED_KEY):
             past = history.failures.setdefault(packed(key), PastFailures())
             past.count += 1
-            past.terminal = past.terminal or bool(record.get(NG_TERMINAL_KEY))  # once terminal, always terminal
-            past.kind = str(record.get(NG_FAILURE_CLASS_KEY))
+            past.terminal = past.terminal or bool(record.fields.get(NG_TERMINAL_KEY))  # once terminal, always terminal
+            past.kind = record.failure or ""
     return strays
 
 
@@ -145,8 +146,8 @@ def read_attempts(path: Path, history: History) -> list[StoredSpan]:
             completed.add(number)
         else:
             failed[number] += 1
-            # Failed attempts can't be told apart, so the first records are matched with the failures in order: a crash
-            # can only have left the last record without a failure.
+            # Failed attempts can't be distinguished, so the first records are matched with the failures in order: a
+            # crash can only have left the last record without a failure.
             has_outcome = failed[number] <= history.failed[number]
         if not has_outcome:
             strays.append(_stray(line, "record of steps without an outcome"))
@@ -154,24 +155,26 @@ def read_attempts(path: Path, history: History) -> list[StoredSpan]:
 
 
 def unplanned(path: Path, planned: set[int]) -> Iterator[StoredSpan]:
-    """The rollouts of a file that no plan asked for."""
+    """The rollouts of a file that are in no plan."""
     for line in read_lines(path):
-        key = key_of(line.text)
+        key = key_in_line(line.text)
         if key is not None and packed(key) not in planned:
             yield _stray(line, "rollout of another plan")
 
 
 def _stray(line: StoredLine, why: str) -> StoredSpan:
-    return StoredSpan(line.start, line.start + len(line.text), why)
+    return StoredSpan(line.start, line.start + len(line.text), why, line.number)
 
 
 def _unreadable(line: StoredLine) -> str:
     if not line.text.strip():
         return "blank line"
-    return "unreadable line" if line.text.endswith(b"\n") else "torn line"
-
-
-Record = dict[str, Any]
+    if not line.text.endswith(b"\n"):
+        return "torn line"
+    with suppress(RolloutFormatError):
+        Record.parse(line.text)
+        return "line without a usable key"
+    return "unreadable line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,42 +183,25 @@ class SavedRun:
 
     owed: list[Row]
     rows: list[Row] = field(default_factory=list)
-    results: list[Record] = field(default_factory=list)
+    results: list[Row] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
 
 
 def read_saved(files: RunFiles, policy: AttemptPolicy) -> SavedRun:
     """Read everything. Lines that can't be read, or belong to no planned rollout, are ignored."""
     history = History()
-    read_rollouts(files.rollouts, history)
+    read_completed(files.rollouts, history)
     if files.failures.exists():
         read_failures(files.failures, history)
-    plan = {packed(key): decode(line.text) for line in read_lines(files.plan) if (key := key_of(line.text))}
+    plan = {packed(key): decode(line.text) for line in read_lines(files.plan) if (key := key_in_line(line.text))}
     saved = SavedRun([row for number, row in plan.items() if _is_owed(number, history, policy)])
     for line in read_lines(files.rollouts):
-        key = key_of(line.text)
+        key = key_in_line(line.text)
         if key is not None and packed(key) in plan:
             saved.rows.append(plan[packed(key)])
             saved.results.append(decode(line.text))
             saved.texts.append(line.text.strip())
     return saved
-
-
-def read_spending(paths: Iterable[Path], prices: Mapping[str, Prices]) -> Spending:
-    """What all attempts on disk cost, completed or failed: the number that both the screen and the file show."""
-    spending = Spending(prices)
-    for path in (each for files in map(RunFiles.of, paths) for each in (files.rollouts, files.failures)):
-        for line in read_lines(path) if path.is_file() else ():
-            with suppress(ValueError):  # a line that a crash tore
-                record = decode(line.text)
-                if isinstance(record, dict) and (usage := usage_in(record)) is not None:
-                    spending.count(agent_name(record) or "", usage)
-    return spending
-
-
-def read_records(path: Path) -> Iterator[Record]:
-    """The rollouts of a file that is no longer written to."""
-    return (decode(line.text) for line in read_lines(path))
 
 
 def _is_owed(number: int, history: History, policy: AttemptPolicy) -> bool:

@@ -1,4 +1,4 @@
-"""A file that only grows, line by line, and the lock that keeps a second collector off the same output.
+"""A file that only grows, by lines or frames, and the lock that keeps a second collector off the same output.
 
 Once ``append`` returns, its lines are with the operating system and survive the death of this process; once they are
 synced, they survive that of the machine. An append that fails is undone, so the file ends with a whole line at all
@@ -16,12 +16,13 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Self, TypeAlias
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.io.compressed import is_framed
 from nemo_gym.io.files import storage_errors
+from nemo_gym.io.zstd_frames import framed
 
 
 class OutputInUseError(ConfigError):
@@ -29,10 +30,10 @@ class OutputInUseError(ConfigError):
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file while the block runs; raise if another process does."""
-    with storage_errors(path, "lock"):
-        descriptor = _acquire(path)
+def exclusive(path: Path, *, output: Path) -> Iterator[None]:
+    """Hold the lock file of an output while the block runs; raise if another process does."""
+    with storage_errors(output, "write to"):
+        descriptor = _acquire(path, output)
     try:
         yield
     finally:
@@ -42,7 +43,7 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, output: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -50,7 +51,7 @@ def _acquire(path: Path) -> int:
         except BlockingIOError:
             holder = os.pread(descriptor, 4096, 0)
             os.close(descriptor)
-            raise _in_use(path, holder) from None
+            raise _in_use(output, holder) from None
         if _still_named(descriptor, path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _about_us(), 0)
@@ -70,14 +71,14 @@ def _about_us() -> bytes:
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": started}).encode()
 
 
-def _in_use(path: Path, holder: bytes) -> OutputInUseError:
+def _in_use(output: Path, holder: bytes) -> OutputInUseError:
     try:
         about = json.loads(holder)
         who = f"process {about['pid']} on {about['host']}, since {about['since']}"
     except (ValueError, KeyError, TypeError):  # its holder has locked it but not written to it yet
         who = "another process"
     return OutputInUseError(
-        f"{path}: {who}, is collecting to this output",
+        f"{output}: {who}, is collecting to this output",
         hint="wait for it, stop it, or choose another output_jsonl_fpath",
     )
 
@@ -85,30 +86,25 @@ def _in_use(path: Path, holder: bytes) -> OutputInUseError:
 Write: TypeAlias = Callable[[int, bytes], int]  # os.write, or something that fails on purpose
 
 
-class Fsync(StrEnum):
-    """When lines are forced to the disk itself."""
-
-    NEVER = "never"
-    INTERVAL = "interval"
-    ALWAYS = "always"
-
-
 class Journal:
     """An open file for appending lines. Only one process has it open, which the store's lock ensures."""
 
-    def __init__(self, path: Path, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> None:
+    def __init__(self, path: Path, *, write: Write = os.write) -> None:
         self.path = path
-        self._fsync = fsync
         self._write = write
         with storage_errors(path, "open"):
             # O_CLOEXEC: a server process that inherited the descriptor would keep the file open after we are gone.
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
         self._synced_size = self.size
+        self._is_framed = is_framed(path)
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Write lines, all or none of them, in one call where the system allows."""
-        data = b"\n".join([*lines, b""])
+        if self._is_framed:
+            data = b"".join(framed(self.path, (line + b"\n" for line in lines)))
+        else:
+            data = b"\n".join([*lines, b""])
         if not data:
             return
         try:
@@ -120,13 +116,11 @@ class Journal:
             with storage_errors(self.path, "write to"):  # only here, because entering it costs more than a short write
                 raise
         self.size += len(data)
-        if self._fsync is Fsync.ALWAYS:
-            self.sync()
 
     def sync(self) -> None:
         """Force what was appended to the disk. May run in another thread than ``append``."""
         size = self.size  # cleared before syncing, because the sync may not cover what another thread appends meanwhile
-        if self._fsync is not Fsync.NEVER and size > self._synced_size:
+        if size > self._synced_size:
             with storage_errors(self.path, "sync"):
                 os.fsync(self._descriptor)
             self._synced_size = size

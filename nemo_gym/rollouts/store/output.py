@@ -1,10 +1,11 @@
 """What is at an output path before a run writes to it: whose it is, whether it can be used, how it is moved aside.
 
-The manifest beside an output says what its run was asked to do. It is written before the first call, so that a later
-run can find out whether it is asked to do the same. It holds settings and digests, never secrets.
+The manifest beside an output says what its run was to do. It is written before the first call, so that a later
+run can find out whether it is to do the same. It holds settings and digests, never secrets.
 
 Everything is checked before anything is touched. What a run has collected is never overwritten: it is resumed,
-extended, or moved as a whole into a numbered folder beside the output, where it is still a run like any other.
+extended, or moved as a whole into a numbered folder beside the output, where it is still a run like any other. An
+unfinished run of the same plan is moved only if the user asks for that: usually a resume was forgotten.
 """
 
 import json
@@ -21,6 +22,7 @@ from typing import Any, Self
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError, counted
+from nemo_gym.io.compressed import is_framed, open_compressed
 from nemo_gym.io.files import (
     BUFFER_BYTES,
     OutputPathError,
@@ -29,11 +31,13 @@ from nemo_gym.io.files import (
     follow_link,
     replacing,
     role_of,
+    run_stem,
     storage_errors,
     sync_directory,
     torn_path,
 )
-from nemo_gym.rollouts.store.saved_lines import key_of, read_lines
+from nemo_gym.io.zstd_frames import zstandard_for
+from nemo_gym.rollouts.store.saved_lines import key_in_line, read_lines
 
 FORMAT = 1
 
@@ -52,7 +56,7 @@ class InputFacts:
         """The facts of a task file as it is now."""
         status = path.stat()
         digest = sha256()
-        with path.open("rb", buffering=BUFFER_BYTES) as file:
+        with open_compressed(path, buffering=BUFFER_BYTES) as file:
             for line in islice(file, max(limit, 0) if limit else None):
                 digest.update(line)
         return cls(str(path), status.st_size, status.st_mtime_ns, digest.hexdigest())
@@ -75,12 +79,13 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a run was asked to do."""
+    """What a run was to do."""
 
     settings: Mapping[str, Any]  # everything that shapes the plan
     input: InputFacts | None
     plan: PlanFacts
     output: str = ""  # the name of the file with the rollouts
+    models: Mapping[str, Any] | None = None  # what the model servers ask for, by server; None if it is not known
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     versions: Mapping[str, str] = field(
         default_factory=lambda: {"rollout_gym": __version__, "python": platform.python_version()}
@@ -88,7 +93,6 @@ class Manifest:
     format: int = FORMAT
 
     def write(self, path: Path) -> None:
-        """Save it."""
         with replacing(path) as file:
             file.write(json.dumps(asdict(self), indent=2, ensure_ascii=False).encode() + b"\n")
 
@@ -113,16 +117,17 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run is asked to do, as far as it shapes the plan."""
+    """What a run is to do: what shapes the plan, and what determines the completions."""
 
     settings: Mapping[str, Any]
     input: Path | None = None  # None if the rows come from somewhere else
     limit: int | None = None
+    models: Mapping[str, Any] | None = None  # what the model servers ask for, by server; None if it is not known
 
     def manifest(self, plan: PlanFacts, output: Path) -> Manifest:
-        """The manifest of a run that is asked to do this."""
+        """The manifest of a run that is to do this."""
         facts = InputFacts.of(self.input, self.limit) if self.input else None
-        return Manifest(self.settings, facts, plan, output.name)
+        return Manifest(self.settings, facts, plan, output.name, self.models)
 
     def differences(self, earlier: Manifest) -> Iterator[str]:
         """How this request differs from that of an earlier run, one sentence each."""
@@ -132,6 +137,14 @@ class Request:
                 yield f"{name}: {_short(before)} → {_short(now)}"
         if self.input and earlier.input and not earlier.input.still_holds(self.input, self.limit):
             yield f"input_jsonl_fpath: the content of {self.input} is not what it was on {earlier.created_at}"
+
+    def model_differences(self, earlier: Manifest) -> Iterator[str]:
+        """How the models differ from those of an earlier run. Servers that only one of the two has do not count."""
+        for server, before in (earlier.models or {}).items():
+            now = (self.models or {}).get(server, before)
+            for name in dict.fromkeys((*before, *now)):
+                if before.get(name) != now.get(name):
+                    yield f"{server}.{name}: {_short(before.get(name))} → {_short(now.get(name))}"
 
 
 def _short(value: Any) -> str:
@@ -157,6 +170,8 @@ def check_output(files: RunFiles, task_file: Path | None = None) -> None:
             raise OutputPathError(f"the run writes to {path}, but that is a folder or a device", hint=_OTHER_OUTPUT)
     if (role := role_of(output)) is not None:
         raise OutputPathError(f"{output.name} is how the {role} file of another run is named", hint=_OTHER_OUTPUT)
+    if is_framed(output):
+        zstandard_for(output)
     if task_file is not None:
         _check_input(files, task_file)
     _check_neighbours(files)
@@ -194,8 +209,9 @@ def _check_neighbours(files: RunFiles) -> None:
         raise OutputPathError(
             f"{files.manifest} belongs to the run with the output {owner}", hint=f"{_OTHER_OUTPUT}, with another stem"
         )
-    for other in files.rollouts.parent.glob(f"{_escaped(files.rollouts.stem)}.*"):
-        if other.stem == files.rollouts.stem and other.name != files.rollouts.name and _holds_rollouts(other):
+    stem = run_stem(files.rollouts)
+    for other in files.rollouts.parent.glob(f"{_escaped(stem)}.*"):
+        if run_stem(other) == stem and other.name != files.rollouts.name and _holds_rollouts(other):
             raise OutputPathError(
                 f"{other} is the output of another run, whose files have the same names",
                 hint=f"{_OTHER_OUTPUT}, with another stem",
@@ -210,7 +226,7 @@ def _holds_rollouts(path: Path) -> bool:
     if not path.is_file() or path.suffix == ".lock":
         return False
     first = next(iter(read_lines(path)), None)
-    return first is not None and key_of(first.text) is not None
+    return first is not None and key_in_line(first.text) is not None
 
 
 # ---- an output that is taken -----------------------------------------------------------------------------------------
@@ -219,34 +235,28 @@ def is_taken(files: RunFiles) -> bool:
     return files.rollouts.exists() and files.rollouts.stat().st_size > 0
 
 
-def output_taken(files: RunFiles) -> OutputTakenError:
-    """The error that says what the output holds, and lists every way to continue."""
+def output_taken(files: RunFiles, *, left: int) -> OutputTakenError:
+    """The error for an output that is not moved aside unasked: an unfinished run, or a file that is not of a run."""
     lines, keys = 0, set()
     for line in read_lines(files.rollouts):
         lines += 1
-        keys.add(key_of(line.text))
+        keys.add(key_in_line(line.text))
     rollouts = len(keys - {None})
     what = counted(rollouts, "rollout") if rollouts else f"{counted(lines, 'line')} without a rollout"
     ways = [
         f"to start from scratch, add +overwrite=true: the old files are moved to {_free_folder(files)}",
         _OTHER_OUTPUT,
     ]
-    if rollouts and files.plan.exists():
-        planned = sum(1 for _ in read_lines(files.plan))
-        what += f" of {planned} planned"
-        left = planned - rollouts
-        ways = [
-            f"to {f'continue ({left} left)' if left else 'compute its metrics again'}, add +resume_from_cache=true",
-            "to add tasks or repeats, add +resume_from_cache=true +resume_mode=extend",
-            *ways,
-        ]
+    if left:
+        what += f" of the same plan, {left} left"
+        ways = ["to continue, add +resume_from_cache=true (in Python: resume=True)", *ways]
     return OutputTakenError(f"{files.rollouts} already holds {what}", hint=";\n      or ".join(ways))
 
 
 def move_to_backup(files: RunFiles) -> Path | None:
     """Move everything that an earlier run left into a separate folder; None if there is nothing worth keeping."""
-    kept = [path for path in (files.rollouts, files.failures) if path.exists() and path.stat().st_size]
-    if not kept:
+    existing = [path for path in (files.rollouts, files.failures) if path.exists() and path.stat().st_size]
+    if not existing:
         for path in (files.rollouts, files.failures, files.steps, files.timing, files.manifest, *files.computed):
             path.unlink(missing_ok=True)
         return None
@@ -258,7 +268,7 @@ def move_to_backup(files: RunFiles) -> Path | None:
             os.rename(path, folder / path.name)  # noqa: PTH104 - a link is moved, not what it leads to
         sync_directory(folder)
         sync_directory(folder.parent)
-    logger.warning("What %s held is now in %s", files.rollouts, folder)
+    logger.warning("The earlier run at %s is now in %s", files.rollouts, folder)
     return folder
 
 

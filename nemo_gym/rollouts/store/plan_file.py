@@ -3,12 +3,13 @@
 Rows stay in the file until they are started; in memory an owed rollout is the eight bytes of its position.
 
 An extended plan is the new plan plus those rows of the old one that are already collected. Where both have a key, both
-must have the same row; otherwise a rollout on disk would be the answer to another question.
+must have the same row; otherwise a rollout on disk would belong to another task.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -16,15 +17,16 @@ from typing import BinaryIO
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import BUFFER_BYTES
-from nemo_gym.io.json import decode
-from nemo_gym.rollouts.plan import PlannedRollout, Row, agent_name, outline_of, summary_of
 from nemo_gym.rollouts.store.history import AttemptPolicy, History, PastFailures, packed
+from nemo_gym.rollouts.store.outcome import PlannedRollout
 from nemo_gym.rollouts.store.output import PlanFacts
-from nemo_gym.rollouts.store.saved_lines import encode_keyed, key_of, read_lines
+from nemo_gym.rollouts.store.saved_lines import encode_keyed, key_in_line, read_lines
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record, Row, outline_of
 from nemo_gym.schemas.rows import RolloutKey
 
 
-def _positions() -> "array[int]":
+def _positions() -> MutableSequence[int]:
     return array("Q")
 
 
@@ -35,11 +37,12 @@ class PlanOnDisk:
     path: Path
     policy: AttemptPolicy
     failures: Mapping[int, PastFailures] = field(default_factory=dict)
-    positions: "array[int]" = field(default_factory=_positions)
+    positions: MutableSequence[int] = field(default_factory=_positions)
     agents: Counter[str] = field(default_factory=Counter)  # how many rollouts each agent has to run
     planned: int = 0
     done: int = 0
     given_up: Counter[str] = field(default_factory=Counter)  # failed too often, or for good; by the last failure
+    model_changes: Sequence[str] = ()  # how the models differ from those of what has been collected
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -61,8 +64,9 @@ class PlanOnDisk:
         return (planned for row in rows if (planned := self._planned(row)))
 
     def _planned(self, outline: Row, text: bytes | None = None) -> PlannedRollout | None:
-        key, agent = RolloutKey.of(outline), agent_name(outline)
-        if key is None or not agent:
+        record = Record(outline)
+        key, agent = record.key, record.agent
+        if key is None or agent is None:
             return None
         attempts = self.policy.attempts(self.failures.get(packed(key)) if self.failures else None)
         if attempts is None:
@@ -70,7 +74,6 @@ class PlanOnDisk:
         return PlannedRollout(key, agent, outline, attempts.next, attempts.last, text)
 
     def owe(self, position: int, agent: str) -> None:
-        """Add a rollout."""
         self.positions.append(position)
         self.agents[agent] += 1
 
@@ -97,7 +100,6 @@ class PlanWriter:
 
     @property
     def facts(self) -> PlanFacts:
-        """What was written."""
         return PlanFacts(rows=self.rows, bytes=self.size)
 
 
@@ -105,9 +107,10 @@ def write_plan(path: Path, writer: PlanWriter, rows: Iterable[Row], policy: Atte
     """Write a plan of which nothing is done yet."""
     plan = PlanOnDisk(path, policy)
     for row in rows:
-        key, agent = RolloutKey.of(row), agent_name(row)
-        if key is None or not agent:
-            raise ConfigError(f"a planned row lacks its index or its agent: {summary_of(row)}")
+        record = Record(row)
+        key, agent = record.key, record.agent
+        if key is None or agent is None:
+            raise ConfigError(f"a planned row lacks its index or its agent: {record.summary()}")
         plan.owe(writer.write(key, row), agent)
     plan.planned = writer.rows
     return plan
@@ -116,17 +119,17 @@ def write_plan(path: Path, writer: PlanWriter, rows: Iterable[Row], policy: Atte
 def read_owed(path: Path, history: History, policy: AttemptPolicy) -> PlanOnDisk:
     """What is still owed of a plan."""
     plan = PlanOnDisk(path, policy, history.failures)
-    for number, line in enumerate(read_lines(path), start=1):
-        key = key_of(line.text)
+    for line in read_lines(path):
+        key = key_in_line(line.text)
         if key is None:
-            raise _broken_plan(path, number)
+            raise _broken_plan(path, line.number)
         plan.planned += 1
         if history.is_done(key):
             plan.done += 1
         elif history.attempts(key, policy) is None:
             plan.given_up[history.failures[packed(key)].kind] += 1
         else:
-            plan.owe(line.start, agent_name(decode(line.text)) or "")
+            plan.owe(line.start, Record(outline_of(line.text)).agent or "")
     return plan
 
 
@@ -149,7 +152,7 @@ def write_extended(old: Path, writer: PlanWriter, rows: Iterable[Row], history: 
     before = _digests(old, history)
     changed: list[RolloutKey] = []
     for row in rows:
-        key = RolloutKey.of(row)
+        key = Record(row).key
         if key is None:
             continue
         line = encode_keyed(key, row) + b"\n"
@@ -171,12 +174,10 @@ def _digests(path: Path, history: History) -> dict[int, bytes]:
 
 def _rows_of(path: Path) -> Iterable[tuple[RolloutKey, bytes]]:
     for line in read_lines(path):
-        try:
-            row = decode(line.text)
-        except ValueError:
-            continue
-        if key := RolloutKey.of(row):
-            yield key, encode_keyed(key, row) + b"\n"
+        with suppress(RolloutFormatError):
+            record = Record.parse(line.text)
+            if key := record.key:
+                yield key, encode_keyed(key, record.fields) + b"\n"
 
 
 def _digest(line: bytes) -> bytes:

@@ -19,26 +19,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import RunFiles, replacing, storage_errors
-from nemo_gym.io.json import decode
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.plan import Row
 from nemo_gym.rollouts.store.history import (
     AttemptPolicy,
     History,
     packed,
     read_attempts,
+    read_completed,
     read_failures,
-    read_rollouts,
     unplanned,
 )
-from nemo_gym.rollouts.store.journal import Fsync, Journal, Write, exclusive
+from nemo_gym.rollouts.store.journal import Journal, Write, exclusive
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.store.output import Manifest, Request, check_output, is_taken, move_to_backup, output_taken
 from nemo_gym.rollouts.store.plan_file import PlanOnDisk, PlanWriter, read_owed, write_extended, write_plan
-from nemo_gym.rollouts.store.saved_lines import key_of, read_lines, set_aside
+from nemo_gym.rollouts.store.saved_lines import key_in_line, read_lines, set_aside
+from nemo_gym.schemas.record import Row
+from nemo_gym.schemas.rows import MODEL_CHANGES_KEY_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,8 @@ Approve: TypeAlias = Callable[[PlanOnDisk], None]  # raises if the run must not 
 class RolloutStore:
     """The files of one run, open for writing."""
 
-    def __init__(self, files: RunFiles, *, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write) -> None:
+    def __init__(self, files: RunFiles, *, write: Write = os.write) -> None:
         self.files = files
-        self._fsync = fsync
         self._write = write
         self._stack = ExitStack()
         self._rollouts: Journal | None = None
@@ -76,6 +75,14 @@ class RolloutStore:
         self._open()
         return plan
 
+    def count_owed(self, policy: AttemptPolicy) -> int:
+        """How many rollouts of the plan on disk a resumed run would still have to run. Nothing is written."""
+        history = History()
+        read_completed(self.files.rollouts, history)
+        if self.files.failures.exists():
+            read_failures(self.files.failures, history)
+        return len(read_owed(self.files.plan, history, policy))
+
     def resume(self, policy: AttemptPolicy, approve: Approve) -> PlanOnDisk:
         """Continue with the plan on disk."""
         history = self._read_history()
@@ -95,6 +102,12 @@ class RolloutStore:
             approve(plan)
         self._write_manifest(request.manifest(writer.facts, self.files.rollouts))
         return self._continue(plan, history)
+
+    def note_models(self, request: Request) -> None:
+        """Write down the models of a run that is resumed before anything was collected, with whatever models."""
+        manifest = Manifest.read(self.files.manifest) if request.models and not is_taken(self.files) else None
+        if manifest is not None and manifest.models not in (None, request.models):
+            self._write_manifest(replace(manifest, models=request.models))
 
     # ---- writing ----------------------------------------------------------------------------------------------------
     def append(self, outcomes: Iterable[Outcome]) -> None:
@@ -135,16 +148,11 @@ class RolloutStore:
         """Close the files; called by the code that opened the store."""
         self._stack.close()
 
-    # ---- reading back -----------------------------------------------------------------------------------------------
-    def completed(self) -> Iterator[dict[str, Any]]:
-        """The completed rollouts, parsed, one at a time, in the order of the file."""
-        return (decode(line.text) for line in read_lines(self.files.rollouts))
-
     # ---- the past ---------------------------------------------------------------------------------------------------
     def _read_history(self) -> History:
         """Read what earlier runs left, and set aside what can't be read."""
         history = History()
-        set_aside(self.files.rollouts, read_rollouts(self.files.rollouts, history))
+        set_aside(self.files.rollouts, read_completed(self.files.rollouts, history))
         if self.files.failures.exists():
             set_aside(self.files.failures, read_failures(self.files.failures, history))
         if self.files.steps.exists():
@@ -154,7 +162,7 @@ class RolloutStore:
     def _continue(self, plan: PlanOnDisk, history: History) -> PlanOnDisk:
         # Rollouts that the plan does not have were made by another plan, and would be counted in the metrics.
         if plan.done < len(history.done):
-            planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_of(line.text))}
+            planned = {packed(key) for line in read_lines(self.files.plan) if (key := key_in_line(line.text))}
             set_aside(self.files.rollouts, list(unplanned(self.files.rollouts, planned)))
         self._open()
         return plan
@@ -168,20 +176,18 @@ class RolloutStore:
         self._failures = self._stack.enter_context(self._journal(self.files.failures))
 
     def _journal(self, path: Path) -> Journal:
-        return Journal(path, fsync=self._fsync, write=self._write)
+        return Journal(path, write=self._write)
 
 
 @contextmanager
-def open_store(
-    output: Path, *, task_file: Path | None = None, fsync: Fsync = Fsync.INTERVAL, write: Write = os.write
-) -> Iterator[RolloutStore]:
+def open_store(output: Path, *, task_file: Path | None = None, write: Write = os.write) -> Iterator[RolloutStore]:
     """Open the store of an output path, and lock it until it is closed."""
     files = RunFiles.of(output)
     check_output(files, task_file)
     with storage_errors(files.rollouts.parent, "create"):
         files.rollouts.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(files.lock):
-        store = RolloutStore(files, fsync=fsync, write=write)
+    with exclusive(files.lock, output=output):
+        store = RolloutStore(files, write=write)
         try:
             yield store
         finally:
@@ -189,15 +195,15 @@ def open_store(
 
 
 class ResumeMode(StrEnum):
-    """What to do if a resumed run is asked for something different from the run before it."""
+    """What to do if the settings of a resumed run differ from those of the run before it."""
 
     STRICT = "strict"  # refuse, and say what differs
     EXTEND = "extend"  # plan again, run what is new, keep what is collected
-    FORCE = "force"  # continue the old plan, whatever is asked for
+    FORCE = "force"  # continue the old plan, whatever the settings
 
 
 class PlanChangedError(ConfigError):
-    """A run can't be resumed because it is asked for something different."""
+    """A run can't be resumed because its settings differ."""
 
 
 def open_plan(
@@ -213,7 +219,9 @@ def open_plan(
 ) -> PlanOnDisk:
     """Prepare the files and find out what is owed. ``rows`` makes the plan and is called only if one is needed.
 
-    A fresh run moves an existing output aside, or is refused without ``overwrite``.
+    A fresh run moves an earlier one aside. Without ``overwrite`` it is refused if the earlier one has the same plan and
+    is unfinished, because then a resume was probably forgotten, or if the output does not hold a run. ``mode`` says
+    what happens if ``request`` differs. ``approve`` may raise before anything is replaced.
     """
     if not resume or not store.can_resume:
         if resume:
@@ -222,20 +230,66 @@ def open_plan(
 
         def approve_fresh(plan: PlanOnDisk) -> None:
             approve(plan)  # what is wrong with the input comes first
-            if is_taken(store.files) and not overwrite:
-                raise output_taken(store.files)
+            is_other = store.can_resume and (_changes(store, request) or _model_changes(store, request))
+            if is_taken(store.files) and not overwrite and not is_other:
+                _check_finished(store, policy)
 
         return store.start(rows(), request, policy, approve_fresh)
-    changes = _changes(store, request)
+    return _continued(store, rows, request, mode=mode, policy=policy, approve=approve)
+
+
+def _continued(
+    store: RolloutStore,
+    rows: Callable[[], Iterable[Row]],
+    request: Request,
+    *,
+    mode: ResumeMode,
+    policy: AttemptPolicy,
+    approve: Approve,
+) -> PlanOnDisk:
+    """The plan of a run that goes on where an earlier one stopped."""
+    changes, model_changes = _changes(store, request), _model_changes(store, request)
+    if mode is ResumeMode.STRICT and (changes or model_changes):
+        raise _changed(changes, model_changes)
+    if model_changes:
+        logger.warning("The models are not those of the earlier run; new rows say so in %s", MODEL_CHANGES_KEY_NAME)
     if mode is ResumeMode.EXTEND:
-        return store.extend(rows(), request, policy, approve)
-    if changes and mode is ResumeMode.STRICT:
-        raise PlanChangedError(
-            "this output was collected with another plan:\n" + "\n".join(f"  {change}" for change in changes),
-            hint="resume with the old settings; or +resume_mode=extend to run only what is new; or "
-            "+resume_mode=force to finish the old plan; or another output_jsonl_fpath",
-        )
-    return store.resume(policy, approve)
+        plan = store.extend(rows(), _with_first_models(store, request), policy, approve)
+    else:
+        plan = store.resume(policy, approve)
+        store.note_models(request)
+    return replace(plan, model_changes=model_changes)
+
+
+def _changed(changes: list[str], model_changes: list[str]) -> PlanChangedError:
+    what = "with another plan" if changes else "with other settings of a model"
+    force = "finish the old plan" + (
+        f", with rows that say what differs ({MODEL_CHANGES_KEY_NAME})" * bool(model_changes)
+    )
+    return PlanChangedError(
+        f"this output was collected {what}:\n" + "\n".join(f"  {change}" for change in (*changes, *model_changes)),
+        hint="resume with the old settings; or +resume_mode=extend to run only what is new; or "
+        f"+resume_mode=force to {force}; or another output_jsonl_fpath",
+    )
+
+
+def _check_finished(store: RolloutStore, policy: AttemptPolicy) -> None:
+    """Refuse an output that holds an unfinished run, or anything that is not known to be a run."""
+    left = store.count_owed(policy) if store.can_resume else 0
+    if left or not store.can_resume:
+        raise output_taken(store.files, left=left)
+
+
+def _model_changes(store: RolloutStore, request: Request) -> list[str]:
+    """How the models differ from those of what has been collected, if anything has and it is known."""
+    earlier = Manifest.read(store.files.manifest) if is_taken(store.files) else None
+    return list(request.model_differences(earlier)) if earlier is not None else []
+
+
+def _with_first_models(store: RolloutStore, request: Request) -> Request:
+    """The request, with the models of what has been collected: later rows are compared with these."""
+    earlier = Manifest.read(store.files.manifest) if is_taken(store.files) else None
+    return replace(request, models=earlier.models) if earlier is not None and earlier.models else request
 
 
 def _changes(store: RolloutStore, request: Request) -> list[str]:

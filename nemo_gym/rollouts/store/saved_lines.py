@@ -20,11 +20,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.io.files import BUFFER_BYTES, replacing, storage_errors, torn_path
-from nemo_gym.io.json import decode, encode
+from nemo_gym.io.compressed import is_framed, open_lines, open_raw_lines, read_span, text_size
+from nemo_gym.io.files import replacing, storage_errors, torn_path
+from nemo_gym.io.json import encode
+from nemo_gym.io.zstd_frames import FrameReader, framed
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, RolloutKey
 
 _HEAD = f'{{"{TASK_INDEX_KEY_NAME}":'.encode()
@@ -43,20 +47,15 @@ def encode_keyed(key: RolloutKey, fields: Mapping[str, Any]) -> bytes:
     return encode(record)
 
 
-def key_of(line: bytes) -> RolloutKey | None:
-    """The key of a line, or None if the line is not a record with a key."""
+def key_in_line(line: bytes) -> RolloutKey | None:
+    """The key of a line; None if the line is not a row with a key."""
     first, last = _FIRST.match(line), _LAST.search(line, max(0, len(line) - _TAIL_BYTES))
     if first and last and line.rfind(_HEAD) == 0 and b"\0" not in line:
         return RolloutKey(int(first[1]), int(last[1]))
     try:
-        return RolloutKey.of(decode(line))
-    except ValueError:
+        return Record.parse(line).key
+    except RolloutFormatError:
         return None
-
-
-def sort_key(record: Any) -> tuple[int, int]:
-    """For sorting records by key; those without one come first."""
-    return RolloutKey.of(record) or (-1, -1)
 
 
 class OnConflict(StrEnum):
@@ -85,14 +84,6 @@ def expand_globs(patterns: str) -> list[str]:
     return list(dict.fromkeys(matches))
 
 
-def parse_line(line: bytes | str, path: str | Path, line_number: int) -> Any:
-    """The value on a line; an error names the file and the line."""
-    try:
-        return decode(line)
-    except ValueError as error:
-        raise unreadable([(LinePlace(Path(path), line_number), f"not JSON ({error})")]) from None
-
-
 def unreadable(lines: Sequence[tuple[LinePlace, str]]) -> ConfigError:
     """The error about lines that can't be read, each with the reason."""
     (place, reason), more = lines[0], len(lines) - 1
@@ -110,6 +101,7 @@ class StoredLine(NamedTuple):
 
     start: int
     text: bytes  # including the line feed, if there is one
+    number: int  # from 1
 
 
 class StoredSpan(NamedTuple):
@@ -118,23 +110,24 @@ class StoredSpan(NamedTuple):
     start: int
     end: int
     why: str
+    line: int = 0  # its number, from 1
 
 
 def read_lines(path: Path) -> Iterator[StoredLine]:
     """The lines of a file, one at a time."""
     end = 0
-    with path.open("rb", buffering=BUFFER_BYTES) as file:
-        for text in file:
+    with open_lines(path) as file:
+        for number, text in enumerate(file, 1):
             start, end = end, end + len(text)
-            yield StoredLine(start, text)
+            yield StoredLine(start, text, number)
 
 
 def set_aside(path: Path, spans: Sequence[StoredSpan]) -> None:
     """Move the spans, which are in order, out of the file, and make sure that it ends with a whole line."""
     with storage_errors(path, "repair"):
         if spans:
-            reasons = Counter(span.why for span in spans)
-            counts = ", ".join(f"{count} {why}" for why, count in reasons.items())
+            reasons, first = Counter(span.why for span in spans), {span.why: span.line for span in reversed(spans)}
+            counts = ", ".join(f"{count} {why} (from line {first[why]} on)" for why, count in reasons.items())
             logger.warning("%s: set aside %s (kept in %s)", path, counts, torn_path(path).name)
             _keep(path, spans)
             _cut(path, spans)
@@ -142,37 +135,45 @@ def set_aside(path: Path, spans: Sequence[StoredSpan]) -> None:
 
 
 def _keep(path: Path, spans: Iterable[StoredSpan]) -> None:
-    with path.open("rb") as source, torn_path(path).open("ab") as aside:
+    with open_raw_lines(path) as source, torn_path(path).open("ab") as aside:
         for span in spans:
-            source.seek(span.start)
-            aside.write(source.read(span.end - span.start).rstrip(b"\n") + b"\n")
+            size = span.end - span.start
+            if isinstance(source, FrameReader):
+                found = source.original(span.start, size)
+            else:
+                found = read_span(source, size, span.start)
+            aside.write(found.rstrip(b"\n") + b"\n")
         # On disk before it is cut out of its file: a crash in between leaves it in both places, never in none.
         aside.flush()
         os.fsync(aside.fileno())
 
 
 def _cut(path: Path, spans: Sequence[StoredSpan]) -> None:
-    size = path.stat().st_size
-    if len(spans) == 1 and spans[0].end == size:  # by far the usual case, and the file may be large
-        os.truncate(path, spans[0].start)
-        return
-    with path.open("rb") as source, replacing(path) as target:
-        position = 0
-        for span in (*spans, StoredSpan(size, size, "end")):
-            source.seek(position)
-            _copy(source, target, span.start - position)
-            position = span.end
+    with open_raw_lines(path) as source:
+        size = text_size(source)
+        if len(spans) == 1 and spans[0].end == size:  # by far the usual case, and the file may be large
+            cut = source.cut_at(spans[0].start) if isinstance(source, FrameReader) else spans[0].start
+            if cut is not None:
+                os.truncate(path, cut)
+                return
+    with replacing(path) as target:
+        target.writelines(as_written(path, _without(path, spans)))
 
 
-def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    while size > 0 and (chunk := source.read(min(size, BUFFER_BYTES))):
-        target.write(chunk)
-        size -= len(chunk)
+def _without(path: Path, spans: Sequence[StoredSpan]) -> Iterator[bytes]:
+    left_out = {span.start for span in spans}  # each is a line
+    return (line.text for line in read_lines(path) if line.start not in left_out)
+
+
+def as_written(path: Path, lines: Iterable[bytes]) -> Iterable[bytes]:
+    """What is written to a file so that it has these lines, which end with line feeds: frames, if it has frames."""
+    return framed(path, lines) if is_framed(path) else lines
 
 
 def _end_last_line(path: Path) -> None:
-    with path.open("r+b") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
+    with open_raw_lines(path) as file:
+        size = text_size(file)
+        is_ended = not size or read_span(file, 1, size - 1) == b"\n"
+    if not is_ended:
+        with path.open("ab") as file:
+            file.writelines(as_written(path, [b"\n"]))

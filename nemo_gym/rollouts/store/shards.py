@@ -5,23 +5,25 @@ are read again when they are needed. A line that cannot be read is reported and 
 """
 
 import logging
-import os
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from nemo_gym.errors import ConfigError, counted
-from nemo_gym.io.files import RunFiles
+from nemo_gym.io.compressed import open_raw_lines, read_span
+from nemo_gym.io.files import RunFiles, run_stem
 from nemo_gym.io.json import Block, decode, line_ends, read_blocks
 from nemo_gym.metrics.builder import BadLine, MetricsBuilder
-from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Ints, RolloutTable
-from nemo_gym.rollouts.store.saved_lines import LinePlace, OnConflict, encode_keyed, key_of, read_lines, unreadable
+from nemo_gym.rollouts.store.saved_lines import LinePlace, OnConflict, encode_keyed, key_in_line, read_lines, unreadable
+from nemo_gym.schemas.record import NO_INDEX, Record
 from nemo_gym.schemas.rows import RolloutKey
 
 logger = logging.getLogger(__name__)
@@ -56,11 +58,11 @@ class LinePositions:
 
     def read(self, rows: Iterable[int]) -> Iterator[bytes]:
         """The text of these lines, without line ends."""
-        with _descriptors(self.paths) as descriptor:
+        with _opened(self.paths) as file:
             for row in rows:
                 (shard, starts, stops, _), offset = self._find(row)
                 start = int(starts[offset])
-                yield os.pread(descriptor(shard), int(stops[offset]) - start, start).rstrip(b"\r\n")
+                yield read_span(file(shard), int(stops[offset]) - start, start).rstrip(b"\r\n")
 
     def shards(self) -> Ints:
         """The number of the file that each line is in."""
@@ -73,22 +75,22 @@ class LinePositions:
 
 
 @contextmanager
-def _descriptors(paths: Sequence[Path]) -> Iterator[Callable[[int], int]]:
+def _opened(paths: Sequence[Path]) -> Iterator[Callable[[int], RawIOBase]]:
     """Opens files by their number as they are needed, and keeps a few of them open."""
-    opened: dict[int, int] = {}
+    opened: dict[int, RawIOBase] = {}
 
-    def descriptor(shard: int) -> int:
+    def file(shard: int) -> RawIOBase:
         if shard not in opened:
             if len(opened) >= _OPEN_FILES:
-                os.close(opened.pop(next(iter(opened))))
-            opened[shard] = os.open(paths[shard], os.O_RDONLY)
+                opened.pop(next(iter(opened))).close()
+            opened[shard] = open_raw_lines(paths[shard])
         return opened[shard]
 
     try:
-        yield descriptor
+        yield file
     finally:
-        for number in opened.values():
-            os.close(number)
+        for each in opened.values():
+            each.close()
 
 
 _SHOWN: Final = 10
@@ -110,6 +112,8 @@ class Shards:
         if strict and self.unreadable:
             raise unreadable(self.unreadable)
         self._warn_unreadable()
+        if on_conflict is OnConflict.ERROR and _seeds_repeat(paths) and self._is_each_seed_whole():
+            on_conflict = OnConflict.REPEAT
         self._repeats = _Repeats(self._tasks_by_shard(), self._stride()) if on_conflict is OnConflict.REPEAT else None
         if self._repeats is not None:
             self._renumber(self._repeats)
@@ -125,7 +129,6 @@ class Shards:
         return self._builder.agents
 
     def table(self) -> RolloutTable:
-        """The numbers of all rollouts."""
         return self._builder.table()
 
     def table_of(self, agent: str) -> RolloutTable:
@@ -136,16 +139,11 @@ class Shards:
         """All rollouts in the order of their keys, as text; those without a key come last."""
         return self._texts(self._builder.rows())
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """The same as objects."""
-        return map(decode, self.lines())
-
-    def records_of(self, agent: str) -> Iterator[dict[str, Any]]:
+    def records_of(self, agent: str) -> Iterator[Record]:
         """The rollouts of one agent, in the same order."""
-        return map(decode, self._texts(self._builder.rows_of(agent)))
+        return map(Record.parse, self._texts(self._builder.rows_of(agent)))
 
     def keys(self) -> set[RolloutKey]:
-        """The keys of all rollouts that have one."""
         rows, (task, rollout) = self._builder.rows(), self._builder.keys()
         pairs = zip(task[rows].tolist(), rollout[rows].tolist(), strict=True)
         return {RolloutKey(*pair) for pair in pairs if pair[1] != NO_INDEX}
@@ -162,8 +160,8 @@ class Shards:
             return
         task, rollout = self._builder.keys()
         for row, text in zip(order, texts, strict=True):
-            keyed = rollout[row] != NO_INDEX
-            yield encode_keyed(RolloutKey(int(task[row]), int(rollout[row])), decode(text)) if keyed else text
+            key = RolloutKey(int(task[row]), int(rollout[row]))
+            yield text if key.rollout == NO_INDEX else encode_keyed(key, Record.parse(text).fields)
 
     def _read(self, shard: int, path: Path) -> None:
         offset = done = 0
@@ -173,8 +171,8 @@ class Shards:
             bad = self._builder.add_block(block, first_line=done + 1, lines=lines)
             numbers = np.arange(done + 1, done + 1 + lines)
             if len(self._builder) - before < lines:
-                kept = _readable(block, starts, stops, {line.line - done - 1 for line in bad})
-                starts, stops, numbers = starts[kept], stops[kept], numbers[kept]
+                readable = _readable(block, starts, stops, {line.line - done - 1 for line in bad})
+                starts, stops, numbers = starts[readable], stops[readable], numbers[readable]
             self._positions.add(shard, starts + offset, stops + offset, numbers)
             self._note(path, bad)
             offset, done = offset + len(block), done + lines
@@ -197,6 +195,16 @@ class Shards:
         for tasks, path in zip(found, self.paths, strict=True):
             tasks.update(key.task for key in _planned(path))
         return found
+
+    def _is_each_seed_whole(self) -> bool:
+        """Whether no two files of the same seed have a task in common."""
+        found: dict[str, set[int]] = {}
+        for path, tasks in zip(self.paths, self._tasks_by_shard(), strict=True):
+            earlier = found.setdefault(_seed_of(path), set())
+            if earlier & tasks:
+                return False
+            earlier |= tasks
+        return True
 
     def _stride(self) -> int:
         """More than any rollout index of any file, so that no two files share a key after the shift."""
@@ -224,17 +232,17 @@ class Shards:
         again = np.flatnonzero((task[first] == task[second]) & (rollout[first] == rollout[second]))
         out: set[int] = set()
         conflicts = 0
-        kept = -1  # of several rows with the same key, the one that counts so far
+        chosen = -1  # of several rows with the same key, the one that counts so far
         for place in again.tolist():
             earlier, later = int(order[place]), int(order[place + 1])
-            earlier = kept if earlier in out or earlier == kept else earlier
-            kept = earlier
+            earlier = chosen if earlier in out or earlier == chosen else earlier
+            chosen = earlier
             if self._differ(earlier, later):
                 conflicts += 1
                 if on_conflict is OnConflict.ERROR:
                     raise self._conflict(RolloutKey(int(task[later]), int(rollout[later])), earlier, later)
-                kept = later if on_conflict is OnConflict.LAST else earlier
-            out.add(later if kept == earlier else earlier)
+                chosen = later if on_conflict is OnConflict.LAST else earlier
+            out.add(later if chosen == earlier else earlier)
         self._builder.leave_out(sorted(out))
         self.repeated = len(out)
         if out:
@@ -259,10 +267,24 @@ class Shards:
         return iter(rows[np.lexsort((rows, rollout[rows], task[rows], keyless))].tolist())
 
 
+_SEED_AND_CHUNK: Final = re.compile(r"-rs(\d+)-chunk\d+$")
+
+
+def _seed_of(path: Path) -> str:
+    named = _SEED_AND_CHUNK.search(run_stem(path))
+    return named[1] if named else ""
+
+
+def _seeds_repeat(paths: Sequence[Path]) -> bool:
+    """Whether the names of the files (``-rs<seed>-chunk<n>``) say that they hold the same tasks with several seeds."""
+    seeds = {_seed_of(path) for path in paths}
+    return len(seeds) > 1 and "" not in seeds
+
+
 def _planned(rollouts: Path) -> Iterator[RolloutKey]:
     plan = RunFiles.of(rollouts).plan
     for line in read_lines(plan) if plan.is_file() else ():
-        if key := key_of(line.text):
+        if key := key_in_line(line.text):
             yield key
 
 

@@ -9,8 +9,8 @@ from nemo_gym.rollouts.store.history import (
     History,
     PastFailures,
     parse_max_attempts,
+    read_completed,
     read_failures,
-    read_rollouts,
 )
 from nemo_gym.schemas.rows import RolloutKey
 
@@ -24,7 +24,7 @@ def line(task: int, rollout: int = 0, **fields: object) -> bytes:
 def test_everything_in_the_main_file_is_done_even_if_it_looks_like_a_failure(tmp_path: Path) -> None:
     path, history = tmp_path / "f", History()
     path.write_bytes(line(0) + line(1, _ng_failure_class="x") + line(-5, 7))
-    assert read_rollouts(path, history) == []
+    assert read_completed(path, history) == []
     assert all(history.is_done(RolloutKey(*key)) for key in [(0, 0), (1, 0), (-5, 7)])
     assert not history.is_done(RolloutKey(0, 1))
 
@@ -32,14 +32,15 @@ def test_everything_in_the_main_file_is_done_even_if_it_looks_like_a_failure(tmp
 def test_what_is_no_rollout_is_pointed_out(tmp_path: Path) -> None:
     path, history = tmp_path / "f", History()
     path.write_bytes(line(0) + b"\n" + line(0) + b"garbage\n" + b'{"reward": 1}\n' + b'{"_ng_ta')
-    strays = read_rollouts(path, history)
+    strays = read_completed(path, history)
     assert [span.why for span in strays] == [
         "blank line",
         "repeated rollout",
         "unreadable line",
-        "unreadable line",
+        "line without a usable key",
         "torn line",
     ]
+    assert [span.line for span in strays] == [2, 3, 4, 5, 6]
     assert history.done == {0}
 
 

@@ -106,14 +106,48 @@ async def test_a_forgotten_resume_loses_nothing_however_often(
     output, helper = tmp_path / "out.jsonl", RolloutCollectionHelper()
     async with agents_with(scored) as agents:
         await helper.collect(collect_to(output, tasks_file(4)), client=agents)
+        output.write_bytes(b"".join(output.read_bytes().splitlines(keepends=True)[:3]))
         before = snapshot(tmp_path)
         for _ in range(2):
-            with pytest.raises(OutputTakenError, match="already holds 4 rollouts of 4 planned") as caught:
+            with pytest.raises(OutputTakenError, match="already holds 3 rollouts of the same plan, 1 left") as caught:
                 await helper.collect(collect_to(output, tasks_file(4)), client=agents)
-            for way in ("+resume_from_cache=true", "+resume_mode=extend", "+overwrite=true", "out.jsonl.backup-1"):
+            for way in ("+resume_from_cache=true", "+overwrite=true", "out.jsonl.backup-1"):
                 assert way in (caught.value.hint or "")
         assert snapshot(tmp_path) == before
         assert len(agents.received) == 4
+
+
+async def test_a_finished_run_and_a_run_of_another_plan_are_moved_aside_as_a_whole(
+    agents_with: Agents, tasks_file: Tasks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output, helper, tasks = tmp_path / "out.jsonl", RolloutCollectionHelper(), tasks_file(2)
+    async with agents_with(scored) as agents:
+        for repeats in (1, 1, 3):  # the first is finished; the second is cut short, and the third has another plan
+            await helper.collect(collect_to(output, tasks, num_repeats=repeats), client=agents)
+            if repeats == 1:
+                output.write_bytes(
+                    output.read_bytes().splitlines(keepends=True)[0] if caplog.text else output.read_bytes()
+                )
+    moved = [tmp_path / f"out.jsonl.backup-{n}" / "out.jsonl" for n in (1, 2)]
+    assert [len(path.read_text().splitlines()) for path in (*moved, output)] == [2, 1, 6]
+    assert all(RunFiles.of(path).manifest.exists() and RunFiles.of(path).plan.exists() for path in moved)
+    told = [record.getMessage() for record in caplog.records if "backup" in record.getMessage()]
+    assert told == [f"The earlier run at {output} is now in {path.parent}" for path in moved]
+
+
+async def test_a_run_without_a_manifest_is_moved_aside_only_if_it_is_finished(
+    agents_with: Agents, tasks_file: Tasks, tmp_path: Path
+) -> None:
+    output, helper = tmp_path / "out.jsonl", RolloutCollectionHelper()
+    async with agents_with(scored) as agents:
+        await helper.collect(collect_to(output, tasks_file(2)), client=agents)
+        RunFiles.of(output).manifest.unlink()
+        await helper.collect(collect_to(output, tasks_file(2)), client=agents)
+        assert (tmp_path / "out.jsonl.backup-1").is_dir()
+        RunFiles.of(output).manifest.unlink()
+        output.write_bytes(output.read_bytes().splitlines(keepends=True)[0])
+        with pytest.raises(OutputTakenError, match="1 left"):
+            await helper.collect(collect_to(output, tasks_file(2)), client=agents)
 
 
 async def test_overwrite_keeps_every_earlier_run_as_a_whole(
@@ -174,7 +208,7 @@ def test_every_file_of_a_run_is_known_by_its_name(tmp_path: Path) -> None:
     assert role_of(files.rollouts) is None
     assert {role_of(path) for path in files.beside if path != files.lock} == {
         *("plan", "failures", "steps", "timing", "metrics", "details", "manifest", "profile"),
-        *("agent_metrics", "difficulty", "solve_rates", "status", "index"),
+        *("agent_metrics", "difficulty", "solve_rates", "status", "index", "audit"),
     }
     assert check_output(files) is None
     assert json.dumps(sorted(path.name for path in files.beside)).count("out.v1") == len(files.beside)
@@ -191,7 +225,7 @@ def test_a_manifest_survives_the_round_trip(tmp_path: Path) -> None:
     manifest.write(tmp_path / "m.json")
     assert Manifest.read(tmp_path / "m.json") == manifest
     content = json.loads((tmp_path / "m.json").read_text())
-    assert set(content) == {"settings", "input", "plan", "output", "created_at", "versions", "format"}
+    assert set(content) == {"settings", "input", "plan", "output", "models", "created_at", "versions", "format"}
 
 
 def test_a_manifest_with_a_digest_of_the_plan_can_still_be_read(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.classify import failed, outcome_of_record
-from nemo_gym.rollouts.outcome import Failure, Outcome
-from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.store.history import AttemptPolicy
+from nemo_gym.rollouts.store.outcome import Failure, Outcome, PlannedRollout
 from nemo_gym.rollouts.store.output import Manifest, Request
 from nemo_gym.rollouts.store.plan_file import PlanConflictError, PlanOnDisk
 from nemo_gym.rollouts.store.rollout_store import PlanChangedError, ResumeMode, open_plan, open_store
@@ -262,8 +261,39 @@ def test_a_line_glued_to_a_torn_one_by_another_program_is_owed_again(output: Pat
     assert run(output, rows(2)) == [(0, 0), (1, 0)]
 
 
-def test_the_completed_rollouts_can_be_read_back_while_the_store_is_open(output: Path) -> None:
+def rewrite(path: Path, change: Callable[[int], Any]) -> None:
+    """Write the indices of a file in another form, as other tools do."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    indices = ("_ng_task_index", "_ng_rollout_index")
+    changed = [{**record, **{name: change(record[name]) for name in indices}} for record in records]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in changed))
+
+
+@pytest.mark.parametrize("change", [float, str])
+@pytest.mark.parametrize("mode", [ResumeMode.STRICT, ResumeMode.FORCE, ResumeMode.EXTEND])
+def test_rollouts_whose_indices_are_floats_or_texts_are_neither_set_aside_nor_run_again(
+    output: Path, change: Callable[[int], Any], mode: ResumeMode
+) -> None:
+    run(output, rows(3, 2), outcome=lambda planned: done(planned) if planned.key.task < 2 else timed_out(planned))
+    rewrite(output, change)
+    rewrite(RunFiles.of(output).failures, change)
+    if mode is not ResumeMode.STRICT:  # which refuses a plan that is not as it was written
+        rewrite(RunFiles.of(output).plan, change)
+    before = output.read_bytes()
+    assert run(output, rows(3, 2), mode=mode, outcome=lambda _: None) == [(2, 0), (2, 1)]
+    assert output.read_bytes() == before
+    assert not list(output.parent.glob("*.torn"))
     with open_store(output) as store:
-        plan = open_plan(store, lambda: rows(2), Request({}), policy=AttemptPolicy())
-        store.append([done(planned) for planned in plan])
-        assert [record["reward"] for record in store.completed()] == [1.0, 1.0]
+        opened = open_plan(store, list, Request({}), resume=True, mode=ResumeMode.FORCE, policy=THREE_ATTEMPTS)
+        assert [planned.attempt for planned in opened] == [2, 2]
+
+
+def test_a_rollout_whose_index_is_a_boolean_is_set_aside_with_its_line(
+    output: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(output, rows(3))
+    lines = output.read_text().replace('"_ng_task_index":1', '"_ng_task_index":true')
+    output.write_text(lines)
+    assert run(output, rows(3)) == [(1, 0)]
+    assert "set aside 1 line without a usable key (from line 2 on)" in caplog.text
+    assert sorted(keys(output)) == [(0, 0), (1, 0), (2, 0)]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym.io.json import decode
-from nemo_gym.rollouts.store.saved_lines import StoredSpan, encode_keyed, key_of, read_lines, set_aside
+from nemo_gym.rollouts.store.saved_lines import StoredSpan, encode_keyed, key_in_line, read_lines, set_aside
+from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import RolloutKey
 
 keys = st.builds(RolloutKey, st.integers(-(2**40), 2**40), st.integers(0, 2**31))
@@ -27,7 +28,7 @@ records = st.dictionaries(texts, values, max_size=4)
 def truth(line: bytes) -> RolloutKey | None:
     """What a parser says about the line."""
     try:
-        return RolloutKey.of(json.loads(line))
+        return Record(json.loads(line)).key
     except ValueError:
         return None
 
@@ -35,7 +36,7 @@ def truth(line: bytes) -> RolloutKey | None:
 @given(keys, records)
 def test_the_key_of_a_written_line_is_the_key_it_was_written_with(key: RolloutKey, record: dict) -> None:
     line = encode_keyed(key, record)
-    assert key_of(line + b"\n") == key_of(line) == key == truth(line)
+    assert key_in_line(line + b"\n") == key_in_line(line) == key == truth(line)
 
 
 @given(keys, records)
@@ -48,7 +49,7 @@ def test_the_rest_of_the_record_is_untouched(key: RolloutKey, record: dict) -> N
 def test_a_line_cut_off_at_any_byte_has_no_key(key: RolloutKey, record: dict, data: st.DataObject) -> None:
     line = encode_keyed(key, record)
     cut = line[: data.draw(st.integers(0, len(line) - 1))]
-    assert key_of(cut) is None
+    assert key_in_line(cut) is None
 
 
 @given(keys, records, keys, records, st.data())
@@ -57,20 +58,20 @@ def test_a_line_glued_to_the_remains_of_another_has_no_key(
 ) -> None:
     line = encode_keyed(key, record)
     remains = line[: data.draw(st.integers(1, len(line)))]
-    assert key_of(remains + encode_keyed(other, more) + b"\n") is None
+    assert key_in_line(remains + encode_keyed(other, more) + b"\n") is None
 
 
 def test_a_hole_full_of_zero_bytes_has_no_key() -> None:
     line = encode_keyed(RolloutKey(1, 2), {"text": "x" * 50})
-    assert key_of(line[:30] + bytes(20) + line[50:] + b"\n") is None
+    assert key_in_line(line[:30] + bytes(20) + line[50:] + b"\n") is None
 
 
 def test_lines_of_other_writers_are_read_too() -> None:
-    assert key_of(b'{"_ng_rollout_index": 2, "reward": 1.0, "_ng_task_index": 7}\n') == (7, 2)
+    assert key_in_line(b'{"_ng_rollout_index": 2, "reward": 1.0, "_ng_task_index": 7}\n') == (7, 2)
     for line in (b"", b"\n", b"[1]", b'{"_ng_task_index": 1}', b'{"_ng_task_index": true, "_ng_rollout_index": 0}'):
-        assert key_of(line) is None
-    for odd in (-1, 2**32, "0", 1.0):
-        assert RolloutKey.of({"_ng_task_index": 1, "_ng_rollout_index": odd}) is None
+        assert key_in_line(line) is None
+    for odd in (-1, 2**32, "a", 1.5):
+        assert key_in_line(json.dumps({"_ng_task_index": 1, "_ng_rollout_index": odd}).encode()) is None
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def spans_of(path: Path, bad: set[int]) -> list[StoredSpan]:
 
 def test_lines_know_where_they_are(file: Path) -> None:
     file.write_bytes(b"one\n\nthree")
-    assert list(read_lines(file)) == [(0, b"one\n"), (4, b"\n"), (5, b"three")]
+    assert list(read_lines(file)) == [(0, b"one\n", 1), (4, b"\n", 2), (5, b"three", 3)]
 
 
 def test_a_torn_tail_is_cut_off_and_kept_aside(file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import RunFiles
+from nemo_gym.io.json import decode
 from nemo_gym.metrics.report import coverage
 from nemo_gym.rollouts.run_metrics import PlannedKeys, find_shards, write_merged
 from nemo_gym.rollouts.store.saved_lines import OnConflict
@@ -23,7 +24,7 @@ def record(task: int, rollout: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def keys(shards: Shards) -> list[tuple[Any, Any]]:
-    return [(r.get("_ng_task_index"), r.get("_ng_rollout_index")) for r in shards.records()]
+    return [(r.get("_ng_task_index"), r.get("_ng_rollout_index")) for r in map(decode, shards.lines())]
 
 
 def test_all_rollouts_come_in_the_order_of_their_keys(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_large_files_are_read_again_where_their_lines_are(tmp_path: Path) -> Non
         for n in range(2)
     ]
     shards = Shards(paths)
-    found = list(shards.records())
+    found = list(map(decode, shards.lines()))
     assert [(r["_ng_task_index"], r["_ng_rollout_index"]) for r in found] == [
         (t, n) for t in range(300) for n in (0, 1)
     ]
@@ -82,7 +83,7 @@ def test_a_conflict_can_be_settled_for_the_first_or_the_last(
 ) -> None:
     paths = [shard(tmp_path / f"{n}", record(0, reward=float(n)), record(n, reward=0.5)) for n in (1, 2, 3)]
     shards = Shards([*paths, paths[2]], on_conflict=on_conflict)
-    assert [r["reward"] for r in shards.records()] == [kept, 0.5, 0.5, 0.5]
+    assert [r["reward"] for r in map(decode, shards.lines())] == [kept, 0.5, 0.5, 0.5]
     assert shards.table().top["reward"].values.tolist() == [kept, 0.5, 0.5, 0.5]
 
 
@@ -131,13 +132,13 @@ def test_files_that_repeat_the_same_tasks_count_as_further_repeats(tmp_path: Pat
                 for task in range(4)
                 for repeat in range(2)
             ]
-            (tmp_path / f"rollouts-rs{seed}-chunk{chunk}.jsonl").write_text("\n".join(lines) + "\n")
-    paths = sorted(tmp_path.glob("rollouts-rs*-chunk*.jsonl"))
+            (tmp_path / f"rollouts-s{seed}-c{chunk}.jsonl").write_text("\n".join(lines) + "\n")
+    paths = sorted(tmp_path.glob("rollouts-s*-c*.jsonl"))
     with pytest.raises(ConfigError) as caught:
         Shards(paths)
     assert "+on_conflict=repeat" in (caught.value.hint or "")
     shards = Shards(paths, on_conflict=OnConflict.REPEAT)
-    records = list(shards.records())
+    records = list(map(decode, shards.lines()))
     keys = [(record["_ng_task_index"], record["_ng_rollout_index"]) for record in records]
     assert keys == [(10 * chunk + task, repeat) for chunk in range(2) for task in range(4) for repeat in range(6)]
     assert [record["reward"] for record in records[:6]] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
@@ -173,3 +174,19 @@ def test_a_merge_never_replaces_rollouts_that_are_not_in_it(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="output of a collection"):
         write_merged(Shards([tmp_path / "a.jsonl"]), merged)
     assert merged.read_text() == other
+
+
+def test_files_that_are_named_by_seed_and_chunk_hold_further_repeats(tmp_path: Path) -> None:
+    names = [f"rollouts-rs{seed}-chunk{chunk}.jsonl" for seed in range(2) for chunk in range(2)]
+    paths = [shard(tmp_path / name, record(n % 2, reward=n)) for n, name in enumerate(names)]
+    shards = Shards(paths)
+    assert keys(shards) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [decode(line)["reward"] for line in shards.lines()] == [0, 2, 1, 3]
+
+
+def test_chunks_of_a_seed_that_share_a_task_are_a_conflict(tmp_path: Path) -> None:
+    names = ("a-rs0-chunk0.jsonl", "a-rs0-chunk1.jsonl", "a-rs1-chunk0.jsonl")
+    paths = [shard(tmp_path / name, record(0, reward=n)) for n, name in enumerate(names)]
+    with pytest.raises(ConfigError, match="occurs twice") as caught:
+        Shards(paths)
+    assert "+on_conflict=repeat" in (caught.value.hint or "")

@@ -10,12 +10,11 @@ from nemo_gym.io.files import RunFiles
 from nemo_gym.rollouts.attempt import recorded
 from nemo_gym.rollouts.classify import failed, outcome_of_record
 from nemo_gym.rollouts.concurrency import FixedLimit
-from nemo_gym.rollouts.outcome import Failure, Outcome, Vanished
-from nemo_gym.rollouts.plan import PlannedRollout
 from nemo_gym.rollouts.run import CollectionRun, RunControl, run_collection
+from nemo_gym.rollouts.store.outcome import Failure, Outcome, PlannedRollout, Vanished
 from nemo_gym.rollouts.store.output import Request
 from nemo_gym.steps.facts import read_facts
-from nemo_gym.steps.record import from_line
+from nemo_gym.steps.rollout_steps import from_line
 from nemo_gym.steps.steps_file import read_steps
 
 TASKS = 4

@@ -95,7 +95,7 @@ def predictions(model: Any, tree: Tree) -> torch.Tensor:
     return logits
 
 
-def log_probs_of(tree: Tree, logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
+def sampled_log_probs(tree: Tree, logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
     """The log-probability of every sampled token.
 
     Model servers report log-probabilities at temperature 1, whatever temperature was used for sampling.
@@ -107,12 +107,12 @@ def log_probs_of(tree: Tree, logits: torch.Tensor, *, temperature: float = 1.0) 
 
 def imitation_loss(tree: Tree, logits: torch.Tensor) -> torch.Tensor:
     """The negative log-likelihood of what was sampled."""
-    return -log_probs_of(tree, logits).sum()
+    return -sampled_log_probs(tree, logits).sum()
 
 
 def preference_loss(tree: Tree, logits: torch.Tensor, *, beta: float) -> torch.Tensor:
     """The loss of DPO, for a tree of pairs: better, worse, better, worse. The reference is the policy that sampled."""
-    moved = log_probs_of(tree, logits) - tree.old_log_probs
+    moved = sampled_log_probs(tree, logits) - tree.old_log_probs
     gains = torch.stack([part.sum() for part in moved.split(tree.sizes)])
     return -torch.nn.functional.logsigmoid(beta * (gains[0::2] - gains[1::2])).sum()
 
@@ -120,15 +120,15 @@ def preference_loss(tree: Tree, logits: torch.Tensor, *, beta: float) -> torch.T
 def policy_gradient_loss(
     tree: Tree, logits: torch.Tensor, advantages: Sequence[float], *, temperature: float, clip: float
 ) -> torch.Tensor:
-    """The clipped surrogate of PPO with one advantage for each sequence of the tree.
+    """The clipped surrogate of PPO with one advantage for each sequence of the tree; ``clip`` bounds the ratio.
 
     The gradient is that of the distribution that was sampled from, at its temperature. With any other one, tokens would
     be pushed even where all rollouts are equally good. How far the policy has moved is known at temperature 1.
     """
     sizes = torch.tensor(tree.sizes, device=logits.device)
     weights = torch.tensor(advantages, device=logits.device).repeat_interleave(sizes)
-    tempered = log_probs_of(tree, logits, temperature=temperature)
-    moved = (log_probs_of(tree, logits.detach()) - tree.old_log_probs) / temperature
+    tempered = sampled_log_probs(tree, logits, temperature=temperature)
+    moved = (sampled_log_probs(tree, logits.detach()) - tree.old_log_probs) / temperature
     # In value this is exp(moved). The two terms that cancel carry the gradient of the tempered distribution.
     ratio = (moved + tempered - tempered.detach()).exp()
     return -torch.minimum(ratio * weights, ratio.clamp(1 - clip, 1 + clip) * weights).sum()
@@ -143,7 +143,11 @@ class StepReport:
 
 
 class Learner:
-    """Trains only adapters on all linear layers of a model. The learning rate warms up, then decays to 0."""
+    """Trains only adapters on all linear layers of a model. The learning rate warms up, then decays to 0.
+
+    ``rank`` is that of the adapters, and ``steps`` is how many there will be in all. Training goes on from
+    ``checkpoint`` if that file exists.
+    """
 
     def __init__(self, model: Any, *, rank: int, lr: float, steps: int, checkpoint: Path) -> None:
         lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.sft import UnfitError
+from nemo_gym.exporting.sft import UnfitError
 from nemo_gym.rollouts.agents import AgentClient
 from nemo_gym.rollouts.concurrency import Limit
 from nemo_gym.rollouts.gates import Freshness, TokenContinuity
 from nemo_gym.rollouts.options import DEFAULT_WINDOW
-from nemo_gym.rollouts.outcome import Completed, Failed, Outcome
-from nemo_gym.rollouts.plan import DEFAULT_MAX_ATTEMPTS
+from nemo_gym.rollouts.store.history import DEFAULT_MAX_ATTEMPTS
+from nemo_gym.rollouts.store.outcome import Completed, Failed, Outcome
 from nemo_gym.rollouts.stream import stream_groups
+from nemo_gym.schemas.record import Record
 from nemo_gym.servers.http.client import get_response_json
 from nemo_gym.servers.models.policy import PAUSE_PATH, RESUME_PATH, WEIGHTS_PATH, PolicyState
 from nemo_gym.servers.server_client import GymClient
-from nemo_gym.training.sequences import Group, TokenSequence, sequence_of
+from nemo_gym.training.sequences import Group, TokenSequence, sequences_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ async def token_groups(
     max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     freshness: Freshness | None = None,
 ) -> AsyncGenerator[LiveGroup, None]:
-    """Run tasks and yield each group once its last rollout has ended."""
+    """Run tasks and yield each group once its last rollout has ended.
+
+    The parameters are those of ``stream_outcomes``. Rollouts whose tokens are not one sequence count as failed.
+    """
     outcomes = stream_groups(
         tasks,
         client,
@@ -68,14 +72,14 @@ async def token_groups(
 def live_group(outcomes: Iterable[Outcome]) -> LiveGroup:
     """The outcomes of one task as sequences and failures."""
     ended = list(outcomes)
-    sequences = [_sequence(one) for one in ended if isinstance(one, Completed)]
+    sequences = [each for one in ended if isinstance(one, Completed) for each in _sequences(one)]
     failures = [one for one in ended if isinstance(one, Failed)]
     return LiveGroup(Group(ended[0].planned.key.task, sequences), failures)
 
 
-def _sequence(outcome: Completed) -> TokenSequence:
+def _sequences(outcome: Completed) -> list[TokenSequence]:
     try:
-        return sequence_of(outcome.record, outcome.planned.key)
+        return sequences_of(Record.parse(outcome.line), outcome.planned.key)
     except UnfitError as error:
         # Single broken rollouts have already been counted as failures, so this affects all of them: a missing setting.
         raise ConfigError(
@@ -98,11 +102,10 @@ class PolicyControl:
         return await self._call("POST", WEIGHTS_PATH, json=dict(body))
 
     async def pause(self, *, drain: bool = True) -> None:
-        """Hold back new requests; with ``drain``, return once the running ones have been answered."""
+        """Hold back new requests; with ``drain``, return once the running ones are done."""
         await self._call("POST", PAUSE_PATH, params={"drain": str(drain).lower()})
 
     async def resume(self) -> None:
-        """Answer requests again."""
         await self._call("POST", RESUME_PATH)
 
     async def refresh(self) -> int:
@@ -115,12 +118,12 @@ class PolicyControl:
 
     async def _call(self, method: str, path: str, **options: Any) -> int:
         response = await self._client.request(self._server, path, method, headers=self._headers, **options)
-        answer = await get_response_json(response)
+        reply = await get_response_json(response)
         if response.status >= 400:
-            detail = answer.get("detail", answer) if isinstance(answer, dict) else answer
+            detail = reply.get("detail", reply) if isinstance(reply, dict) else reply
             raise ConfigError(
                 f"{self._server} refused {path} with status {response.status}: {detail}",
                 hint=f"check model_path and weights_token of {self._server}",
             )
-        self.version = PolicyState.model_validate(answer).version
+        self.version = PolicyState.model_validate(reply).version
         return self.version

@@ -40,7 +40,11 @@ KEPT_FILES: Final = 2
 
 
 class TRLEnvironment:
-    """Tasks and a Gym, as the arguments of a ``GRPOTrainer``."""
+    """Tasks and a Gym, as the arguments of a ``GRPOTrainer``.
+
+    After each step of the trainer, ``publish`` gives ``model_server`` the new weights, which needs the server's
+    ``weights_token`` as ``token``; without ``publish``, the weights stay. At most ``limit`` rollouts run at once.
+    """
 
     def __init__(
         self,
@@ -200,7 +204,6 @@ class _GymThread:
         return self.gym
 
     def stop(self) -> None:
-        """Stop the Gym and its thread."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.export.export_report import ExportReport
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
+from nemo_gym.exporting.export_report import ExportReport
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
 
 TOOL = {"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object"}, "strict": True}
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
 
 pytest.importorskip("pyarrow", reason="tables need the extra 'export'")
 
 FULL_DISK = """
 import resource, signal, sys
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # a file that may not grow is a disk that is full
 try:
@@ -182,7 +182,7 @@ def test_memory_does_not_grow_with_the_file(export, tmp_path):
     with many.open("w") as file:
         for n in range(3000):
             file.write(json.dumps(export.make(n, text="long " * 2000)) + "\n")
-    from nemo_gym.export.pipeline import export_rollouts
+    from nemo_gym.exporting.pipeline import export_rollouts
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     export_rollouts(Recipe(input=str(many), output=str(tmp_path / "o.jsonl"), format="sft", best_per_task=1))
@@ -195,6 +195,6 @@ def test_the_same_recipe_gives_the_same_bytes(export, tmp_path):
     rollouts = [export.make(task, n, n / 4) for task in range(30) for n in range(4)]
     written = []
     for name in ("a.jsonl", "b.jsonl"):
-        export(rollouts, output=str(tmp_path / name), max_per_task=2, validation=0.2, seed=7)
+        export(rollouts, output=str(tmp_path / name), min_reward="all", max_per_task=2, validation=0.2, seed=7)
         written.append((tmp_path / name).read_bytes())
     assert written[0] == written[1]

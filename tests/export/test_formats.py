@@ -3,13 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.sft import usual_messages
+from nemo_gym.exporting.dpo import best_with_worst
+from nemo_gym.exporting.sft import UnfitError
+from nemo_gym.exporting.tokens import only_span, token_spans
 
 QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 0."}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -242,36 +240,110 @@ def test_tools_that_are_not_valid_are_a_reason_to_drop(export, form):
     assert export.dropped() == {"has tools that are not valid": 1}
 
 
-USUAL = [
-    {"role": "system", "content": "Be brief."},
-    {"type": "message", "role": "user", "content": "Add."},
-    {"role": "assistant", "content": "Yes."},
-    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Sure.", "annotations": []}]},
-    {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]},
-    {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
-    {"type": "function_call_output", "call_id": "c", "output": "3"},
-]
-UNUSUAL = [
-    {"role": "user", "content": [{"type": "input_text", "text": "Add."}]},
-    {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-    {"role": "assistant", "content": []},
-    {"role": "assistant", "content": 5},
-    {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
-    {"type": "function_call", "call_id": "c", "name": "add", "arguments": {}},
-    {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "3"}]},
-    {"type": "computer_call"},
-]
+def scores(rows):
+    return [(row["score_chosen"], row["score_rejected"]) for row in rows]
 
 
-@given(st.lists(st.sampled_from(USUAL)))
-def test_usual_items_are_converted_as_the_general_conversion_does_it(items):
-    recipe = Recipe(input="-", output="rows.jsonl", format="sft")
-    expected = items_to_messages(items, ResponsesConverterState())
-    assert usual_messages(items, recipe) == [{**message, "content": message["content"] or ""} for message in expected]
+def test_best_and_worst_meet_and_nobody_twice_while_all_pairs_are_more(export):
+    rollouts = [export.make(0, n, reward) for n, reward in enumerate((0.0, 1.0, 0.5, 0.25, 0.75))]
+    asked = {"format": "dpo", "metadata": True, "pairs_per_task": 20}
+    assert scores(export(rollouts, pairs="best_worst", **asked)) == [(1.0, 0.0), (0.75, 0.25)]
+    assert len(export(rollouts, pairs="all", **asked)) == 10
 
 
-@pytest.mark.parametrize("item", UNUSUAL, ids=str)
-def test_unusual_items_are_left_to_the_general_conversion(item):
-    recipe = Recipe(input="-", output="rows.jsonl", format="sft")
-    assert usual_messages([*USUAL, item], recipe) is None
-    assert usual_messages(USUAL, recipe.model_copy(update={"reasoning": "drop"})) is None
+@pytest.mark.parametrize("preset", [None, "nemo"])
+def test_a_margin_of_exactly_the_least_one_is_enough(export, preset):
+    rollouts = [export.make(0, 0, 0.25), export.make(0, 1, 0.75)]
+    preset = {"preset": preset} if preset else {}
+    assert len(export(rollouts, format="dpo", min_margin=0.5, **preset)) == 1
+    with pytest.raises(ConfigError, match="no rollout is left"):
+        export(rollouts, format="dpo", min_margin=0.5001, **preset)
+
+
+def test_the_rule_of_the_tutorial_takes_tasks_with_two_rollouts_only(export):
+    counts = {0: 1, 1: 2, 2: 3}
+    rollouts = [export.make(task, n, float(n)) for task, count in counts.items() for n in range(count)]
+    rows = export(rollouts, format="dpo", preset="nemo")
+    assert [row["quality_difference"] for row in rows] == [1.0]
+
+
+def test_equal_rewards_are_no_preference(export):
+    with pytest.raises(ConfigError, match="no rollout is left"):
+        export([export.make(0, n, 1.0) for n in range(2)], format="dpo", min_margin=0.0)
+
+
+def test_lengths_of_exactly_the_ratio_are_similar(export):
+    def of(number, reward, tokens):
+        return export.make(0, number, reward, response={"usage": {"output_tokens": tokens}})
+
+    assert len(export([of(0, 1.0, 10), of(1, 0.0, 20)], format="dpo", max_length_ratio=2)) == 1
+    with pytest.raises(ConfigError, match="no rollout is left"):
+        export([of(0, 1.0, 10), of(1, 0.0, 21)], format="dpo", max_length_ratio=2)
+    # Nothing written counts as one token.
+    assert len(export([of(0, 1.0, 0), of(1, 0.0, 2)], format="dpo", max_length_ratio=2)) == 1
+
+
+def test_the_threshold_itself_is_a_thumb_up(export):
+    rows = export([export.make(0, 0, 0.5), export.make(0, 1, 0.49)], format="kto", pass_threshold=0.5)
+    assert [row["label"] for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize("ids", [["a"], [1.5], [True], "12", [None], [[1]]])
+@pytest.mark.parametrize("kind", ["rl", "sft_tokens"])
+def test_prompt_ids_that_are_not_numbers_stay_out(export, kind, ids):
+    odd = export.make(0, 0)
+    odd["response"]["output"][1]["prompt_token_ids"] = ids
+    rows = export([odd, export.make(1, 0)], format=kind)
+    assert len(rows) == 1
+    assert sum(export.dropped().values()) == 1
+
+
+def test_a_history_that_was_rewritten_is_two_sequences(export):
+    rewritten = export.make(0, 0)
+    rewritten["response"]["output"][3]["prompt_token_ids"] = [9, 9]
+    spans = token_spans(rewritten["response"]["output"])
+    assert [span.ids for span in spans] == [[1, 2, 0, 10, 11], [9, 9, 20]]
+    assert [span.mask for span in spans] == [[0, 0, 0, 1, 1], [0, 0, 1]]
+    assert [span.labels() for span in spans] == [[-100, -100, -100, 10, 11], [-100, -100, 20]]
+    assert [span.start for span in spans] == [3, 2]
+    with pytest.raises(UnfitError, match="not one sequence"):
+        only_span(rewritten["response"]["output"])
+
+
+def test_every_name_of_an_rl_row_holds_the_tokens_it_is_named_after(export):
+    ids, mask, log_probs = [1, 2, 0, 10, 11, 3, 21], [0, 0, 0, 1, 1, 0, 1], [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -1.0]
+    rollouts = [export.make(0, 0, 0.0), export.make(0, 1, 1.0)]
+    plain = export(rollouts, format="rl", names="plain")[1]
+    assert (plain["input_ids"], plain["loss_mask"], plain["log_probs"]) == (ids, mask, log_probs)
+    assert (plain["reward"], plain["advantage"]) == (1.0, 1.0)
+    verl = export(rollouts, format="rl", names="verl")[1]
+    assert (verl["prompts"], verl["responses"], verl["response_mask"]) == (ids[:3], ids[3:], mask[3:])
+    assert verl["rollout_log_probs"] == log_probs[3:]
+    assert verl["token_level_scores"] == [0.0, 0.0, 0.0, 1.0]
+    assert verl["advantages"] == [1.0, 1.0, 0.0, 1.0]
+    skyrl = export(rollouts, format="rl", names="skyrl")[1]
+    assert (skyrl["prompt_token_ids"], skyrl["response_ids"], skyrl["loss_masks"]) == (ids[:3], ids[3:], mask[3:])
+    assert (skyrl["rollout_logprobs"], skyrl["stop_reasons"]) == (log_probs[3:], "stop")
+    openrlhf = export(rollouts, format="rl", names="openrlhf")[1]
+    assert (openrlhf["sequences"], openrlhf["attention_mask"]) == (ids, [1] * 7)
+    assert (openrlhf["action_mask"], openrlhf["rollout_log_probs"]) == (mask[1:], log_probs[1:])
+    assert openrlhf["advantages"] == [0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+
+
+def test_the_advantage_is_in_standard_deviations_of_the_task_and_none_without_a_difference(export):
+    rewards = [(0, 0.0), (0, 1.0), (1, 0.5), (1, 0.5), (2, 3.0), (2, 5.0), (2, 7.0)]
+    rows = export([export.make(task, n, reward) for n, (task, reward) in enumerate(rewards)], format="rl")
+    assert [row["advantage"] for row in rows] == pytest.approx([-1, 1, 0, 0, -(1.5**0.5), 0, 1.5**0.5])
+
+
+def test_a_rollout_that_was_cut_off_says_so(export):
+    cut = export.make(0, 0, response={"incomplete_details": {"reason": "max_output_tokens"}})
+    status = export.make(1, 0, response={"status": "incomplete"})
+    rows = export([cut, status, export.make(2, 0)], format="rl", names="skyrl")
+    assert [row["stop_reasons"] for row in rows] == ["length", "length", "stop"]
+
+
+def test_best_meets_worst_and_nobody_is_used_twice():
+    assert list(best_with_worst("abcd")) == [("a", "d"), ("b", "c")]
+    assert list(best_with_worst("abc")) == [("a", "c")]
+    assert list(best_with_worst("a")) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
 
 REWARDS = {0: (0.0, 0.0, 0.0, 0.0), 1: (0.0, 1.0, 0.0, 1.0), 2: (1.0, 1.0, 1.0, 1.0), 3: (0.25, 0.5, 0.75, 1.0)}
 
@@ -25,17 +25,17 @@ def keys(rows):
     ("rules", "kept"),
     [
         ({"min_reward": 0.5, "max_reward": 0.75}, [(3, 1), (3, 2)]),
-        ({"filter": "reward > 0.6 and task == 3"}, [(3, 2), (3, 3)]),
+        ({"min_reward": "all", "filter": "reward > 0.6 and task == 3"}, [(3, 2), (3, 3)]),
         ({"success": True, "filter": "task < 2"}, [(1, 1), (1, 3)]),
         ({"success": False, "filter": "task == 1"}, [(1, 0), (1, 2)]),
         ({"first_solved": 1}, [(1, 1), (2, 0), (3, 3)]),
-        ({"best_per_task": 2, "mixed_rewards": True}, [(1, 1), (1, 3), (3, 2), (3, 3)]),
-        ({"min_solve_rate": 0.5, "max_solve_rate": 0.9}, [(1, 0), (1, 1), (1, 2), (1, 3)]),
+        ({"min_reward": "all", "best_per_task": 2, "mixed_rewards": True}, [(1, 1), (1, 3), (3, 2), (3, 3)]),
+        ({"min_reward": "all", "min_solve_rate": 0.5, "max_solve_rate": 0.9}, [(1, 0), (1, 1), (1, 2), (1, 3)]),
         # The solve rate is that of all rollouts, not of those that other rules left.
         ({"max_solve_rate": 0.5, "min_reward": 1}, [(1, 1), (1, 3), (3, 3)]),
-        ({"min_turns": 3, "filter": "task == 0"}, []),
-        ({"max_tokens": 2, "filter": "task == 0"}, []),
-        ({"min_turns": 2, "max_turns": 2, "filter": "task == 0"}, [(0, n) for n in range(4)]),
+        ({"min_reward": "all", "min_turns": 3, "filter": "task == 0"}, []),
+        ({"min_reward": "all", "max_tokens": 2, "filter": "task == 0"}, []),
+        ({"min_reward": "all", "min_turns": 2, "max_turns": 2, "filter": "task == 0"}, [(0, n) for n in range(4)]),
     ],
 )
 def test_rules_compose(export, rollouts, rules, kept):
@@ -44,6 +44,30 @@ def test_rules_compose(export, rollouts, rules, kept):
     else:
         with pytest.raises(ConfigError, match="no rollout is left of 16"):
             export(rollouts, metadata=True, **rules)
+
+
+@pytest.mark.parametrize("form", ["sft", "sft_tokens", "sharegpt"])
+def test_a_model_is_shown_only_solved_rollouts_to_imitate(export, rollouts, form):
+    solved = sum(reward == 1 for rewards in REWARDS.values() for reward in rewards)
+    assert len(export(rollouts, format=form)) == solved
+    assert export.dropped() == {"min_reward=1": len(rollouts) - solved}
+    stated = "solved rollouts, with a reward of 1 or more (+min_reward=0.5 lowers that, +min_reward=all takes every"
+    assert stated in export.report.text()
+    assert len(export(rollouts, format=form, pass_threshold=0.75)) == solved + 1
+    assert len(export(rollouts, format=form, min_reward="all")) == len(rollouts)
+    assert len(export(rollouts, format=form, success=False)) == len(rollouts) - solved
+    assert "solved rollouts" not in export.report.text()
+
+
+@pytest.mark.parametrize("form", ["kto", "rl", "atif"])
+def test_formats_that_say_how_good_a_rollout_was_take_every_reward(export, rollouts, form):
+    assert len(export(rollouts, format=form)) == len(rollouts)
+
+
+def test_an_export_without_a_solved_rollout_says_how_to_take_others(export):
+    with pytest.raises(ConfigError, match="no rollout is left of 1; dropped: 1 by “min_reward=1”") as caught:
+        export([export.make(reward=0.5)])
+    assert "+min_reward=all" in (caught.value.hint or "")
 
 
 def test_every_rule_counts_what_it_dropped_and_names_the_first(export, rollouts):
@@ -58,7 +82,7 @@ def test_every_rule_counts_what_it_dropped_and_names_the_first(export, rollouts)
     [
         ({"format": "sft_tokens"}, "tokens in a row: 7 to 7, median 7, 99 % up to 7"),
         ({"format": "rl", "names": "verl"}, "tokens in a row: 7 to 7, median 7, 99 % up to 7"),
-        ({"format": "sft_tokens", "validation": 0.5}, "rollouts of 4 tasks"),
+        ({"format": "sft_tokens", "min_reward": "all", "validation": 0.5}, "rollouts of 4 tasks"),
     ],
 )
 def test_the_report_says_how_long_rows_are(export, rollouts, parameters, line):
@@ -114,9 +138,9 @@ def test_what_is_not_a_scored_rollout_is_never_a_sample(export, tmp_path):
     assert report.drops.counts == {
         "failed": 1,
         "has no reward": 2,
-        "is not a rollout": 2,
+        "is not a rollout": 1,
         "occurred before": 1,
-        "is not JSON": 1,
+        "is not a JSON object": 2,
     }
     assert report.lines == 8
 
@@ -236,10 +260,12 @@ def test_more_shards_than_a_process_may_open(export, tmp_path):
 
 
 def test_drawing_depends_on_the_seed_and_not_on_the_order_of_the_file(export, rollouts):
-    first = keys(export(rollouts, max_per_task=1, metadata=True))
-    assert sorted(keys(export(rollouts[::-1], max_per_task=1, metadata=True))) == first
+    first = keys(export(rollouts, min_reward="all", max_per_task=1, metadata=True))
+    assert sorted(keys(export(rollouts[::-1], min_reward="all", max_per_task=1, metadata=True))) == first
     assert len({task for task, _ in first}) == 4
-    others = [keys(export(rollouts, max_per_task=1, metadata=True, seed=seed)) for seed in range(1, 5)]
+    others = [
+        keys(export(rollouts, min_reward="all", max_per_task=1, metadata=True, seed=seed)) for seed in range(1, 5)
+    ]
     assert any(other != first for other in others)
 
 
@@ -323,3 +349,11 @@ def test_log_probabilities_that_are_not_numbers_are_none(export):
     broken["response"]["output"][1]["generation_log_probs"] = ["a", "b"]
     assert len(export([export.make(), broken], format="rl")) == 1
     assert export.dropped() == {"log-probabilities": 1}
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl.gz", "rows.parqet"])
+def test_an_unknown_ending_is_not_taken_for_a_folder_of_tables(name):
+    with pytest.raises(ValueError, match=f"the ending {Path(name).suffix} is unknown"):
+        Recipe(input="a.jsonl", output=name, format="sft")
+    assert Recipe(input="a.jsonl", output=name, format="sft", container="jsonl").stored_as == "jsonl"
+    assert Recipe(input="a.jsonl", output="data/rows", format="sft").stored_as == "hf"

@@ -13,7 +13,7 @@ import torch
 from nemo_gym.errors import ConfigError
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.training.gguf import load_model
-from nemo_gym.training.learner import Learner, log_probs_of, pack, predictions
+from nemo_gym.training.learner import Learner, pack, predictions, sampled_log_probs
 from nemo_gym.training.sequences import TokenSequence
 
 PROMPT = [1, 84, 101, 115, 116]
@@ -41,8 +41,8 @@ def test_a_tree_gives_the_same_as_its_branches(model: Any) -> None:
     together = [ONE_TURN, TWO_TURNS, SHORT, TOOL_FIRST]
     with torch.no_grad():
         tree = pack(together)
-        whole = log_probs_of(tree, predictions(model, tree))
-        alone = [log_probs_of(branch, predictions(model, branch)) for branch in (pack([one]) for one in together)]
+        whole = sampled_log_probs(tree, predictions(model, tree))
+        alone = [sampled_log_probs(branch, predictions(model, branch)) for branch in (pack([one]) for one in together)]
     assert tree.sizes == [3, 4, 1, 2]
     assert len(tree) == len(PROMPT) + 3 + 7 + 1 + 4
     assert torch.allclose(whole, torch.cat(alone), atol=1e-5)
@@ -53,7 +53,7 @@ def test_log_probs_are_those_of_a_plain_forward_pass(model: Any) -> None:
         logits = model(torch.tensor([TWO_TURNS.ids])).logits[0]
         plain = torch.log_softmax(logits[:-1] / 0.7, -1)[range(len(TWO_TURNS.ids) - 1), TWO_TURNS.ids[1:]]
         tree = pack([TWO_TURNS])
-        ours = log_probs_of(tree, predictions(model, tree), temperature=0.7)
+        ours = sampled_log_probs(tree, predictions(model, tree), temperature=0.7)
     assert torch.allclose(ours, plain[torch.tensor(TWO_TURNS.mask[1:], dtype=torch.bool)], atol=1e-5)
 
 
@@ -63,7 +63,7 @@ def steps(model: Any, checkpoint: Path, *, until: int) -> Learner:
     trees = [pack([ONE_TURN, TWO_TURNS]), pack([SHORT]), pack([TOOL_FIRST])]
     while learner.done < until:
         tree = trees[learner.done % len(trees)]
-        learner.step([-log_probs_of(tree, predictions(learner.model, tree)).mean()])
+        learner.step([-sampled_log_probs(tree, predictions(learner.model, tree)).mean()])
     return learner
 
 
@@ -82,7 +82,7 @@ def test_training_makes_what_it_is_shown_more_likely(tiny_model: Path, tmp_path:
     before = load_model(tiny_model)
     after = steps(load_model(tiny_model), tmp_path / "x", until=6).merged()
     with torch.no_grad():
-        gain = log_probs_of(tree, predictions(after, tree)) - log_probs_of(tree, predictions(before, tree))
+        gain = sampled_log_probs(tree, predictions(after, tree)) - sampled_log_probs(tree, predictions(before, tree))
     assert gain.mean() > 0.1
 
 

@@ -8,7 +8,7 @@ pytest.importorskip("gguf", reason="needs the extra train")
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.gates import Freshness
-from nemo_gym.rollouts.outcome import Completed, Failed
+from nemo_gym.rollouts.store.outcome import Completed, Failed
 from nemo_gym.rollouts.stream import stream_groups
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.training.live import PolicyControl, token_groups

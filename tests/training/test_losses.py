@@ -19,11 +19,11 @@ from nemo_gym.training.learner import (
     Learner,
     Tree,
     imitation_loss,
-    log_probs_of,
     pack,
     policy_gradient_loss,
     predictions,
     preference_loss,
+    sampled_log_probs,
 )
 from nemo_gym.training.sequences import Group, TokenSequence
 
@@ -52,7 +52,7 @@ def tree(model: Any) -> Tree:
     """The group as the model itself would have sampled it."""
     blank = pack(GROUP.sequences)
     with torch.no_grad():
-        return replace(blank, old_log_probs=log_probs_of(blank, predictions(model, blank)))
+        return replace(blank, old_log_probs=sampled_log_probs(blank, predictions(model, blank)))
 
 
 def policy_gradient(tree: Tree, logits: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ def changes(model: Any, tree: Tree, loss: Callable[[Tree, torch.Tensor], torch.T
     learner = Learner(model, rank=4, lr=3e-3, steps=100, checkpoint=folder / "checkpoint")
     learner.step([loss(tree, predictions(learner.model, tree))])
     with torch.no_grad():
-        moved = log_probs_of(tree, predictions(learner.model, tree)) - tree.old_log_probs
+        moved = sampled_log_probs(tree, predictions(learner.model, tree)) - tree.old_log_probs
     return [part.sum().item() for part in moved.split(tree.sizes)]
 
 
@@ -91,7 +91,7 @@ def test_the_policy_gradient_is_that_of_the_sampling_temperature(model: Any, tre
     loss = policy_gradient(tree, logits)
     (gradient,) = torch.autograd.grad(loss, logits)
     weights = torch.tensor(GROUP.advantages()).repeat_interleave(torch.tensor(tree.sizes))
-    (expected,) = torch.autograd.grad(-(weights * log_probs_of(tree, logits, temperature=0.8)).sum(), logits)
+    (expected,) = torch.autograd.grad(-(weights * sampled_log_probs(tree, logits, temperature=0.8)).sum(), logits)
     assert torch.allclose(gradient, expected, atol=1e-6)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.pipeline import export_rollouts
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.sft import UnfitError
+from nemo_gym.exporting.pipeline import export_rollouts
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.sft import UnfitError
+from nemo_gym.io.json import encode
+from nemo_gym.metrics.continuity import check_continuity
 from nemo_gym.training.sequences import (
     Group,
     common_start,
@@ -60,6 +62,23 @@ def test_a_message_log_alternates() -> None:
     assert log[1]["log_probs"] == pytest.approx([-0.3, -0.4])
 
 
+def test_two_turns_in_a_row_stay_two_segments_in_an_export_too(tmp_path: Path) -> None:
+    row = record(1.0, call([1, 2], [3, 4]), call([1, 2, 3, 4], [5]), call([1, 2, 3, 4, 5, 6], [7]))
+    found = sequence_of(row)
+    assert [(part["role"], part["token_ids"]) for part in found.message_log()] == [
+        ("user", [1, 2]),
+        ("assistant", [3, 4]),
+        ("assistant", [5]),
+        ("user", [6]),
+        ("assistant", [7]),
+    ]
+    assert len(found.turn_starts) == check_continuity(row["response"]["output"]).calls
+    (tmp_path / "rollouts.jsonl").write_bytes(encode(row) + b"\n")
+    recipe = {"input": str(tmp_path / "rollouts.jsonl"), "output": str(tmp_path / "rl.jsonl"), "metadata": True}
+    export_rollouts(Recipe(format="rl", **recipe))
+    assert read_groups(tmp_path / "rl.jsonl")[0].sequences[0].message_log() == found.message_log()
+
+
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
@@ -80,7 +99,6 @@ def test_advantages_are_relative_to_the_group() -> None:
     assert group(1.0, 0.0, 0.0, 1.0).advantages() == [1.0, -1.0, -1.0, 1.0]
     assert group(1.0, 1.0).advantages() == [0.0, 0.0]
     assert sum(group(0.3, 0.9, 0.1).advantages()) == pytest.approx(0)
-    assert not group(0.5, 0.5).is_mixed
 
 
 def test_pairs_have_a_better_and_a_worse_one_and_nobody_twice() -> None:

@@ -123,6 +123,39 @@ def test_rounds_share_no_task_with_each_other_or_with_the_held_out_ones(loop: Mo
     assert len(set(prompts)) == len(prompts)
 
 
+LETTERS = """
+import nemo_gym
+letters = nemo_gym.Environment(tasks=[{"prompt": f"Write {n}.", "number": n} for n in range(8)])
+letters.verify(lambda task, response: float("e" not in response.text))
+"""
+
+
+def test_an_environment_in_one_file_is_trained_on(
+    arguments: list[str], loop: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "letters.py"
+    file.write_text(LETTERS)
+    start = arguments.index("--train")
+    rest = [*arguments[:start], *arguments[start + 4 :]]
+    loop.main(["--environment", str(file), "--heldout-repeats", "1", "--repeats", "4", *rest])
+    assert "step 1/" in capsys.readouterr().out
+    rows = {name: (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines() for name in ("before", "train")}
+    numbers = {name: {json.loads(row)["number"] for row in lines} for name, lines in rows.items()}
+    assert numbers == {"before": {0, 4}, "train": {1, 2, 3, 5, 6, 7}}
+
+
+def test_the_name_of_an_environment_stands_for_its_options(loop: ModuleType, tmp_path: Path) -> None:
+    usual, named = (
+        vars(loop.read_options(["--output", str(tmp_path), *more]))
+        for more in ([], ["--environment", "format_following"])
+    )
+    for name in ("configs", "agent"):
+        assert named[name] == usual[name]
+    for name in ("train", "heldout"):
+        assert named[name].resolve() == (ROOT / usual[name]).resolve()
+    assert loop.read_options(["--environment", "format_following", "--agent", "mine"]).agent == "mine"
+
+
 def test_a_folder_of_other_settings_is_refused(arguments: list[str], loop: ModuleType, tmp_path: Path) -> None:
     loop.keep_settings(loop.read_options(arguments))
     with pytest.raises(ConfigError, match="seed was 0"):

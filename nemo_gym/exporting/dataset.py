@@ -17,10 +17,11 @@ from typing import Any, BinaryIO, Final, Protocol
 import orjson
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.sft import Row
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.sft import Row
 from nemo_gym.io.files import StorageError, replacing, sync_directory
 from nemo_gym.io.json import encode
+from nemo_gym.io.process import is_running
 from nemo_gym.rollouts.store.output import check_derived
 
 TRAIN: Final = "train"
@@ -37,7 +38,7 @@ _COLUMNS: Final = {
     "kto": "prompt:messages completion:messages label:bool tools:text",
     "sharegpt": "conversations:turns system:text tools:text",
     "sft_tokens": "input_ids:ids labels:ids completion_mask:mask",
-    "plain": "input_ids:ids loss_mask:mask log_probs:floats reward:float advantage:float group:text",
+    "plain": "input_ids:ids loss_mask:mask log_probs:floats turn_starts:ids reward:float advantage:float group:text",
     "verl": "data_source:text prompt:messages ability:text reward_model:reward_model extra_info:extra_info uid:text "
     "prompts:ids responses:ids response_mask:mask rollout_log_probs:floats token_level_scores:floats advantages:floats",
     "skyrl": "prompt_token_ids:ids response_ids:ids loss_masks:mask rollout_logprobs:floats rewards:float "
@@ -89,7 +90,7 @@ class Output:
 
 
 def check_place(recipe: Recipe, inputs: Sequence[Path]) -> None:
-    """Refuse an output that no export may replace, even if it is asked to."""
+    """Refuse an output that no export may replace, even with ``overwrite``."""
     for path in output_paths(recipe).values():
         if recipe.stored_as != "hf":
             check_derived(path, inputs)
@@ -100,7 +101,7 @@ def check_place(recipe: Recipe, inputs: Sequence[Path]) -> None:
             )
 
 
-def check_output(recipe: Recipe) -> None:
+def refuse_overwriting(recipe: Recipe) -> None:
     """Refuse to overwrite existing files, before any input is read."""
     for path in output_paths(recipe).values():
         if not path.exists():
@@ -119,22 +120,12 @@ def remove_drafts(recipe: Recipe) -> None:
     for path in output_paths(recipe).values():
         for draft in path.parent.glob(f"{path.name}.*.*"):
             process, ending = draft.name[len(path.name) + 1 :].split(".")[:2]
-            if ending not in ("tmp", "old") or not process.isdigit() or _is_running(int(process)):
+            if ending not in ("tmp", "old") or not process.isdigit() or is_running(int(process)):
                 continue
             if draft.is_dir():
                 shutil.rmtree(draft, ignore_errors=True)
             else:
                 draft.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # signal 0 only checks whether the process exists
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it exists and belongs to somebody else
-        pass
-    return True
 
 
 def output_paths(recipe: Recipe) -> dict[str, Path]:
@@ -167,7 +158,10 @@ def open_output(recipe: Recipe) -> Iterator[Output]:
 def _files(recipe: Recipe) -> Iterator[Output]:
     with ExitStack() as stack:
         files = {split: stack.enter_context(replacing(path)) for split, path in output_paths(recipe).items()}
-        output = Output({split: _sink(recipe, file) for split, file in files.items()})
+        as_lines = recipe.stored_as == "jsonl"
+        output = Output(
+            {split: Lines(file) if as_lines else Table(file, schema_of(recipe)) for split, file in files.items()}
+        )
         with output.closing():
             yield output
 
@@ -193,10 +187,6 @@ def _folder(recipe: Recipe) -> Iterator[Output]:
             shutil.rmtree(rest, ignore_errors=True)
 
 
-def _sink(recipe: Recipe, file: BinaryIO) -> RowSink:
-    return Lines(file) if recipe.stored_as == "jsonl" else Table(file, schema_of(recipe))
-
-
 @dataclass
 class Lines:
     """JSON lines."""
@@ -204,7 +194,6 @@ class Lines:
     file: BinaryIO
 
     def write(self, row: Row) -> int:
-        """Take one row."""
         return self.file.write(encode(row) + b"\n")
 
     def close(self) -> None:
@@ -224,7 +213,6 @@ class Table:
         self._held: list[Row] = []
 
     def write(self, row: Row) -> int:
-        """Take one row."""
         try:
             line = orjson.dumps(row)
         except TypeError:  # text that is not valid Unicode, which a table can't hold
@@ -264,7 +252,6 @@ class ShardedTable:
         self._stack = ExitStack()
 
     def write(self, row: Row) -> int:
-        """Take one row."""
         if self._table is None:
             path = self._folder / f"{self._split}-{len(self._shards):05}.parquet"
             self._shards.append(path)

@@ -1,4 +1,4 @@
-"""Traces: real SDK, real HTTP, a receiver that decodes OTLP; endpoints that are down, slow or refuse."""
+"""Spans: real SDK, real HTTP, a receiver that decodes OTLP; endpoints that are down, slow or refuse."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollecti
 from nemo_gym.schemas.refs import BaseServerConfig
 from nemo_gym.servers.gym import host_gym
 from nemo_gym.servers.server_client import GymClient
-from nemo_gym.steps.record import RolloutSteps, Step, StepRetry, to_line
+from nemo_gym.steps.rollout_steps import RolloutSteps, Step, StepRetry, to_line
 from nemo_gym.steps.steps_file import read_steps
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra otel")
@@ -30,7 +30,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from nemo_gym.export.trace_sender import models_in, send_all, traces_url
+from nemo_gym.telemetry.span_sender import models_in, otlp_url, send_all
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = "resources_servers/example_single_tool_call"
@@ -152,16 +152,16 @@ async def test_a_run_sends_a_trace_of_every_rollout_and_the_command_sends_the_sa
         assert (told["gen_ai.operation.name"], told["gen_ai.agent.name"]) == ("invoke_agent", AGENT)
         assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (200, 40)
         calls = tree(receiver.spans)[root.span_id]
-        model = f"chat {attributes(calls[1])['gen_ai.request.model']}"
         assert [call.name for call in calls] == [
             "seed example_single_tool_call",
-            model,
-            GET_WEATHER,
-            model,
+            f"call {AGENT}",
             "verify example_single_tool_call",
         ]
-        chat, tool = attributes(calls[1]), attributes(calls[2])
-        assert calls[1].kind == Span.SPAN_KIND_CLIENT
+        inner = tree(receiver.spans)[calls[1].span_id]
+        model = f"chat {attributes(inner[0])['gen_ai.request.model']}"
+        assert [call.name for call in inner] == [model, GET_WEATHER, model]
+        chat, tool = attributes(inner[0]), attributes(inner[1])
+        assert inner[0].kind == Span.SPAN_KIND_CLIENT
         assert chat["gen_ai.operation.name"] == "chat"
         assert (chat["gen_ai.usage.input_tokens"], chat["gen_ai.usage.output_tokens"]) == (100, 20)
         assert chat["gen_ai.response.finish_reasons"] == ["completed"]
@@ -241,7 +241,7 @@ async def test_the_endpoint_is_told_the_span_that_calls_it(
     chats = [(span.trace_id, span.span_id) for span in receiver.spans if span.name.startswith("chat ")]
     assert len(chats) == 4
     assert sorted(endpoint.callers) == sorted(chats)
-    assert [len(record.steps) for record in read_steps(RunFiles.of(wanted.output).steps)] == [5, 5]
+    assert [len(record.steps) for record in read_steps(RunFiles.of(wanted.output).steps)] == [6, 6]
 
 
 async def test_the_endpoint_is_told_nothing_without_traces(endpoint: ModelEndpoint, tmp_path: Path) -> None:
@@ -339,9 +339,9 @@ async def test_an_endpoint_that_does_not_work_is_one_warning_and_nothing_is_lost
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, receiver: Receiver) -> None:
     receiver.status = 403
-    with pytest.raises(ConfigError, match=r"traces can't be sent to http://127\.0\.0\.1.*403"):
+    with pytest.raises(ConfigError, match=r"spans can't be sent to http://127\.0\.0\.1.*403"):
         send_all(receiver.url, saved(tmp_path, attempt(1)))
     with pytest.raises(ConfigError, match="no steps to send"):
         send_all(receiver.url, saved(tmp_path))
     with pytest.raises(ConfigError, match="not the address"):
-        traces_url("localhost:4317")
+        otlp_url("localhost:4317")

@@ -11,30 +11,28 @@ from typing import Any, Final
 
 from nemo_gym import __version__
 from nemo_gym.conversion.parts import reasoning_texts
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.records import Rollout
-from nemo_gym.export.select import has_log_probs
-from nemo_gym.export.sft import Row, UnfitError, prompt_items
-from nemo_gym.export.tokens import NOT_IDS, are_ids
-from nemo_gym.metrics.continuity import TRAINABLE
-from nemo_gym.metrics.fields import usage_of
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.records import ExportedRollout
+from nemo_gym.exporting.sft import Row, UnfitError, input_items
+from nemo_gym.exporting.tokens import token_calls
+from nemo_gym.schemas.record import Record
 
 VERSION: Final = "ATIF-v1.4"
 _SOURCES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
 
 
-def atif_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
+def atif_rows(rollout: ExportedRollout, recipe: Recipe) -> Iterator[Row]:
     """The trajectory of a rollout."""
     steps: list[Row] = []
-    _add_items(rollout, prompt_items(rollout), recipe, steps)
-    _add_items(rollout, rollout.output, recipe, steps)
+    _add_items(rollout, input_items(rollout), recipe, steps)
+    _add_items(rollout, Record(rollout.record.with_prompts()).output or [], recipe, steps)
     for number, step in enumerate(steps, 1):
         step["step_id"] = number
-    used = {name: count for name, count in usage_of(rollout.record).items() if isinstance(count, int)}
+    used = {name: count for name, count in rollout.record.reported_usage.items() if isinstance(count, int)}
     row: Row = {
         "schema_version": VERSION,
-        "session_id": str(rollout.response.get("id") or f"{rollout.task.hex()}-{rollout.rollout}"),
-        "agent": {"name": rollout.agent or "agent", "version": __version__, "model_name": rollout.model},
+        "session_id": str(rollout.record.response.get("id") or f"{rollout.task.hex()}-{rollout.rollout}"),
+        "agent": {"name": rollout.record.agent or "agent", "version": __version__, "model_name": rollout.model},
         "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": used.get("input_tokens"),
@@ -46,7 +44,7 @@ def atif_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
     yield row
 
 
-def _add_items(rollout: Rollout, items: list[dict[str, Any]], recipe: Recipe, steps: list[Row]) -> None:
+def _add_items(rollout: ExportedRollout, items: list[dict[str, Any]], recipe: Recipe, steps: list[Row]) -> None:
     step: Row | None = None
     for item in items:
         kind = item.get("type") or "message"
@@ -80,21 +78,14 @@ def _add_item(step: Row, kind: str, item: Mapping[str, Any], recipe: Recipe) -> 
         )
     else:
         raise UnfitError(f"has items of type {kind}")
-    if item.get(TRAINABLE) is not None:
-        step["metrics"] = _metrics(item)
-
-
-def _metrics(item: Mapping[str, Any]) -> Row:
-    prompt, generated = item.get("prompt_token_ids") or [], item[TRAINABLE]
-    if not are_ids(prompt) or not are_ids(generated):
-        raise UnfitError(NOT_IDS)
-    return {
-        "prompt_tokens": len(prompt),
-        "completion_tokens": len(generated),
-        "prompt_token_ids": prompt,
-        "completion_token_ids": generated,
-        "logprobs": item.get("generation_log_probs") if has_log_probs([item]) else None,
-    }
+    for tokens in token_calls([item]):
+        step["metrics"] = {
+            "prompt_tokens": len(tokens.prompt),
+            "completion_tokens": len(tokens.generation),
+            "prompt_token_ids": tokens.prompt,
+            "completion_token_ids": tokens.generation,
+            "logprobs": tokens.log_probs,
+        }
 
 
 def _reasoning(item: Mapping[str, Any]) -> str:
@@ -112,8 +103,8 @@ def _add_result(step: Row | None, item: Mapping[str, Any]) -> None:
     results.append({"source_call_id": str(item["call_id"]), "content": _text(item.get("output"))})
 
 
-def _moment(rollout: Rollout) -> dict[str, str]:
-    created = rollout.response.get("created_at")
+def _moment(rollout: ExportedRollout) -> dict[str, str]:
+    created = rollout.record.response.get("created_at")
     return {"timestamp": datetime.fromtimestamp(created, UTC).isoformat()} if isinstance(created, int | float) else {}
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.overlap import HeldOutFilter, NearDuplicates, Repeats
-from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
-from nemo_gym.export.records import DroppedRollouts, Rollout
+from nemo_gym.exporting.overlap import HeldOutFilter, NearDuplicates, Repeats
+from nemo_gym.exporting.recipe import TOKEN_FORMATS, Recipe
+from nemo_gym.exporting.records import DroppedRollouts, ExportedRollout
 from nemo_gym.filters import parse_filter
-from nemo_gym.metrics.continuity import TRAINABLE, check_continuity
-from nemo_gym.metrics.fields import count_record
+from nemo_gym.metrics.continuity import check_continuity
+from nemo_gym.schemas.call_tokens import TRAINABLE, log_probs_of
 
 GENERAL: Final = "general"  # the type of a task without one, as NeMo Gym's tutorial has it
 SAME: Final = 1e-6  # rewards that differ by less than this count as equal
@@ -29,7 +29,7 @@ class Rule(NamedTuple):
     """A test that a rollout passes or not."""
 
     name: str
-    passes: Callable[[Rollout], bool]
+    passes: Callable[[ExportedRollout], bool]
 
 
 def row_rules(recipe: Recipe) -> list[Rule]:
@@ -55,7 +55,7 @@ def _held_out(recipe: Recipe, files: str | list[str]) -> Rule:
 
 
 def _reward_rules(recipe: Recipe) -> Iterator[Rule]:
-    low, high, wanted = recipe.min_reward, recipe.max_reward, recipe.success
+    low, high, wanted = recipe.lowest_reward, recipe.max_reward, recipe.success
     if recipe.model is not None:
         yield Rule(f"model={recipe.model}", lambda rollout: rollout.model == recipe.model)
     if low is not None:
@@ -66,9 +66,9 @@ def _reward_rules(recipe: Recipe) -> Iterator[Rule]:
         yield Rule(f"success={str(wanted).lower()}", lambda rollout: _succeeded(rollout, recipe) is wanted)
 
 
-def _succeeded(rollout: Rollout, recipe: Recipe) -> bool:
-    if "success" in rollout.record or recipe.preset == "nemo":
-        return bool(rollout.record.get("success"))
+def _succeeded(rollout: ExportedRollout, recipe: Recipe) -> bool:
+    if "success" in rollout.record.fields or recipe.preset == "nemo":
+        return bool(rollout.record.fields.get("success"))
     return rollout.reward >= recipe.pass_threshold
 
 
@@ -77,7 +77,9 @@ def _length_rules(recipe: Recipe) -> Iterator[Rule]:
         yield Rule("complete", lambda rollout: not rollout.cut_off)
     fewest, most = recipe.min_turns, recipe.max_turns
     # NeMo Gym's tutorial calls every item of the output a turn.
-    turns: Callable[[Rollout], int] = (lambda rollout: len(rollout.output)) if recipe.preset == "nemo" else _turns
+    turns: Callable[[ExportedRollout], int] = (
+        (lambda rollout: len(rollout.output)) if recipe.preset == "nemo" else _turns
+    )
     if fewest is not None:
         yield Rule(f"min_turns={fewest}", lambda rollout: turns(rollout) >= fewest)
     if most is not None:
@@ -89,8 +91,8 @@ def _length_rules(recipe: Recipe) -> Iterator[Rule]:
         yield Rule(f"max_tokens={longest}", lambda rollout: rollout.written_tokens <= longest)
 
 
-def _turns(rollout: Rollout) -> int:
-    return count_record(rollout.record).turns or 0
+def _turns(rollout: ExportedRollout) -> int:
+    return rollout.record.counts.turns or 0
 
 
 def _token_rules(recipe: Recipe) -> Iterator[Rule]:
@@ -99,7 +101,7 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
     by_default = recipe.rows == "sft_tokens" and recipe.on_break == "drop"
     # A row of the format rl must be one sequence, whatever the recipe says.
     if recipe.rows == "rl" or (by_default if recipe.continuity is None else recipe.continuity):
-        yield Rule("continuity", lambda rollout: check_continuity(rollout.output).ok)
+        yield Rule("continuity", lambda rollout: bool(rollout.record.traces) or check_continuity(rollout.output).ok)
     if recipe.rows == "rl":
         # Last, so that rollouts without any tokens are counted under "token ids".
         yield Rule("log-probabilities", lambda rollout: has_log_probs(rollout.output))
@@ -107,12 +109,7 @@ def _token_rules(recipe: Recipe) -> Iterator[Rule]:
 
 def has_log_probs(output: Iterable[Mapping[str, Any]]) -> bool:
     """Whether log-probabilities of the sampled tokens were recorded."""
-    for call in output:
-        if call.get(TRAINABLE) is not None:
-            found = call.get("generation_log_probs") or ()
-            if len(found) != len(call[TRAINABLE]) or not set(map(type, found)) <= {float, int}:
-                return False
-    return True
+    return all(log_probs_of(item) is not None for item in output if item.get(TRAINABLE) is not None)
 
 
 class Candidate(NamedTuple):
@@ -143,7 +140,6 @@ class TaskScores:
     highest: float = float("-inf")
 
     def add(self, reward: float, *, solved: bool) -> None:
-        """Count one more."""
         self.rollouts += 1
         self.solved += solved
         self.lowest, self.highest = min(self.lowest, reward), max(self.highest, reward)
@@ -157,7 +153,7 @@ class SampleSelection:
     drops: DroppedRollouts
     scores: dict[bytes, TaskScores] = field(default_factory=lambda: defaultdict(TaskScores))
 
-    def passing(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
+    def passing(self, rollouts: Iterable[ExportedRollout]) -> Iterator[ExportedRollout]:
         """The rollouts that pass the rules about single ones."""
         rules, by_task = row_rules(self.recipe), self.recipe.by_task
         for rollout in rollouts:
@@ -171,7 +167,7 @@ class SampleSelection:
             else:
                 yield rollout
 
-    def chosen(self, rollouts: Iterable[Rollout]) -> list[Candidate]:
+    def chosen(self, rollouts: Iterable[ExportedRollout]) -> list[Candidate]:
         """The rollouts that also pass the rules about tasks, in the order of the files."""
         found = [self._candidate(rollout) for rollout in self.passing(rollouts)]
         for name, choose in self._task_rules():
@@ -182,18 +178,10 @@ class SampleSelection:
             found = [candidate for candidate in found if candidate in taken]
         return found
 
-    def _candidate(self, rollout: Rollout) -> Candidate:
-        value = None if self.recipe.balance_by is None else field_text(rollout.record, self.recipe.balance_by)
-        return Candidate(
-            rollout.path,
-            rollout.line,
-            rollout.start,
-            rollout.task,
-            rollout.rollout,
-            rollout.reward,
-            rollout.written_tokens,
-            value,
-        )
+    def _candidate(self, rollout: ExportedRollout) -> Candidate:
+        value = None if self.recipe.balance_by is None else field_text(rollout.record.fields, self.recipe.balance_by)
+        place = rollout.path, rollout.line, rollout.start
+        return Candidate(*place, rollout.task, rollout.rollout, rollout.reward, rollout.written_tokens, value)
 
     def _task_rules(self) -> Iterator[tuple[str, Callable[[list[Candidate]], Iterable[Candidate]]]]:
         recipe, scores = self.recipe, self.scores
@@ -251,11 +239,16 @@ def first_of_each(
     found: Iterable[Candidate], count: int | None, *, by: Callable[[Candidate], tuple[Any, ...]]
 ) -> Iterator[Candidate]:
     """The first few candidates of each task, in the given order."""
+    for members in by_task(found):
+        yield from sorted(members, key=by)[:count]
+
+
+def by_task(found: Iterable[Candidate]) -> Iterable[list[Candidate]]:
+    """The candidates of each task, in the order in which tasks first appear."""
     tasks: dict[bytes, list[Candidate]] = defaultdict(list)
     for candidate in found:
         tasks[candidate.task].append(candidate)
-    for members in tasks.values():
-        yield from sorted(members, key=by)[:count]
+    return tasks.values()
 
 
 def seeded_bytes(seed: int, *of: object) -> bytes:
@@ -263,11 +256,11 @@ def seeded_bytes(seed: int, *of: object) -> bytes:
     return hashlib.blake2b(repr((seed, of)).encode(), digest_size=8).digest()
 
 
-def is_validation(rollout: Rollout, recipe: Recipe) -> bool:
+def is_validation(rollout: ExportedRollout, recipe: Recipe) -> bool:
     """Whether a rollout belongs to the validation split; the prompt decides, so that no task is in both splits."""
     if not recipe.validation:
         return False
-    return int.from_bytes(seeded_bytes(recipe.seed, rollout.prompt_digest)) < recipe.validation * 2**64
+    return int.from_bytes(seeded_bytes(recipe.seed, rollout.record.prompt_digest)) < recipe.validation * 2**64
 
 
 def field_text(record: Mapping[str, Any], name: str) -> str | None:

@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.conversion.chat_requests import ResponsesConverterState, items_to_messages, options_to_chat
-from nemo_gym.conversion.parts import UnsupportedContentError, reasoning_texts, wrap_reasoning
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.records import Rollout
-from nemo_gym.export.select import GENERAL, field_text
+from nemo_gym.conversion.chat_history import ResponsesConverterState, items_to_messages
+from nemo_gym.conversion.chat_requests import options_to_chat
+from nemo_gym.conversion.parts import UnsupportedContentError
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.records import ExportedRollout
+from nemo_gym.exporting.select import GENERAL, field_text
 
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]
@@ -24,21 +25,21 @@ _CALL_TAGS: Final = ("<tool_call>", "</tool_call>")
 _SPEAKERS: Final = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt"}
 
 
-class PromptAndAnswer(NamedTuple):
-    """What the model was asked; and what it said and did, with the results of its tools."""
+class PromptAndCompletion(NamedTuple):
+    """The input of the model; and its output, with the results of its tools."""
 
     prompt: Messages
-    answer: Messages
+    completion: Messages
 
 
 class UnfitError(ValueError):
     """A rollout that the format can't hold; the message is the reason."""
 
 
-def prompt_items(rollout: Rollout) -> list[dict[str, Any]]:
-    """What the model was asked, as items."""
-    asked, instructions = rollout.params.get("input"), rollout.params.get("instructions")
-    items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+def input_items(rollout: ExportedRollout) -> list[dict[str, Any]]:
+    """The input of the model, as items."""
+    given, instructions = rollout.record.params.get("input"), rollout.record.params.get("instructions")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
         raise UnfitError("has no prompt")
     if not set(map(type, items)) <= {dict} or not isinstance(instructions, str | None):
@@ -46,30 +47,26 @@ def prompt_items(rollout: Rollout) -> list[dict[str, Any]]:
     return [*([{"role": "system", "content": instructions}] if instructions else []), *items]
 
 
-def conversation(rollout: Rollout, recipe: Recipe) -> PromptAndAnswer:
+def conversation(rollout: ExportedRollout, recipe: Recipe) -> PromptAndCompletion:
     """A rollout as chat messages."""
-    prompt, answer = _messages(prompt_items(rollout), recipe), _messages(rollout.output, recipe)
-    for message in answer:
+    prompt, completion = _messages(input_items(rollout), recipe), _messages(rollout.output, recipe)
+    for message in completion:
         if message["role"] == "assistant":
-            return PromptAndAnswer(prompt, answer)
+            return PromptAndCompletion(prompt, completion)
     raise UnfitError("says nothing")
 
 
-def prompt_messages(rollout: Rollout, recipe: Recipe) -> Messages:
-    """What the model was asked, as chat messages."""
-    return _messages(prompt_items(rollout), recipe)
+def prompt_messages(rollout: ExportedRollout, recipe: Recipe) -> Messages:
+    """The input of the model, as chat messages."""
+    return _messages(input_items(rollout), recipe)
 
 
 def _messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages:
-    if recipe.arguments == "text" and (usual := usual_messages(items, recipe)) is not None:
-        return usual
     state = ResponsesConverterState(past_reasoning=recipe.reasoning)
     try:
         messages = items_to_messages(items, state)
         for message in messages:
-            # Most are a role and text.
-            if len(message) > 2 or type(message["content"]) is not str or message["role"] not in _ROLES:
-                _tidy(message, recipe)
+            _tidy(message, recipe)
     except UnsupportedContentError:
         raise UnfitError("has content that a chat can't hold") from None
     except (KeyError, TypeError, AttributeError):
@@ -77,54 +74,6 @@ def _messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages:
     if state.lost:
         raise UnfitError(f"has {state.lost[0]}")
     return messages
-
-
-def usual_messages(items: list[dict[str, Any]], recipe: Recipe) -> Messages | None:
-    """The same messages as the general conversion gives, in a third of the time; None if an item is not a usual one."""
-    messages: Messages = []
-    turn: dict[str, Any] | None = None  # of the assistant
-    try:
-        for item in items:
-            kind = item.get("type") or "message"
-            if kind == "message" and item["role"] != "assistant":
-                turn = None
-                messages.append({"role": item["role"], "content": item["content"]})
-                if item["role"] not in _ROLES or type(item["content"]) is not str:
-                    return None
-            elif kind == "function_call_output":
-                turn = None
-                messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
-                if not type(item["call_id"]) is type(item["output"]) is str:
-                    return None
-            else:
-                if turn is None:
-                    turn = {"role": "assistant", "content": ""}
-                    messages.append(turn)
-                if not _add_usual(turn, kind, item, recipe):
-                    return None
-    except (KeyError, TypeError, AttributeError):
-        return None
-    return messages
-
-
-def _add_usual(turn: dict[str, Any], kind: str, item: dict[str, Any], recipe: Recipe) -> bool:
-    """Add text, reasoning or a call to a turn, unless the item is not a usual one."""
-    if kind == "message":
-        content = item["content"]
-        if type(content) is list:
-            if len(content) != 1 or content[0]["type"] != "output_text":
-                return False
-            content = content[0]["text"]
-        turn["content"] += content
-        return type(content) is str
-    if kind == "function_call":
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
-        return type(item["call_id"]) is type(item["name"]) is type(item["arguments"]) is str
-    if kind == "reasoning" and recipe.reasoning == "think" and (texts := reasoning_texts(item)):
-        turn["content"] += wrap_reasoning(texts)
-        return True
-    return False
 
 
 def _tidy(message: dict[str, Any], recipe: Recipe) -> None:
@@ -156,15 +105,15 @@ def _parsed(arguments: str) -> Any:
         raise UnfitError("has tool calls whose arguments are not JSON") from None
 
 
-def _tools(rollout: Rollout) -> list[dict[str, Any]] | None:
-    given = rollout.params.get("tools")
+def _tools(rollout: ExportedRollout) -> list[dict[str, Any]] | None:
+    given = rollout.record.params.get("tools")
     try:
         return options_to_chat({"tools": given}).options.get("tools") if given else None
     except (KeyError, TypeError, AttributeError):
         raise UnfitError("has tools that are not valid") from None
 
 
-def tools_of(rollout: Rollout, recipe: Recipe) -> dict[str, Any]:
+def tools_of(rollout: ExportedRollout, recipe: Recipe) -> dict[str, Any]:
     """The tools of a conversation as a field of its row; JSON text if the row becomes part of a table."""
     tools = _tools(rollout)
     if recipe.stored_as != "jsonl":
@@ -172,15 +121,15 @@ def tools_of(rollout: Rollout, recipe: Recipe) -> dict[str, Any]:
     return {"tools": tools} if tools else {}
 
 
-def sft_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
+def sft_rows(rollout: ExportedRollout, recipe: Recipe) -> Iterator[Row]:
     """A conversation for supervised training."""
     if recipe.preset == "nemo":
-        yield nemo_row(rollout.record)
+        yield nemo_row(rollout.record.fields)
         return
-    prompt, answer = conversation(rollout, recipe)
-    row: Row = {"messages": prompt + answer}
+    prompt, completion = conversation(rollout, recipe)
+    row: Row = {"messages": prompt + completion}
     if recipe.shape == "prompt_completion":
-        row = {"prompt": prompt, "completion": answer}
+        row = {"prompt": prompt, "completion": completion}
     yield row | tools_of(rollout, recipe) | (rollout.labels() if recipe.metadata else {})
 
 
@@ -191,7 +140,7 @@ def nemo_row(record: Mapping[str, Any]) -> Row:
     return {"messages": output, "reward": reward, "task_type": GENERAL if kind is None else kind}
 
 
-def sharegpt_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
+def sharegpt_rows(rollout: ExportedRollout, recipe: Recipe) -> Iterator[Row]:
     """A conversation as LLaMA-Factory reads it: speakers take turns, calls and tools are JSON text."""
     turns: list[dict[str, str]] = []
     for message in itertools.chain(*conversation(rollout, recipe)):
@@ -234,7 +183,7 @@ def _alternating(turns: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _call_text(message: dict[str, Any]) -> str:
-    """The calls of a message as JSON, after what was said before them."""
+    """The calls of a message as JSON, after the text before them."""
     made = []
     for call in message["tool_calls"]:
         arguments = call["function"]["arguments"]

@@ -7,20 +7,20 @@ output are unchanged, judged by size and modification time. It is written once t
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.export.dataset import MARK, output_paths
-from nemo_gym.export.recipe import TOKEN_FORMATS, Recipe
-from nemo_gym.export.records import DroppedRollouts, Rollout, find_rollout_files
-from nemo_gym.export.sft import Row
-from nemo_gym.io.files import replacing
+from nemo_gym.exporting.dataset import MARK, output_paths
+from nemo_gym.exporting.recipe import TOKEN_FORMATS, Recipe
+from nemo_gym.exporting.records import DroppedRollouts, ExportedRollout
+from nemo_gym.exporting.sft import Row
+from nemo_gym.io.files import named_files, replacing
 
-_FORM: Final = 2  # increased whenever a change of the code makes the same recipe produce different rows
+_FORM: Final = 3  # increased whenever a change of the code makes the same recipe produce different rows
 # The columns that together hold the tokens of a row, under any of the names.
 _IDS: Final = ("input_ids", "sequences", "prompts", "responses", "prompt_token_ids", "response_ids")
 
@@ -37,16 +37,16 @@ class ExportReport:
     tasks: set[bytes] = field(default_factory=set)
     models: Counter[str] = field(default_factory=Counter)
     agents: Counter[str] = field(default_factory=Counter)
-    rewards: "array[float]" = field(default_factory=lambda: array("d"))
-    tokens: "array[float]" = field(default_factory=lambda: array("d"))
-    lengths: "array[float]" = field(default_factory=lambda: array("d"))  # of rows, in tokens or bytes of JSON
+    rewards: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    tokens: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    lengths: MutableSequence[float] = field(default_factory=lambda: array("d"))  # of rows, in tokens or bytes of JSON
     earlier: str = ""  # the report of an earlier export that produced the same output
 
-    def add(self, rollout: Rollout) -> None:
+    def add(self, rollout: ExportedRollout) -> None:
         """Count a rollout that is part of the output."""
         self.tasks.add(rollout.task)
         self.models[rollout.model] += 1
-        self.agents[rollout.agent or "unknown"] += 1
+        self.agents[rollout.record.agent or "unknown"] += 1
         self.rewards.append(rollout.reward)
         self.tokens.append(rollout.written_tokens)
 
@@ -68,12 +68,18 @@ class ExportReport:
                 f"read: {_count(self.lines, 'line')} of {_count(self.files, 'file')}",
                 *(["dropped:"] if dropped else []),
                 *dropped,
+                *self._default_rule(),
                 *self.summary(),
             ]
         )
 
+    def _default_rule(self) -> list[str]:
+        if not self.recipe.only_solved:
+            return []
+        solved = f"{self.recipe.rows} takes solved rollouts, with a reward of {self.recipe.pass_threshold:g} or more"
+        return [f"{solved} (+min_reward=0.5 lowers that, +min_reward=all takes every reward)"]
+
     def summary(self) -> list[str]:
-        """What is in the output."""
         splits = ", ".join(f"{count:,} {split}" for split, count in self.rows.items())
         rows = _count(self.rows.total(), "row") + (f" ({splits})" if self.recipe.validation else "")
         unit = "tokens" if self.recipe.rows in TOKEN_FORMATS else "bytes"
@@ -94,7 +100,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _spread(values: "array[float]") -> str:
+def _spread(values: MutableSequence[float]) -> str:
     ranked = sorted(values)
     middle, most = ranked[len(ranked) // 2], ranked[int(len(ranked) * 0.99)]
     return f"{ranked[0]:,.0f} to {ranked[-1]:,.0f}, median {middle:,.0f}, 99 % up to {most:,.0f}"
@@ -128,9 +134,10 @@ class Receipt(BaseModel):
     @classmethod
     def of(cls, recipe: Recipe, inputs: Iterable[Path], rows: Mapping[str, int], report: str) -> "Receipt":
         """The receipt of an export whose output is in place."""
+        held_out = named_files(recipe.decontaminate, "decontaminate") if recipe.decontaminate else []
         return cls(
-            recipe=_asked(recipe),
-            inputs=_states(_read_files(recipe, inputs)),
+            recipe=recipe.model_dump(mode="json", exclude={"overwrite"}, exclude_defaults=True),
+            inputs=_states([*inputs, *held_out]),
             outputs=_states(file for path in output_paths(recipe).values() for file in _files(path)),
             rows=dict(rows),
             report=report,
@@ -157,15 +164,6 @@ def find_receipt(recipe: Recipe, inputs: Sequence[Path]) -> Receipt | None:
         return found if found == Receipt.of(recipe, inputs, found.rows, found.report) else None
     except (FileNotFoundError, ValidationError):
         return None
-
-
-def _asked(recipe: Recipe) -> dict[str, Any]:
-    return recipe.model_dump(mode="json", exclude={"overwrite"}, exclude_defaults=True)
-
-
-def _read_files(recipe: Recipe, inputs: Iterable[Path]) -> list[Path]:
-    held_out = find_rollout_files(recipe.decontaminate, "decontaminate") if recipe.decontaminate else []
-    return [*inputs, *held_out]
 
 
 def _files(path: Path) -> list[Path]:

@@ -3,15 +3,14 @@
 Pairs are chosen from the index of the selection; only the rollouts of chosen pairs are read again.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.records import Rollout
-from nemo_gym.export.select import Candidate, seeded_bytes
-from nemo_gym.export.sft import Row, conversation, tools_of
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.records import ExportedRollout
+from nemo_gym.exporting.select import Candidate, by_task, seeded_bytes
+from nemo_gym.exporting.sft import Row, conversation, tools_of
 
 Member = TypeVar("Member")
 
@@ -30,11 +29,8 @@ class Preference(NamedTuple):
 
 def choose_pairs(found: Iterable[Candidate], recipe: Recipe) -> list[Preference]:
     """The pairs of all tasks, in the order in which tasks first appear."""
-    tasks: dict[bytes, list[Candidate]] = defaultdict(list)
-    for candidate in found:
-        tasks[candidate.task].append(candidate)
     choose = _exactly_two if recipe.preset == "nemo" else _pairs_of_task
-    return [pair for members in tasks.values() for pair in choose(members, recipe)]
+    return [pair for members in by_task(found) for pair in choose(members, recipe)]
 
 
 def _pairs_of_task(members: Sequence[Candidate], recipe: Recipe) -> list[Preference]:
@@ -71,17 +67,13 @@ def _exactly_two(members: Sequence[Candidate], recipe: Recipe) -> list[Preferenc
     return [pair for pair in (Preference(chosen, rejected),) if pair.margin >= recipe.min_margin]
 
 
-def pair_row(chosen: Rollout, rejected: Rollout, recipe: Recipe) -> Row:
+def pair_row(chosen: ExportedRollout, rejected: ExportedRollout, recipe: Recipe) -> Row:
     """A row for preference training."""
     if recipe.preset == "nemo":
-        return nemo_pair(chosen.record, rejected.record)
+        return nemo_pair(chosen.record.fields, rejected.record.fields)
     better, worse = conversation(chosen, recipe), conversation(rejected, recipe)
-    row: Row = {
-        "prompt": better.prompt,
-        "chosen": better.answer,
-        "rejected": worse.answer,
-        **tools_of(chosen, recipe),
-    }
+    row: Row = {"prompt": better.prompt, "chosen": better.completion, "rejected": worse.completion}
+    row |= tools_of(chosen, recipe)
     scores = {"score_chosen": chosen.reward, "score_rejected": rejected.reward}
     return row | (scores | {"task": chosen.labels()["task"]} if recipe.metadata else {})
 
@@ -96,12 +88,8 @@ def nemo_pair(chosen: Mapping[str, Any], rejected: Mapping[str, Any]) -> Row:
     }
 
 
-def kto_rows(rollout: Rollout, recipe: Recipe) -> Iterator[Row]:
+def kto_rows(rollout: ExportedRollout, recipe: Recipe) -> Iterator[Row]:
     """A row with a label, which is good if the reward is at least ``pass_threshold``."""
-    prompt, answer = conversation(rollout, recipe)
-    row: Row = {
-        "prompt": prompt,
-        "completion": answer,
-        "label": rollout.reward >= recipe.pass_threshold,
-    }
+    prompt, completion = conversation(rollout, recipe)
+    row: Row = {"prompt": prompt, "completion": completion, "label": rollout.reward >= recipe.pass_threshold}
     yield row | tools_of(rollout, recipe) | (rollout.labels() if recipe.metadata else {})

@@ -11,46 +11,49 @@ from pathlib import Path
 from typing import Final
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.atif import atif_rows
-from nemo_gym.export.dataset import (
+from nemo_gym.exporting.atif import atif_rows
+from nemo_gym.exporting.dataset import (
     TRAIN,
     VALIDATION,
     Output,
-    check_output,
     check_place,
     open_output,
+    refuse_overwriting,
     remove_drafts,
 )
-from nemo_gym.export.dpo import choose_pairs, kto_rows, pair_row
-from nemo_gym.export.export_report import ExportReport, Receipt, card, find_receipt
-from nemo_gym.export.recipe import Recipe
-from nemo_gym.export.records import (
+from nemo_gym.exporting.dpo import choose_pairs, kto_rows, pair_row
+from nemo_gym.exporting.export_report import ExportReport, Receipt, card, find_receipt
+from nemo_gym.exporting.recipe import Recipe
+from nemo_gym.exporting.records import (
     FAILED,
     NO_REWARD,
     NOT_A_ROLLOUT,
     UNREADABLE,
-    Rollout,
+    ExportedRollout,
     RolloutReader,
-    find_rollout_files,
     read_at,
 )
-from nemo_gym.export.select import Candidate, SampleSelection, is_validation
-from nemo_gym.export.sft import Row, UnfitError, sft_rows, sharegpt_rows
-from nemo_gym.export.tokens import group_advantages, rl_rows, token_rows
+from nemo_gym.exporting.select import Candidate, SampleSelection, is_validation
+from nemo_gym.exporting.sft import Row, UnfitError, sft_rows, sharegpt_rows
+from nemo_gym.exporting.tokens import group_advantages, rl_rows, saved_rows, token_rows
 from nemo_gym.filters import parse_filter
 from nemo_gym.filters.columns import record_fields
+from nemo_gym.io.compressed import text_bytes
+from nemo_gym.io.files import named_files
 
 # Shows progress: takes a label and a total, and gives a function to be called with each advance.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
-_CONVERT: Final[dict[str, Callable[[Rollout, Recipe], Iterator[Row]]]] = {
+_CONVERT: Final[dict[str, Callable[[ExportedRollout, Recipe], Iterator[Row]]]] = {
     "sft": sft_rows,
     "sft_tokens": token_rows,
     "sharegpt": sharegpt_rows,
     "kto": kto_rows,
     "rl": rl_rows,
     "atif": atif_rows,
+    "rollouts": saved_rows,
 }
 _UNPAIRED: Final = "in no pair"
+_TOO_LOW: Final = "set a lower +min_reward, or take every reward with +min_reward=all"
 _HINTS: Final = {
     **dict.fromkeys(
         (UNREADABLE, NOT_A_ROLLOUT, FAILED, NO_REWARD), "+input takes rollout files, as ng_collect_rollouts writes them"
@@ -69,18 +72,18 @@ def no_progress(label: str, total: int) -> AbstractContextManager[Callable[[int]
 
 def export_rollouts(recipe: Recipe, progress: Progress = no_progress, *, command: str = "") -> ExportReport:
     """Write what the recipe asks for; after an error, nothing is written at all."""
-    paths = find_rollout_files(recipe.input)
+    paths = named_files(recipe.input, "input")
     check_place(recipe, paths)
     if earlier := find_receipt(recipe, paths):
         return ExportReport(recipe, len(paths), rows=Counter(earlier.rows), earlier=earlier.report)
     remove_drafts(recipe)
-    check_output(recipe)
+    refuse_overwriting(recipe)
     report = ExportReport(recipe, len(paths))
     reader = RolloutReader(paths, report.drops)
     selection = SampleSelection(recipe, report.drops)
     with open_output(recipe) as output:
         found: list[Candidate] = []
-        with progress("reading", sum(path.stat().st_size for path in paths)) as reader.advance:
+        with progress("reading", sum(map(text_bytes, paths))) as reader.advance:
             if recipe.by_task:
                 found = selection.chosen(reader)
             else:
@@ -102,7 +105,7 @@ def _write_found(
 ) -> None:
     advantages = group_advantages(found) if report.recipe.rows == "rl" else {}
 
-    def read() -> Iterator[Rollout]:
+    def read() -> Iterator[ExportedRollout]:
         for rollout in read_at((candidate.path, candidate.line, candidate.start) for candidate in found):
             rollout.advantage = advantages.get((rollout.path, rollout.line), 0.0)
             advance(1)
@@ -111,7 +114,7 @@ def _write_found(
     _write(read(), output, report)
 
 
-def _write(rollouts: Iterable[Rollout], output: Output, report: ExportReport) -> None:
+def _write(rollouts: Iterable[ExportedRollout], output: Output, report: ExportReport) -> None:
     recipe = report.recipe
     convert = _CONVERT[recipe.rows]
     for rollout in rollouts:
@@ -164,7 +167,8 @@ def _check(report: ExportReport) -> None:
     if not report.rows.total():
         dropped = sorted(report.drops.counts.items(), key=lambda item: -item[1])
         rules = ", ".join(f"{count} by “{rule}” (first: {report.drops.examples[rule]})" for rule, count in dropped)
-        hint = _HINTS.get(dropped[0][0], "loosen the first of these rules")
+        rule = dropped[0][0]
+        hint = _TOO_LOW if rule.startswith("min_reward=") else _HINTS.get(rule, "loosen the first of these rules")
         raise ConfigError(f"no rollout is left of {report.lines}; dropped: {rules}", hint=hint)
     if len(report.models) > 1 and not report.recipe.mixed_models:
         models = ", ".join(f"{model} ({count})" for model, count in report.models.most_common())

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.records import Rollout, find_rollout_files
-from nemo_gym.io.json import parse_line
-from nemo_gym.metrics.fields import QUESTION_FIELDS
-from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.exporting.records import ExportedRollout
+from nemo_gym.io.files import named_files
+from nemo_gym.schemas.record import Record, read_records
 
 _PERMUTATIONS: Final = 128
 _SHINGLE: Final = 5  # words
@@ -51,7 +50,7 @@ def normalised(text: str) -> bytes:
     return b" ".join(words.translate(_SEPARATE).split())
 
 
-def answer_text(rollout: Rollout) -> bytes:
+def answer_text(rollout: ExportedRollout) -> bytes:
     """The words of an answer: its text, reasoning and calls, and the results of the calls, without ids."""
     texts: list[str] = []
     for item in rollout.output:
@@ -73,13 +72,12 @@ def _part_text(part: Any) -> str:
     return text if isinstance(text, str) else repr(part)
 
 
-def question_text(record: Mapping[str, Any]) -> bytes:
+def question_text(record: Record) -> bytes:
     """The words of a task: everything in its prompt except system messages; without a prompt, its question."""
-    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    asked = params.get("input") if isinstance(params, Mapping) else None
-    if asked is None:
-        asked = next((record[name] for name in QUESTION_FIELDS if isinstance(record.get(name), str)), "")
-    items = asked if isinstance(asked, list) else [asked]
+    given = record.params.get("input")
+    if given is None:
+        given = record.question or ""
+    items = given if isinstance(given, list) else [given]
     return normalised("\n".join(text for item in items for text in _texts(item)))
 
 
@@ -105,9 +103,9 @@ class Repeats:
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
-    def __call__(self, rollout: Rollout) -> bool:
+    def __call__(self, rollout: ExportedRollout) -> bool:
         """Whether it is new."""
-        mark = rollout.prompt_digest + hashlib.blake2b(answer_text(rollout), digest_size=12).digest()
+        mark = rollout.record.prompt_digest + hashlib.blake2b(answer_text(rollout), digest_size=12).digest()
         if mark in self._seen:
             return False
         self._seen.add(mark)
@@ -132,12 +130,12 @@ class NearDuplicates:
         self._known: list[Any] = []
         self._prompts: dict[bytes, int] = {}
 
-    def __call__(self, rollout: Rollout) -> bool:
+    def __call__(self, rollout: ExportedRollout) -> bool:
         """Whether it is new. Similar prompts count as the same; answers are compared only within the same prompt."""
-        prompt = self._prompts.get(rollout.prompt_digest)
+        prompt = self._prompts.get(rollout.record.prompt_digest)
         if prompt is None:
-            prompt = self._find(question_text(rollout.record), b"asked")[0]
-            self._prompts[rollout.prompt_digest] = prompt
+            prompt = self._find(question_text(rollout.record), b"prompt")[0]
+            self._prompts[rollout.record.prompt_digest] = prompt
         return self._find(answer_text(rollout), b"%d" % prompt)[1]
 
     def _find(self, text: bytes, kind: bytes) -> tuple[int, bool]:
@@ -167,7 +165,7 @@ class HeldOutFilter:
         self._whole: set[bytes] = set()
         counts: Counter[int] = Counter()
         # Hashes instead of text: a benchmark has millions of sequences of words.
-        for path in find_rollout_files(files, "decontaminate"):
+        for path in named_files(files, "decontaminate"):
             for text in _questions(path):
                 if text not in self._whole and text.count(b" ") + 1 >= length:
                     counts.update(map(hash, _runs(text, length)))
@@ -175,31 +173,24 @@ class HeldOutFilter:
         self._runs = {run for run, tasks in counts.items() if tasks <= common}
         self._prompts: dict[bytes, bool] = {}  # rollouts of one task share their prompt
 
-    def __call__(self, rollout: Rollout) -> bool:
+    def __call__(self, rollout: ExportedRollout) -> bool:
         """Whether neither the question nor the answer overlaps with a held-out task."""
-        if rollout.prompt_digest not in self._prompts:
-            asked = question_text(rollout.record)
-            self._prompts[rollout.prompt_digest] = asked not in self._whole and self._is_clean(asked)
-        return self._prompts[rollout.prompt_digest] and self._is_clean(answer_text(rollout))
+        if rollout.record.prompt_digest not in self._prompts:
+            question = question_text(rollout.record)
+            self._prompts[rollout.record.prompt_digest] = question not in self._whole and self._is_clean(question)
+        return self._prompts[rollout.record.prompt_digest] and self._is_clean(answer_text(rollout))
 
     def _is_clean(self, text: bytes) -> bool:
         return text.count(b" ") + 1 < self._length or self._runs.isdisjoint(map(hash, _runs(text, self._length)))
 
 
 def _questions(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            try:
-                row = parse_line(line)
-            except ValueError as error:
-                raise ConfigError(f"{path}:{number}: {error}", hint="+decontaminate takes task files") from None
-            text = question_text(row) if isinstance(row, Mapping) else b""
-            if not text:
-                raise ConfigError(
-                    f"{path}:{number}: has no question to compare with",
-                    hint="+decontaminate takes task files: rows with responses_create_params.input, question, problem "
-                    "or prompt",
-                )
-            yield text
+    for number, _, record in read_records(path):
+        text = question_text(record)
+        if not text:
+            raise ConfigError(
+                f"{path}:{number}: has no question to compare with",
+                hint="+decontaminate takes task files: rows with responses_create_params.input, question, problem "
+                "or prompt",
+            )
+        yield text

@@ -4,15 +4,17 @@ They are the parameters of both ``ng_export`` and ``export_rollouts``; the descr
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from nemo_gym.metrics.fields import PASS_THRESHOLD
+from nemo_gym.schemas.record import PASS_THRESHOLD
 
-Format = Literal["sft", "sft_tokens", "dpo", "kto", "rl", "sharegpt", "atif", "parquet", "hf"]
+Format = Literal["sft", "sft_tokens", "dpo", "kto", "rl", "sharegpt", "atif", "rollouts", "parquet", "hf"]
 Container = Literal["jsonl", "parquet", "hf"]
 TOKEN_FORMATS: Final = frozenset({"sft_tokens", "rl"})
+IMITATED: Final = frozenset({"sft", "sft_tokens", "sharegpt"})  # a model learns to repeat what these rows show
 # The thresholds of NeMo Gym's tutorial on offline training.
 NEMO: Final[Mapping[str, Any]] = {
     "min_reward": 0.5,
@@ -21,6 +23,7 @@ NEMO: Final[Mapping[str, Any]] = {
     "max_turns": 20,
     "complete": False,
 }
+_ENDINGS: Final = {"", ".jsonl", ".json", ".parquet"}
 NEMO_PAIRS: Final[Mapping[str, Any]] = {"min_margin": 0.1, "complete": False}
 
 
@@ -46,7 +49,11 @@ class Recipe(BaseModel):
     )
     model: str | None = Field(default=None, description="Take the rollouts of this model only.")
     mixed_models: bool = Field(default=False, description="Allow rollouts of several models in one export.")
-    min_reward: float | None = Field(default=None, description="Lowest reward of a rollout that is taken.")
+    min_reward: float | Literal["all"] | None = Field(
+        default=None,
+        description="Lowest reward of a rollout that is taken, or all; sft, sft_tokens and sharegpt take what reaches "
+        "pass_threshold, unless min_reward, max_reward or success is given.",
+    )
     max_reward: float | None = Field(default=None, description="Highest reward of a rollout that is taken.")
     success: bool | None = Field(
         default=None,
@@ -115,6 +122,9 @@ class Recipe(BaseModel):
     on_break: Literal["drop", "split"] = Field(
         default="drop", description="sft_tokens: what to do if the tokens are not one sequence."
     )
+    prompts: Literal["added", "full"] = Field(
+        default="added", description="rollouts: prompts of model calls as what they add, or whole."
+    )
     names: Literal["plain", "verl", "skyrl", "openrlhf"] = Field(
         default="plain", description="rl: field names of this trainer."
     )
@@ -140,6 +150,13 @@ class Recipe(BaseModel):
             raise ValueError("arguments=object needs a .jsonl output: a column of a table has one type")
         if self.preset == "nemo" and (self.rows not in ("sft", "dpo") or self.stored_as != "jsonl"):
             raise ValueError("preset=nemo has rows for format=sft and format=dpo, in a .jsonl file")
+        if self.container is None and self.format != "hf" and Path(self.output).suffix not in _ENDINGS:
+            raise ValueError(
+                f"output: the ending {Path(self.output).suffix} is unknown; files have .jsonl, .json or .parquet, a "
+                "dataset folder has none; container=jsonl, parquet or hf allows any name"
+            )
+        if self.rows == "rollouts" and self.stored_as != "jsonl":
+            raise ValueError("format=rollouts needs a .jsonl output")
         if self.rows == "sharegpt" and self.reasoning == "reasoning_content":
             raise ValueError("sharegpt has no field for reasoning: choose reasoning=think or reasoning=drop")
         return self
@@ -161,11 +178,24 @@ class Recipe(BaseModel):
     @property
     def only_complete(self) -> bool:
         """Whether answers that were cut off are left out."""
-        return self.rows in ("sft", "sft_tokens", "sharegpt") if self.complete is None else self.complete
+        return self.rows in IMITATED if self.complete is None else self.complete
+
+    @property
+    def only_solved(self) -> bool:
+        """Whether unsolved rollouts are left out because nothing else is said about rewards."""
+        given = (self.min_reward, self.max_reward, self.success)
+        return self.rows in IMITATED and all(rule is None for rule in given)
+
+    @property
+    def lowest_reward(self) -> float | None:
+        """The lowest reward that is taken; None if every reward is."""
+        if self.only_solved:
+            return self.pass_threshold
+        return None if self.min_reward == "all" else self.min_reward
 
     @property
     def by_task(self) -> bool:
         """Whether a rollout can be judged only once all rollouts of its task are known."""
         rules = (self.min_solve_rate, self.max_solve_rate, self.best_per_task, self.first_solved, self.max_per_task)
-        asked = any(rule is not None for rule in (*rules, self.balance_by))
-        return self.rows in ("dpo", "rl") or self.mixed_rewards or asked
+        limits = any(rule is not None for rule in (*rules, self.balance_by))
+        return self.rows in ("dpo", "rl") or self.mixed_rewards or limits

@@ -1,9 +1,9 @@
-"""Sends the traces of a run to an OTLP endpoint, during the run or later.
+"""Sends the spans of a run to an OTLP endpoint, during the run or later.
 
 During a run, a separate thread makes and sends the spans of outcomes that are already saved. An endpoint that is down,
 slow or refuses spans causes one warning. Spans that could not be sent are retried until the run ends; their steps stay
 in the steps file, from which they can be sent later. This module needs the extra ``otel`` and is imported only if
-traces are asked for.
+spans are requested.
 """
 
 import asyncio
@@ -16,23 +16,26 @@ from itertools import islice
 from time import monotonic
 from typing import Final, NamedTuple
 
-import msgspec
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from yarl import URL
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.export.traces import SpanBuilder
-from nemo_gym.io.files import RunFiles
-from nemo_gym.rollouts.outcome import Completed, Outcome
-from nemo_gym.steps.record import from_line
+from nemo_gym.io.compressed import open_lines
+from nemo_gym.io.files import RunFiles, run_stem
+from nemo_gym.rollouts.run import RunListener
+from nemo_gym.rollouts.store.outcome import Completed, Outcome
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record
+from nemo_gym.steps.rollout_steps import from_line
 from nemo_gym.steps.steps_file import read_steps
 from nemo_gym.steps.trace_context import run_identity
+from nemo_gym.telemetry.spans import SpanBuilder
 
 logger = logging.getLogger(__name__)
 EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
-NO_ANSWER: Final = "it does not answer"
+NO_REPLY: Final = "it does not reply"
 TRACES_PATH: Final = "/v1/traces"
 BATCH_SPANS: Final = 512
 MAX_WAITING: Final = 20_000  # attempts; the steps file has them all
@@ -43,41 +46,26 @@ FINISH_AFTER_FAILURE_S: Final = 1.0
 SAMPLED_LINES: Final = 200  # of the rollouts, read to find the names of models
 
 
-class _Response(msgspec.Struct, gc=False):
-    model: str = ""
-
-
-class _Agent(msgspec.Struct, gc=False):
-    name: str = ""
-
-
-class _Row(msgspec.Struct, gc=False):
-    response: _Response = msgspec.field(default_factory=_Response)
-    agent_ref: _Agent = msgspec.field(default_factory=_Agent)
-
-
-_read_row = msgspec.json.Decoder(_Row).decode
-
-
 def model_of(line: bytes) -> tuple[str, str]:
     """The agent and the model of a rollout; empty if it does not name them."""
     try:
-        row = _read_row(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        record = Record.parse(line)
+    except RolloutFormatError:
         return "", ""
-    return row.agent_ref.name, row.response.model
+    model = record.response.get("model")
+    return record.agent or "", model if isinstance(model, str) else ""
 
 
 def models_in(files: RunFiles) -> dict[str, str]:
     """The model that each agent used, taken from the first rollouts of a run."""
     if not files.rollouts.is_file():
         return {}
-    with files.rollouts.open("rb") as file:
+    with open_lines(files.rollouts) as file:
         return {agent: model for agent, model in map(model_of, islice(file, SAMPLED_LINES)) if model}
 
 
-def traces_url(endpoint: str) -> str:
-    """The address to send traces to; the protocol's path is added if the endpoint has none."""
+def otlp_url(endpoint: str) -> str:
+    """The address to send spans to; the protocol's path is added if the endpoint has none."""
     url = URL(endpoint)
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(
@@ -90,7 +78,7 @@ class OtlpSender:
     """Sends spans and records why that failed. The exporter's own log messages are not shown."""
 
     def __init__(self, endpoint: str) -> None:
-        url = traces_url(endpoint)
+        url = otlp_url(endpoint)
         self.shown = str(URL(url).with_user(None).with_query(None))  # no credentials in messages
         self.reason = ""
         self._exporter = OTLPSpanExporter(endpoint=url)  # headers, timeout, …: as OTEL_EXPORTER_OTLP_* say
@@ -118,8 +106,8 @@ class OtlpSender:
         return False
 
 
-class LiveTraces:
-    """A listener that passes the steps of outcomes to a thread, which sends them as traces."""
+class LiveSpans(RunListener):
+    """A listener that passes the steps of outcomes to a thread, which sends them as spans."""
 
     def __init__(self, sender: OtlpSender, files: RunFiles) -> None:
         self._sender = sender
@@ -132,8 +120,8 @@ class LiveTraces:
         self._thread = threading.Thread(target=self._work, name="OpenTelemetry", daemon=True)
         self._thread.start()
 
-    def __call__(self, outcomes: Sequence[Outcome]) -> None:
-        """Take outcomes that are saved."""
+    def outcomes_saved(self, outcomes: Sequence[Outcome]) -> None:
+        """Queue their steps."""
         if len(self._waiting) + len(outcomes) > MAX_WAITING:
             self._warn("it is slower than the run")
         for outcome in outcomes:
@@ -144,7 +132,7 @@ class LiveTraces:
                 self._waiting.append(outcome.steps)
 
     def close(self) -> None:
-        """Send the rest, but do not wait for an endpoint that does not answer."""
+        """Send the rest, but do not wait for an endpoint that does not reply."""
         # First a short wait, after which the last attempt is known to have failed or not; a longer one only if the
         # endpoint still takes spans. Stopping the sender also ends a request that hangs.
         self._over.set()
@@ -174,7 +162,7 @@ class LiveTraces:
                 spans += self._spans(batch[-1])
             if spans and not self._sender.send(spans):
                 self._waiting.extendleft(reversed(batch))
-                self._warn(self._sender.reason or NO_ANSWER)
+                self._warn(self._sender.reason or NO_REPLY)
                 return False
         return True
 
@@ -185,14 +173,14 @@ class LiveTraces:
         if self._builder is None:
             # The first record in the file identifies the run; in a resumed run that is not the current one.
             first = next(iter(read_steps(self._files.steps)), record)
-            self._builder = SpanBuilder(run_identity(first), name=self._files.rollouts.stem, models=self._models)
+            self._builder = SpanBuilder(run_identity(first), name=run_stem(self._files.rollouts), models=self._models)
         return self._builder.spans(record)
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "traces can't be sent to %s: %s. The run is not affected. To send them later: ng_export_traces"
+                "spans can't be sent to %s: %s. The run is not affected. To send them later: ng_export_traces"
                 " +rollouts=%s +endpoint=…",
                 self._sender.shown,
                 reason,
@@ -201,29 +189,29 @@ class LiveTraces:
 
 
 @asynccontextmanager
-async def sending(endpoint: str, files: RunFiles) -> AsyncIterator[LiveTraces]:
-    """Send the traces of a run for the duration of the context."""
-    traces = LiveTraces(OtlpSender(endpoint), files)
+async def sending(endpoint: str, files: RunFiles) -> AsyncIterator[LiveSpans]:
+    """Send the spans of a run for the duration of the context."""
+    spans = LiveSpans(OtlpSender(endpoint), files)
     try:
-        yield traces
+        yield spans
     finally:
-        await asyncio.to_thread(traces.close)
+        await asyncio.to_thread(spans.close)
 
 
-class SentTraces(NamedTuple):
+class SentSpans(NamedTuple):
     """What was sent."""
 
     attempts: int
     spans: int
 
 
-def send_all(endpoint: str, files: RunFiles) -> SentTraces:
-    """Send the traces of a saved run."""
+def send_all(endpoint: str, files: RunFiles) -> SentSpans:
+    """Send the spans of a saved run."""
     records = read_steps(files.steps)
     first = next(iter(records), None)
     if first is None:
         raise ConfigError(f"{files.steps}: there are no steps to send", hint="collect with +steps=true")
-    builder = SpanBuilder(run_identity(first), name=files.rollouts.stem, models=models_in(files))
+    builder = SpanBuilder(run_identity(first), name=run_stem(files.rollouts), models=models_in(files))
     sender = OtlpSender(endpoint)
     attempts = sent = 0
     spans: list[ReadableSpan] = []
@@ -238,13 +226,13 @@ def send_all(endpoint: str, files: RunFiles) -> SentTraces:
     finally:
         sender.stop()
         sender.close()
-    return SentTraces(attempts, sent)
+    return SentSpans(attempts, sent)
 
 
 def _sent(sender: OtlpSender, spans: Sequence[ReadableSpan], before: int) -> int:
     if spans and not sender.send(spans):
         raise ConfigError(
-            f"traces can't be sent to {sender.shown}: {sender.reason or NO_ANSWER} ({before} spans were sent)",
+            f"spans can't be sent to {sender.shown}: {sender.reason or NO_REPLY} ({before} spans were sent)",
             hint="start the endpoint or correct +endpoint=…; spans that are sent again replace themselves",
         )
     return len(spans)

@@ -5,7 +5,7 @@ times are the recorded ones. Ids are derived from the run and the position of th
 gives the same spans. Steps do not contain messages, so messages can't be sent.
 
 Spans are built as finished values, because starting and ending each through a tracer costs several times as much. This
-module needs the extra ``otel`` and is imported only if traces are asked for.
+module needs the extra ``otel`` and is imported only if spans are requested.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from nemo_gym import __version__
-from nemo_gym.steps.record import COMPLETED, RolloutSteps, Step
+from nemo_gym.steps.rollout_steps import COMPLETED, MODEL_KINDS, RolloutSteps, Step, is_outer_model_call
 from nemo_gym.steps.trace_context import attempt_context, step_spans
 
 Attributes: TypeAlias = dict[str, str | int | float | list[str]]
@@ -27,7 +27,6 @@ SCOPE: Final = InstrumentationScope(SERVICE, __version__)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSET: Final = Status(StatusCode.UNSET)
 _ERROR: Final = Status(StatusCode.ERROR)
-_MODELS: Final = ("model", "judge")
 _NANO: Final = 1_000_000_000
 
 
@@ -75,7 +74,7 @@ class SpanBuilder:
                 Event("retry", {"error.type": retry.failed}, timestamp=zero + int(retry.at * _NANO))
                 for retry in step.retries
             ],
-            kind=SpanKind.CLIENT if step.kind in _MODELS else SpanKind.INTERNAL,
+            kind=SpanKind.CLIENT if step.kind in MODEL_KINDS else SpanKind.INTERNAL,
             status=_ERROR if _error_of(step) else _UNSET,
             start_time=start,
             end_time=start + int(step.duration * _NANO),
@@ -88,12 +87,7 @@ def _context(trace: bytes, span: bytes) -> SpanContext:
 
 
 def _of_attempt(record: RolloutSteps) -> Attributes:
-    # Without calls inside other model calls: their tokens are counted in the outer one already.
-    calls = [
-        step
-        for step in record.steps
-        if step.kind in _MODELS and (step.parent is None or record.steps[step.parent].kind not in _MODELS)
-    ]
+    calls = [step for step in record.steps if is_outer_model_call(step, record.steps)]
     attributes: Attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.provider.name": SERVICE,
@@ -111,7 +105,7 @@ def _of_attempt(record: RolloutSteps) -> Attributes:
 
 
 def _name_of(step: Step, model: str) -> str:
-    if step.kind in _MODELS:
+    if step.kind in MODEL_KINDS:
         return f"chat {model or step.server}"
     return f"execute_tool {step.tool}" if step.kind == "tool" else f"{step.kind} {step.server}"
 
@@ -132,7 +126,7 @@ def _of_step(step: Step, model: str) -> Attributes:
             "gen_ai.tool.name": step.tool,
             "gen_ai.tool.type": "function",
         }
-    if step.kind in _MODELS:
+    if step.kind in MODEL_KINDS:
         attributes |= _of_model_call(step, model)
     return attributes
 
@@ -154,7 +148,7 @@ def _of_model_call(step: Step, model: str) -> Attributes:
 
 
 def _error_of(step: Step) -> str:
-    """Why a call failed: its status, or the error raised instead of an answer; empty if it did not fail."""
+    """Why a call failed: its status, or the error raised instead of a reply; empty if it did not fail."""
     if step.status >= 400:
         return str(step.status)
     return step.finish or "_OTHER" if not step.status else ""

@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import final_text
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from resources_servers.calculator.answers import extract_number, parse_number
 from resources_servers.calculator.expressions import ExpressionError, evaluate, format_number
@@ -82,7 +82,9 @@ class CalculatorServer(SimpleResourcesServer):
         expected = parse_number(body.expected_answer)
         if expected is None:
             raise ValueError(f"the row's expected_answer is not a number: {body.expected_answer!r}")
-        answer = extract_number(final_text(body.response))
+        answer = extract_number(
+            answer_text(body.response, reasoning_tags=self.config.reasoning_tags, last_message=True)
+        )
         calls = [item.name for item in body.response.output if item.type == "function_call"]
         accuracy = float(answer == expected)
         return CalculatorVerifyResponse(

@@ -15,7 +15,7 @@ from nemo_gym.base_resources_server import (
     refuse_invalid_rows,
 )
 from nemo_gym.config_types import ModelServerRef
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall, without_reasoning
 from resources_servers.conversation.simulated_users import Character, Fact, ModelUser, ScriptedUser, SimulatedUser, Turn
 
 TEMPLATE: Final = Path(__file__).parent / "prompt_templates" / "user.txt"
@@ -150,7 +150,8 @@ def turns_of(opening: str | None, response: NeMoGymResponse) -> list[Turn]:
         role = getattr(item, "role", None)
         if role not in {"user", "assistant"}:
             continue
-        text = text_of(item)
+        # What the assistant only thinks of asking, the user can't hear.
+        text = text_of(item) if role == "user" else without_reasoning(text_of(item))
         if turns and turns[-1].is_user is (role == "user"):
             turns[-1] = Turn(turns[-1].is_user, f"{turns[-1].text}\n{text}")
         else:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import NeMoGymResponse
+from nemo_gym.openai_utils import NeMoGymResponse, answer_text
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 END: Final = "[[END]]"
@@ -92,7 +92,7 @@ class ModelUser:
         for _ in range(self._attempts):
             reply = await self._client.post(server_name=self._server.name, url_path="/v1/responses", json=request)
             await raise_for_status(reply)
-            said = NeMoGymResponse.model_validate(await get_response_json(reply)).output_text.strip()
+            said = answer_text(NeMoGymResponse.model_validate(await get_response_json(reply))).strip()
             if said:
                 ended = END in said
                 said = said.replace(END, "").strip()[:MAX_SAID]

@@ -17,7 +17,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.judge import Judge, every_verdict
-from nemo_gym.openai_utils import final_text
+from nemo_gym.openai_utils import answer_text
 from resources_servers.equivalence_judge.prompts import (
     Tally,
     equivalence_judge,
@@ -35,6 +35,7 @@ class EquivalenceJudgeConfig(BaseResourcesServerConfig):
     judge_responses_create_params: dict[str, Any] = Field(default_factory=dict)
     judge_endpoint_max_concurrency: int = Field(default=64, ge=1)
     judge_max_attempts: int = Field(default=3, ge=1)
+    judge_structured: bool = False  # the endpoint writes JSON by a schema
     judge_system_message: str | None = None
     judge_prompt_template_fpath: str = "prompt_templates/equivalence.txt"
     rubric_prompt_template_fpath: str = "prompt_templates/rubric.txt"
@@ -102,6 +103,7 @@ class EquivalenceJudgeServer(SimpleResourcesServer):
         config = self.config
         options = {
             "system": config.judge_system_message,
+            "structured": config.judge_structured,
             "responses_create_params": config.judge_responses_create_params,
             "max_concurrent_requests": config.judge_endpoint_max_concurrency,
             "max_attempts": config.judge_max_attempts,
@@ -121,7 +123,7 @@ class EquivalenceJudgeServer(SimpleResourcesServer):
         self, body: EquivalenceJudgeVerifyRequest
     ) -> EquivalenceJudgeVerifyResponse:
         """Have the final answer judged; an empty one needs no judge."""
-        answer = final_text(body.response).strip()
+        answer = answer_text(body.response, reasoning_tags=self.config.reasoning_tags, last_message=True).strip()
         if not answer:
             return _result(body, 0.0)
         question = shown(body.question or last_user_text(body))
@@ -175,7 +177,8 @@ def _result(
 
 
 def _same_text(answer: str, expected: str) -> bool:
-    return answer.casefold().rstrip(".") == expected.strip().casefold().rstrip(".")
+    same = answer.casefold().rstrip(".")
+    return bool(same) and same == expected.strip().casefold().rstrip(".")
 
 
 def last_user_text(task: EquivalenceJudgeTask) -> str:

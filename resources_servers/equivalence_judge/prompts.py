@@ -1,5 +1,6 @@
 """What the judge is asked, and how its votes on one question are counted."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ FOLDER: Final = Path(__file__).parent
 YES: Final = "[[YES]]"
 NO: Final = "[[NO]]"
 MAX_SHOWN: Final = 8_000
-# What closes a part of the prompt: an answer that contains it could pretend to be another part.
-TAGS: Final = ("question", "answer_a", "answer_b", "answer", "criterion")
+# What opens or closes a part of the prompt: an answer that contains it could pretend to be another part.
+_TAG: Final = re.compile(r"<\s*(/?)\s*(question|answer_a|answer_b|answer|criterion)\b", re.IGNORECASE)
 
 
 class Tally(NamedTuple):
@@ -57,8 +58,7 @@ def rubric_judge(server: ModelServerRef, template: str, **options: Any) -> Judge
 
 def shown(text: str) -> str:
     """Text for the judge: its end, where the answer is, without tags that would close its part of the prompt."""
-    for tag in TAGS:
-        text = text.replace(f"</{tag}>", f"</ {tag}>")
+    text = _TAG.sub(r"<\1 \2", text)
     return text if len(text) <= MAX_SHOWN else f"[…] {text[-MAX_SHOWN:]}"
 
 
@@ -69,7 +69,13 @@ def tally(verdicts: Sequence[Verdict], *, on_disagreement: float) -> Tally:
     score = min(votes, key=lambda each: (-votes[each], each))
     label = next(verdict.label for verdict, each in zip(verdicts, scores, strict=True) if each == score)
     evaluations = [
-        {"verdict_label": verdict.label, "score": each, "agrees": verdict.agrees, "texts": list(verdict.texts)}
+        {
+            "verdict_label": verdict.label,
+            "score": each,
+            "agrees": verdict.agrees,
+            "texts": list(verdict.texts),
+            "injection": verdict.injection,
+        }
         for verdict, each in zip(verdicts, scores, strict=True)
     ]
     consistent = all(verdict.agrees for verdict in verdicts)

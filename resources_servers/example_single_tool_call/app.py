@@ -1,5 +1,8 @@
 """The smallest environment: one tool, and a reward for every rollout that finishes."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -28,6 +31,7 @@ class WeatherEnvironment(SimpleResourcesServer):
     """Reports cold weather for every city."""
 
     config: BaseResourcesServerConfig
+    known_holes: ClassVar[Mapping[str, str]] = {"*": "an example that rewards every rollout, to show how one is made"}
 
     def setup_webserver(self) -> FastAPI:
         """Serve the tool under its own name, which is how agents find it."""

@@ -10,6 +10,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     refuse_invalid_rows,
 )
+from nemo_gym.openai_utils import answer_text
 from resources_servers.format_following.checks import Checks, judge
 
 
@@ -53,7 +54,7 @@ class FormatFollowingServer(SimpleResourcesServer):
         self, body: FormatFollowingVerifyRequest
     ) -> FormatFollowingVerifyResponse:
         """Apply every check of the row to the answer."""
-        verdict = judge(body.response.output_text, body.checks)
+        verdict = judge(answer_text(body.response, reasoning_tags=self.config.reasoning_tags), body.checks)
         fraction = len(verdict.passed) / len(body.checks)
         accuracy = float(not verdict.failed)
         return FormatFollowingVerifyResponse(

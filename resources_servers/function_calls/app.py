@@ -20,7 +20,7 @@ from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, Ne
 from nemo_gym.reward_profile import compute_subset_metrics
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.function_calls.calls import Call, ExpectedCall, match_calls, read_call
-from resources_servers.function_calls.expectation import expected_call, plain_call, properties_of
+from resources_servers.function_calls.expectation import expected_call, parameters_of, plain_call
 from resources_servers.function_calls.world import Simulation, World
 
 MAX_CALLS: Final = 256
@@ -59,7 +59,7 @@ class FunctionCallsTask(BaseModel):
         if self.check == "state" and self.world is None:
             raise ValueError("a row that is checked by state needs a world")
         added = [tool for tools in self.added_tools.values() for tool in tools]
-        tools = properties_of([dict(tool) for tool in self.responses_create_params.tools] + added)
+        tools = parameters_of([dict(tool) for tool in self.responses_create_params.tools] + added)
         calls = [self.expected_call] if self.expected_call else self.ground_truth
         by_turn = calls if calls and isinstance(calls[0], list) else [calls]
         if len(by_turn) != len(self.turns) + 1:

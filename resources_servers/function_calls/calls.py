@@ -1,14 +1,16 @@
 """Calls that a model made, calls that a row expects, and whether the former satisfy the latter.
 
 A value is compared as JSON: ``true`` is not 1, and 5.0 is not an integer where the tool asks for one. Text is compared
-without case, spaces and the punctuation that people leave out of dates and names. Everything is bounded by the size
-of the expectation, not by what the model wrote.
+without case, spaces and the punctuation that people leave out of dates and names. Where a row lists alternatives, the
+rules are those of the Berkeley Function-Calling Leaderboard: a value has the type that the tool declares or that of the
+first alternative, and a parameter that the tool requires can't be left out. Everything is bounded by the size of the
+expectation, not by what the model wrote.
 """
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -18,6 +20,9 @@ from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 MAX_ARGUMENTS: Final = 100_000
 # An alternative that means: the argument may be left out.
 OPTIONAL: Final = ""
+_TYPES: Final[Mapping[str, type[Any]]] = {
+    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
+}  # fmt: skip
 _IGNORED: Final = re.compile(r"[ ,./\-_*^]")
 
 
@@ -37,7 +42,7 @@ class ExpectedCall:
     accepted: Mapping[str, Sequence[Any]]
     # Values are taken as they are; otherwise an object in an alternative lists the accepted values of each key.
     exact: bool
-    whole_numbers: frozenset[str] = frozenset()
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the tool, as JSON Schema
 
     def mismatch(self, call: Call) -> str | None:
         """Why the call is not the expected one; None if it is."""
@@ -50,23 +55,46 @@ class ExpectedCall:
                 return f"{self.name}: unexpected argument {shown(name)}"
         for name, alternatives in self.accepted.items():
             if name not in call.arguments:
-                if not self._may_be_left_out(alternatives):
+                if not self.may_be_left_out(name):
                     return f"{self.name}: argument {name} is missing"
             elif not self._accepts(name, call.arguments[name], alternatives):
                 return f"{self.name}: {name} is {shown(call.arguments[name])}"
         return None
 
-    def _may_be_left_out(self, alternatives: Sequence[Any]) -> bool:
-        return not self.exact and OPTIONAL in alternatives
+    def may_be_left_out(self, name: str) -> bool:
+        """Whether a call without an argument can be right."""
+        return (
+            not self.exact and OPTIONAL in self.accepted[name] and name not in (self.parameters.get("required") or ())
+        )
 
     def _accepts(self, name: str, value: Any, alternatives: Sequence[Any]) -> bool:
-        if (
-            name in self.whole_numbers
-            and type(value) is float
-            and not any(type(each) is float for each in alternatives)
-        ):
-            return False
-        return any(same(value, each, exact=self.exact) for each in alternatives)
+        declared = (self.parameters.get("properties") or {}).get(name) or {}
+        if self.exact:
+            is_whole = declared.get("type") == "integer" and not any(type(each) is float for each in alternatives)
+            fits = not (is_whole and type(value) is float)
+        else:
+            fits = has_type(value, declared, alternatives)
+        return fits and any(same(value, each, exact=self.exact) for each in alternatives)
+
+
+def has_type(value: Any, declared: Mapping[str, Any], alternatives: Sequence[Any]) -> bool:
+    """Whether a value has the declared type or that of the first alternative; of a list, every item."""
+    wanted = _TYPES.get(str(declared.get("type")))
+    if wanted is None:
+        return True
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        return type(value) is _first_type(alternatives)
+    items = _TYPES.get(str((declared.get("items") or {}).get("type")))
+    if wanted is not list or items is None:
+        return True
+    return any(
+        not isinstance(each, list) or {type(item) for item in value} <= {items, *map(type, each)}
+        for each in alternatives
+    )
+
+
+def _first_type(alternatives: Sequence[Any]) -> type[Any] | None:
+    return next((type(each) for each in alternatives if each != OPTIONAL), None)
 
 
 def same(value: Any, expected: Any, *, exact: bool) -> bool:

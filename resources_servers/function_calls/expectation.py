@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from resources_servers.function_calls.calls import Call, ExpectedCall
 
-Tools: TypeAlias = Mapping[str, Mapping[str, Any]]  # the properties of each tool's parameters, in order
+Tools: TypeAlias = Mapping[str, Mapping[str, Any]]  # the parameters of each tool, as JSON Schema
 
 
 def tool_name(name: str) -> str:
@@ -20,13 +20,9 @@ def tool_name(name: str) -> str:
     return name.replace(".", "_")
 
 
-def properties_of(tools: Sequence[Mapping[str, Any]]) -> Tools:
+def parameters_of(tools: Sequence[Mapping[str, Any]]) -> Tools:
     """The parameters of each function among the tools."""
-    return {
-        tool_name(tool["name"]): (tool.get("parameters") or {}).get("properties") or {}
-        for tool in tools
-        if tool.get("type") == "function"
-    }
+    return {tool_name(tool["name"]): tool.get("parameters") or {} for tool in tools if tool.get("type") == "function"}
 
 
 def expected_call(written: Any, tools: Tools) -> ExpectedCall:
@@ -49,13 +45,16 @@ def expected_call(written: Any, tools: Tools) -> ExpectedCall:
         raise ValueError(f"{name}: each argument needs a list of accepted values")
     # A list without alternatives accepts the empty list itself.
     alternatives = {argument: values or [[]] for argument, values in accepted.items()}
-    return ExpectedCall(tool_name(name), alternatives, exact=False, whole_numbers=_whole_numbers(name, tools))
+    return ExpectedCall(tool_name(name), alternatives, exact=False, parameters=_parameters(name, tools))
 
 
 def plain_call(expected: ExpectedCall) -> Call:
     """The call that satisfies the expectation with the first alternative of everything."""
-    chosen = {name: values[0] for name, values in expected.accepted.items() if expected.exact or "" not in values}
-    return Call(expected.name, chosen if expected.exact else {name: _first(value) for name, value in chosen.items()})
+    if expected.exact:
+        return Call(expected.name, {name: values[0] for name, values in expected.accepted.items()})
+    needed = {name: values for name, values in expected.accepted.items() if not expected.may_be_left_out(name)}
+    chosen = {name: next((each for each in values if each != ""), values[0]) for name, values in needed.items()}
+    return Call(expected.name, {name: _first(value) for name, value in chosen.items()})
 
 
 def python_call(text: str, tools: Tools) -> Call:
@@ -69,7 +68,9 @@ def python_call(text: str, tools: Tools) -> Call:
         named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     except SyntaxError as error:
         raise ValueError(f"not a call: {text!r}") from error
-    positions = list(tools.get(name, {}))  # JSON keeps the order in which parameters are declared
+    positions = list(
+        tools.get(name, {}).get("properties") or {}
+    )  # JSON keeps the order in which parameters are declared
     if len(values) > len(positions):
         raise ValueError(f"{text!r} has more arguments than {name} has parameters")
     return Call(name, _as_json(dict(zip(positions, values, strict=False)) | named))
@@ -77,12 +78,11 @@ def python_call(text: str, tools: Tools) -> Call:
 
 def _exact(name: str, arguments: Mapping[str, Any], tools: Tools) -> ExpectedCall:
     accepted = {argument: [value] for argument, value in arguments.items()}
-    return ExpectedCall(name, accepted, exact=True, whole_numbers=_whole_numbers(name, tools))
+    return ExpectedCall(name, accepted, exact=True, parameters=_parameters(name, tools))
 
 
-def _whole_numbers(name: str, tools: Tools) -> frozenset[str]:
-    properties = tools.get(tool_name(name), {})
-    return frozenset(key for key, schema in properties.items() if schema.get("type") == "integer")
+def _parameters(name: str, tools: Tools) -> Mapping[str, Any]:
+    return tools.get(tool_name(name), {})
 
 
 def _first(value: Any) -> Any:

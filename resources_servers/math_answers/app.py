@@ -19,10 +19,11 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import Judge, JudgeConfig
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.process_pool import CallLimitError, ProcessPool
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.server_utils import close_with_app
-from resources_servers.math_answers.compare import compare_plainly
+from resources_servers.math_answers.compare import Comparison, compare_plainly, repeats_question
 from resources_servers.math_answers.extract import MAX_ANSWER, extract_answer
 
 INSTALL: Final = "pip install 'rollout-gym[environments]', or -r resources_servers/math_answers/requirements.txt"
@@ -123,7 +124,8 @@ class MathAnswersServer(SimpleResourcesServer):
         self, body: MathAnswersVerifyRequest
     ) -> MathAnswersVerifyResponse:
         """Reward an answer that equals the expected one, however it is written."""
-        checked = await self._check(body.expected_answer, body.response.output_text)
+        text = answer_text(body.response, reasoning_tags=self.config.reasoning_tags)
+        checked = await self._check(body.expected_answer, text, body.question or "")
         reward, verdict = float(checked.equal), None
         if self._judge and checked.answer is not None and not checked.equal:
             verdict = await self._judge.ask(
@@ -153,7 +155,7 @@ class MathAnswersServer(SimpleResourcesServer):
             **highest_k_metrics(agent_metrics, "majority@{k}", score_names=["accuracy"]),
         }
 
-    async def _check(self, expected: str, text: str) -> Checked:
+    async def _check(self, expected: str, text: str, question: str) -> Checked:
         found = extract_answer(text) if len(text) <= SHORT else await asyncio.to_thread(extract_answer, text)
         if found is None:
             return Checked(None, equal=False, reason="no answer was found")
@@ -161,13 +163,15 @@ class MathAnswersServer(SimpleResourcesServer):
             return Checked(found.text, equal=False, reason=f"the answer is longer than {MAX_ANSWER} characters")
         expected = undelimited(expected)
         # First without the library, which is much slower and needed for few answers.
-        if plain := compare_plainly(expected, found.text):
-            return Checked(found.text, plain.equal, _reason(plain.method, equal=plain.equal))
-        try:
-            equal = bool(await self._pool.call(expected, found.text))
-        except CallLimitError as error:
-            return Checked(found.text, equal=False, reason=f"the comparison {error}")
-        return Checked(found.text, equal, _reason("library", equal=equal))
+        same = compare_plainly(expected, found.text, question)
+        if same is None:
+            try:
+                same = Comparison(bool(await self._pool.call(expected, found.text)), "library")
+            except CallLimitError as error:
+                return Checked(found.text, equal=False, reason=f"the comparison {error}")
+        if same.equal and repeats_question(expected, found.text, question):
+            return Checked(found.text, equal=False, reason="only repeats the question")
+        return Checked(found.text, same.equal, _reason(same.method, equal=same.equal))
 
 
 def undelimited(expected: str) -> str:

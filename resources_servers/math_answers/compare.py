@@ -9,12 +9,21 @@ from typing import Final, Literal, NamedTuple
 from resources_servers.math_answers.extract import MAX_ANSWER
 from resources_servers.math_answers.polynomials import parse_polynomial, same_variables
 from resources_servers.math_answers.quantities import Quantity, parse_quantity, same_quantity
+from resources_servers.math_answers.units import NO_UNIT, things_in
 
 Method = Literal["text", "number", "collection", "polynomial", "library"]
 
 _WRAPPERS: Final = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname)\{([^{}]*)\}")
 _COLLECTION: Final = re.compile(r"(?P<open>[(\[{]?)(?P<items>[^()\[\]{}]*)(?P<close>[)\]}]?)")
 _SPACING: Final = re.compile(r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\displaystyle|[\s$*`]")
+
+_LETTER: Final = re.compile("[A-Za-z]")
+_OPERATION: Final = re.compile(r"[-+*/^()]|\\(?:[dt]?frac|sqrt|cdot|times)")
+# Plain numbers in a row, or sums and products of them: no final answer where a number is expected.
+_UNFINISHED: Final = re.compile(r"[-+]?\d[\d.,]*(?: ?(?:[-+*\u2212\u00d7\u00b7]|\\times|\\cdot| ) ?[-+]?\d[\d.,]*)+")
+_SPACES: Final = re.compile(r"(?:\\[,;:! ]|\\q?quad\b|[~\s])+")
+MAX_QUESTION: Final = 5_000
+_BASED: Final = re.compile(r"(?P<digits>[0-9A-Za-z]{1,200})_(?:(?P<one>\d)|\{(?P<base>\d{1,2})\})")
 
 
 class Comparison(NamedTuple):
@@ -24,14 +33,43 @@ class Comparison(NamedTuple):
     method: Method
 
 
-def compare_plainly(expected: str, answer: str) -> Comparison | None:
+def compare_plainly(expected: str, answer: str, question: str = "") -> Comparison | None:
     """Compare without the library; None if that needs more than text and plain numbers."""
     if normalized(expected) == normalized(answer):
         return Comparison(equal=True, method="text")
-    left, right = parse_quantity(expected), parse_quantity(answer)
+    counted = things_in(question) if _LETTER.search(f"{expected}{answer}") else frozenset()
+    left, right = parse_quantity(expected, counted), parse_quantity(answer, counted)
     if left is not None and right is not None:
         return Comparison(equal=same_quantity(left, right), method="number")
+    if left is not None and _UNFINISHED.fullmatch(_SPACES.sub(" ", answer).strip(" $")):
+        # The library adds numbers that stand beside each other, and calculates what was left to be calculated.
+        return Comparison(equal=False, method="number")
+    bases = _BASED.fullmatch(normalized(expected)), _BASED.fullmatch(normalized(answer))
+    if bases[0] and bases[1]:  # the library ignores bases
+        return Comparison(equal=_based(bases[0]) == _based(bases[1]), method="number")
     return _compare_collections(_collection(expected), _collection(answer)) or _compare_polynomials(expected, answer)
+
+
+def repeats_question(expected: str, answer: str, question: str) -> bool:
+    """Whether an answer that equals the expected one is no more than what the question gave: an expression, a unit.
+
+    ``\\sqrt{27}`` does not simplify ``\\sqrt{27}``, and ``12 meters`` does not convert 12 meters to centimetres.
+    """
+    text = normalized(answer)
+    if text == normalized(expected) or text not in normalized(question, limit=MAX_QUESTION):
+        return False
+    wanted, given = parse_quantity(expected), parse_quantity(answer)
+    if wanted is None or given is None:
+        return _OPERATION.search(answer) is not None
+    return NO_UNIT not in {wanted.unit, given.unit} and wanted.unit != given.unit
+
+
+def _based(match: re.Match[str]) -> int | str:
+    """The value of digits in a base, or the text if they are not digits of that base."""
+    try:
+        return int(match["digits"], int(match["one"] or match["base"]))
+    except ValueError:
+        return match[0]
 
 
 class Collection(NamedTuple):
@@ -70,9 +108,9 @@ def _compare_polynomials(expected: str, answer: str) -> Comparison | None:
     return Comparison(equal=left == right, method="polynomial")
 
 
-def normalized(text: str) -> str:
+def normalized(text: str, *, limit: int = MAX_ANSWER) -> str:
     """The text without spacing, dollar signs and text commands; capital letters stay."""
-    text = _WRAPPERS.sub(r"\1", text[: MAX_ANSWER + 1])
+    text = _WRAPPERS.sub(r"\1", text[: limit + 1])
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     # The space in a mixed number is the only one that matters.
     text = re.sub(r"(\d)\s+(?=\d)", r"\1_", text)

@@ -38,8 +38,7 @@ class Answer:
 
 
 def extract_answer(text: str) -> Answer | None:
-    """The final answer in some text; thoughts before ``</think>`` are left out."""
-    text = text.rpartition("</think>")[2]
+    """The final answer in some text."""
     if boxed := _boxed(text):
         return Answer(boxed, "box")
     if announced := _announced(text):

@@ -1,13 +1,16 @@
 r"""Plain numbers with their units, compared exactly. Everything else is for the library.
 
-``1,081``, ``$36.00``, ``-5``, ``3/4``, ``\frac{3}{4}``, ``2 1/2``, ``1.5e3``, ``50\%``, ``90^\circ`` and ``12 cm`` are
-plain numbers.
+``1,081``, ``$36.00``, ``-5``, ``3/4``, ``\frac{3}{4}``, ``2 1/2``, ``1.5e3``, ``42 million``, ``50\%``, ``90^\circ``
+and ``12 cm`` are plain numbers. Words after a number that are no unit are part of the value, as in ``7 PM``.
 """
 
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+from resources_servers.math_answers.units import DOLLAR, EURO, NO_UNIT, STERLING, Unit, read_multiplier, read_unit
 
 MAX_LENGTH: Final = 200
 # A decimal with at least this many places may be the rounded form of an exact number.
@@ -19,73 +22,78 @@ _FRACTION: Final = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}|\\[dt]?frac(\d)(
 _NUMBER: Final = re.compile(
     r"(?P<sign>[-+])?\s?(?:(?P<whole>\d+)\s(?P<top>\d+)/(?P<bottom>\d+)"
     r"|(?P<decimal>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE](?P<exponent>[-+]?\d{1,2}))?(?:/(?P<over>\d+))?)"
-    r"\s?(?P<unit>.*)",
+    r"(?P<space>\s?)(?P<unit>.*)",
     re.DOTALL,
 )
-_UNIT: Final = re.compile(
-    r"(?:%|\\%|°|\^\{?\\circ\}?|[A-Za-zµ]+\.?(?:[ -][A-Za-z]+){0,4}(?:/[A-Za-z]+|\^\{?[23]\}?|[²³])?)?\.?"
-)
-
-_UNITS: Final[dict[str, tuple[str, Fraction]]] = {
-    name: (dimension, Fraction(factor))
-    for dimension, names in {
-        "length": {"mm": "1/1000", "cm": "1/100", "m": "1", "km": "1000", "inch": "127/5000", "ft": "381/1250",
-                   "yard": "1143/1250", "mile": "201168/125"},
-        "mass": {"mg": "1/1000", "g": "1", "kg": "1000", "tonne": "1000000", "pound": "45359237/100000",
-                 "ounce": "45359237/1600000"},
-        "time": {"ms": "1/1000", "s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800"},
-        "volume": {"ml": "1/1000", "l": "1"},
-        "money": {"cent": "1/100", "dollar": "1"},
-        "angle": {"degree": "1"},
-        "area": {"cm^2": "1/10000", "m^2": "1", "km^2": "1000000"},
-    }.items()
-    for name, factor in names.items()
-}  # fmt: skip
-_SYNONYMS: Final = {
-    "millimeter": "mm", "millimetre": "mm", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
-    "kilometer": "km", "kilometre": "km", "in": "inch", "inches": "inch", "foot": "ft", "feet": "ft", "yd": "yard",
-    "mi": "mile", "milligram": "mg", "gram": "g", "kilogram": "kg", "ton": "tonne", "lb": "pound", "lbs": "pound",
-    "oz": "ounce", "millisecond": "ms", "second": "s", "sec": "s", "minute": "min", "mins": "min", "hour": "h",
-    "hr": "h", "hrs": "h", "milliliter": "ml", "millilitre": "ml", "liter": "l", "litre": "l", "°": "degree",
-    "square centimeter": "cm^2", "square meter": "m^2", "square metre": "m^2", "square kilometer": "km^2",
-    "cm²": "cm^2", "m²": "m^2", "km²": "km^2",
-}  # fmt: skip
+_WORDS: Final = re.compile(r"[A-Za-z][A-Za-z.,' -]*[A-Za-z]\.?")
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number, its unit as written (simplified), and how many decimal places it was given with."""
+    """A number, its unit, words that are part of the value, and how many decimal places the number was given with.
+
+    ``variable`` marks a unit that may as well be a variable: the ``m`` of ``2m``.
+    """
 
     value: Fraction
-    unit: str
+    unit: Unit
     places: int
+    suffix: str = ""
+    percent: bool = False
+    variable: bool = False
 
 
-def parse_quantity(text: str) -> Quantity | None:
-    """Read a plain number; None for anything that is more than that."""
+def parse_quantity(text: str, counted: AbstractSet[str] = frozenset()) -> Quantity | None:
+    """Read a plain number; None for anything that is more than that. ``counted`` are names of things."""
     if len(text) > MAX_LENGTH:
         return None
     match = _NUMBER.fullmatch(_simplify(text))
-    if match is None or not _UNIT.fullmatch(match["unit"]):
+    value = _value(match) if match else None
+    if match is None or value is None:
         return None
-    value = _value(match)
-    decimal = match["decimal"] or ""
-    return None if value is None else Quantity(value, _unit(match["unit"]), len(decimal.partition(".")[2]))
+    places = len((match["decimal"] or "").partition(".")[2])
+    after = match["unit"].strip().rstrip(".")
+    if after in {"%", "\\%", "percent", "per cent"}:
+        return Quantity(value, NO_UNIT, places, percent=True)
+    times, after = read_multiplier(after)
+    value *= times
+    unit = read_unit(after, counted)
+    if unit is not None:
+        attached = len(after) == 1 and after.isalpha() and not match["space"]
+        return Quantity(value, _currency(text) if unit == NO_UNIT else unit, places, variable=attached)
+    if _WORDS.fullmatch(after) and match["space"]:
+        return Quantity(value, NO_UNIT, places, suffix=" ".join(after.lower().replace(".", "").split()))
+    return None
 
 
 def same_quantity(expected: Quantity, answer: Quantity) -> bool:
-    """Whether two plain numbers are equal; units that are known on both sides must agree."""
+    """Whether two plain numbers are equal. A unit may be left out; two units must agree, and so must other words."""
     left, right = expected.value, answer.value
-    if "%" in {expected.unit, answer.unit} and expected.unit != answer.unit:
-        # 50% may be written as 50 or as 0.5.
-        hundredth = left / 100 if expected.unit == "%" else left * 100
-        return _close(left, right, answer.places) or _close(hundredth, right, answer.places)
-    known = _UNITS.get(expected.unit), _UNITS.get(answer.unit)
-    if known[0] and known[1]:
-        if known[0][0] != known[1][0]:
+    if expected.suffix != answer.suffix:
+        return False
+    if expected.percent != answer.percent:
+        if expected.unit != answer.unit:
             return False
-        left, right = left * known[0][1], right * known[1][1]
+        # 50% may be written as 50 or as 0.5.
+        hundredth = left / 100 if expected.percent else left * 100
+        return _close(left, right, answer.places) or _close(hundredth, right, answer.places)
+    if NO_UNIT in {expected.unit, answer.unit}:
+        if (expected.variable or answer.variable) and expected.unit != answer.unit:
+            return False
+    elif not expected.unit.agrees(answer.unit):
+        return False
+    else:
+        left, right = left * expected.unit.factor, right * answer.unit.factor
     return _close(left, right, max(expected.places, answer.places))
+
+
+def _currency(text: str) -> Unit:
+    """The currency whose sign is in the text; a pair of dollar signs encloses a formula."""
+    if "€" in text:
+        return EURO
+    if "£" in text:
+        return STERLING
+    return DOLLAR if "\\$" in text or text.count("$") % 2 else NO_UNIT
 
 
 def _close(left: Fraction, right: Fraction, places: int) -> bool:
@@ -109,13 +117,3 @@ def _value(match: re.Match[str]) -> Fraction | None:
         return sign * value / int(match["over"] or 1)
     except ZeroDivisionError:
         return None
-
-
-def _unit(text: str) -> str:
-    unit = text.strip().rstrip(".").lower().replace("\\%", "%").replace("^{2}", "^2")
-    if "circ" in unit:
-        return "degree"
-    for name in (unit, unit.removesuffix("s")):
-        if name in _UNITS or name in _SYNONYMS:
-            return _SYNONYMS.get(name, name)
-    return unit

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
@@ -16,9 +16,12 @@ from nemo_gym.base_resources_server import (
     SessionStates,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import final_text
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.server_utils import SESSION_ID_KEY, close_with_app
 from resources_servers.mcp_tools.connection import MCPServerAddress, RolloutSession, SessionBrokenError
+
+MAX_AROUND: Final = 200  # characters around an expected word on the last line
+_NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?\d[\d,]*(?:\.\d+)?(?!\w)")
 
 
 class MCPToolsConfig(BaseResourcesServerConfig):
@@ -96,7 +99,7 @@ class MCPToolsServer(SimpleResourcesServer):
     async def verify(  # type: ignore[override]  # the route takes its parameters from this signature
         self, request: Request, body: MCPToolsVerifyRequest
     ) -> MCPToolsVerifyResponse:
-        """Reward a last message that contains the expected answer, and end the session.
+        """Reward a last message that ends with the expected answer, and end the session.
 
         A rollout whose MCP server went away fails, because a reward of 0 would blame the model.
         """
@@ -106,7 +109,12 @@ class MCPToolsServer(SimpleResourcesServer):
             if rollout.session.broken is not None:
                 raise SessionBrokenError(rollout.session.broken)
         verdict = {
-            "reward": float(mentions(final_text(body.response), body.expected_answer)),
+            "reward": float(
+                concludes(
+                    answer_text(body.response, reasoning_tags=self.config.reasoning_tags, last_message=True),
+                    body.expected_answer,
+                )
+            ),
             "tool_calls": sum(item.type == "function_call" for item in body.response.output),
             "tool_errors": 0 if rollout is None else rollout.errors,
         }
@@ -145,10 +153,18 @@ def session_of(request: Request) -> str:
     return str(request.session[SESSION_ID_KEY])
 
 
-def mentions(text: str, expected: str) -> bool:
-    """Whether the text contains the expected words or number, ignoring case."""
-    words = re.escape(expected.strip())
-    return re.search(rf"(?<![\w.]){words}(?!\w|\.\d)", text, re.IGNORECASE) is not None
+def concludes(text: str, expected: str) -> bool:
+    """Whether the last number of a text, or its last line, is or contains what is expected, ignoring case.
+
+    A text that names many values in the hope that one of them counts is not an answer.
+    """
+    words = expected.strip()
+    if _NUMBER.fullmatch(words):
+        numbers = _NUMBER.findall(text)
+        return bool(numbers) and numbers[-1].replace(",", "") == words.replace(",", "")
+    last = text.strip().rpartition("\n")[2]
+    is_short = len(last) <= len(words) + MAX_AROUND
+    return is_short and re.search(rf"(?<![\w.]){re.escape(words)}(?!\w|\.\d)", last, re.IGNORECASE) is not None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     refuse_invalid_rows,
 )
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.process_pool import CallLimitError, ProcessPool
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.server_utils import close_with_app
@@ -135,7 +136,7 @@ class MultipleChoiceServer(SimpleResourcesServer):
         }
 
     async def _find(self, body: MultipleChoiceVerifyRequest, options: dict[str, str]) -> tuple[str | None, str]:
-        text = body.response.output_text
+        text = answer_text(body.response, reasoning_tags=self.config.reasoning_tags)
         patterns = body.template_metadata.output_regex if body.template_metadata else None
         if patterns:
             try:

@@ -13,14 +13,15 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     refuse_invalid_rows,
 )
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox import Isolation, LazyRunner, SandboxLimits, SandboxSettings
 from nemo_gym.server_utils import close_with_app
+from resources_servers.python_code.answers import extract_code
 from resources_servers.python_code.verification import (
     HiddenTests,
     Verdict,
     complete,
-    extract_code,
     modules_in_the_box,
     verify_solution,
 )
@@ -97,7 +98,9 @@ class PythonCodeServer(SimpleResourcesServer):
         self, body: PythonCodeVerifyRequest
     ) -> PythonCodeVerifyResponse:
         """Run the code of the answer against the row's tests."""
-        code = extract_code(body.response.output_text)
+        code = extract_code(
+            answer_text(body.response, reasoning_tags=self.config.reasoning_tags), body.tests.entry_point
+        )
         verdict = Verdict(0, body.tests.count, "there is no code in the answer")
         if code is not None:
             runner = await self._runner.get()

@@ -1,18 +1,19 @@
 """Judges a solution inside the sandbox: it runs in one process and is compared in another.
 
 The two share nothing that the solution could use. It never sees the tests, because its process is forked before they
-are read; it can't write the verdict, because only the judge has the standard output; and what it returns is rebuilt
-from plain values. This module and those it imports run in the box and need the standard library only.
+are read; it can't write the verdict, because only the judge has the standard output; and what it returns is made again
+by the judge, from plain values. This module and those it imports run in the box and need the standard library only.
 """
 
 import builtins
 import json
+import math
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from resources_servers.python_code.plain import Failed, receive, send
+from resources_servers.python_code.plain import Failed, receive_plain, send_anything
 from resources_servers.python_code.solver import MAX_REASON, Channel, describe, hide_memory, start_solver
 
 Verdict = dict[str, Any]
@@ -67,10 +68,10 @@ def _judge_cases(request: Request, channel: Channel) -> Verdict:
 def _judge_case(candidate: Callable[..., Any], case: Request) -> str | None:
     try:
         value = candidate(*case["args"])
+        if same_value(value, case["expected"]):
+            return None
     except Exception as error:
         return _reason(error)
-    if same_value(value, case["expected"]):
-        return None
     arguments = ", ".join(map(_short, case["args"]))
     return f"({arguments}) gives {_short(value)}, not {_short(case['expected'])}"
 
@@ -125,12 +126,12 @@ def _put_back(given: Any, now: Any) -> None:
 def _ask(channel: Channel, *question: Any) -> Any:
     """Put a question to the solution's process. What it raises is raised here, if it is a built-in exception."""
     try:
-        send(channel.questions, question)
+        send_anything(channel.questions, question)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UntestableError(f"the tests call the solution with what can't be sent: {error}") from error
     except BrokenPipeError:
         raise Failed("ends the process") from None
-    kind, *answer = receive(channel.answers)
+    kind, *answer = receive_plain(channel.answers)
     if kind == "raised":
         name, text = map(str, answer)
         known = getattr(builtins, name, None)
@@ -156,12 +157,17 @@ def same_value(value: Any, expected: Any) -> bool:
         return len(value) == len(expected) and all(map(same_value, value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):
         plain = {str(key): item for key, item in value.items()}
-        return plain.keys() == expected.keys() and all(same_value(plain[key], expected[key]) for key in plain)
+        # 1 and "1" are different keys of a dictionary, and the same in JSON.
+        return (
+            len(plain) == len(value)
+            and plain.keys() == expected.keys()
+            and all(same_value(plain[key], expected[key]) for key in plain)
+        )
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected
     if isinstance(value, float) or isinstance(expected, float):
         return (
-            isinstance(value, int | float) and isinstance(expected, int | float) and _close(value, expected, ROUNDING)
+            isinstance(value, int | float) and isinstance(expected, int | float) and is_close(value, expected, ROUNDING)
         )
     return type(value) is type(expected) and bool(value == expected)
 
@@ -179,10 +185,16 @@ def same_text(text: str, expected: str, tolerance: float | None) -> bool:
 
 def _near(word: str, other: str, tolerance: float) -> bool:
     try:
-        return _close(float(word), float(other), tolerance)
+        return is_close(float(word), float(other), tolerance)
     except ValueError:
         return False
 
 
-def _close(number: float, other: float, tolerance: float) -> bool:
-    return number == other or abs(number - other) <= tolerance * max(1.0, abs(number), abs(other))
+def is_close(number: float, expected: float, tolerance: float) -> bool:
+    """Whether a number is near the expected one, on the scale of which the difference is measured."""
+    try:
+        if math.isfinite(number) and math.isfinite(expected):
+            return number == expected or abs(number - expected) <= tolerance * max(1.0, abs(expected))
+    except OverflowError:  # an integer that is not a float
+        return number == expected
+    return number == expected or (math.isnan(number) and math.isnan(expected))

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import pickle
 import select
 import signal
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from resources_servers.python_code.plain import PlainPickler, receive, send
+from resources_servers.python_code.plain import receive_anything, send_plain
 
 MAX_REASON = 500
 PR_SET_DUMPABLE = 4
@@ -60,20 +59,29 @@ def _solve(questions: int, answers: int) -> NoReturn:
     """Answer until the judge is gone. From the first ``load`` on, this process belongs to the solution."""
     function: Callable[..., Any] | None = None
     while True:
-        kind, *question = receive(questions, pickle.Unpickler)
+        kind, *question = receive_anything(questions)
         try:
             if kind == "load":
                 function = _define(*question)
                 answer: tuple[Any, ...] = ("loaded",)
             elif kind == "call":
                 assert function is not None, "loaded first"
-                answer = ("returned", function(*question[0], **question[1]), question[0])
+                answer = (
+                    "returned",
+                    function(*question[0], **question[1]),
+                    [_changeable(each) for each in question[0]],
+                )
             else:
                 answer = ("ran", *_run_program(*question))
-            send(answers, answer, PlainPickler)
+            send_plain(answers, *answer)
         except (Exception, SystemExit) as error:
             text = str(error) if isinstance(error, Exception) else "exits"
-            send(answers, ("raised", type(error).__name__, text[:MAX_REASON]))
+            send_plain(answers, "raised", type(error).__name__, text[:MAX_REASON])
+
+
+def _changeable(argument: Any) -> Any:
+    """An argument, if tests can see what a function does to it."""
+    return argument if isinstance(argument, list | dict | set) else None
 
 
 def _define(source: str, entry_point: str) -> Callable[..., Any]:

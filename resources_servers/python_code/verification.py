@@ -1,11 +1,10 @@
-"""From a row and an answer to a verdict: finds the code, runs the judge in the sandbox and reads what it says.
+"""From a row and a solution to a verdict: runs the judge in the sandbox and reads what it says.
 
 A solution that is wrong, slow, too large or hostile fails, with a reason. A sandbox or a test that does not work
 raises, so that the rollout is a failure and not a reward of 0.
 """
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -18,12 +17,6 @@ _FOLDER: Final = Path(__file__).parent
 _IN_THE_BOX: Final = ("plain", "solver", "judge")
 _PACKAGE: Final = "resources_servers.python_code"
 _PROGRAM: Final = f"from {_PACKAGE}.judge import main\nmain()\n"
-# Answers are untrusted and may be megabytes; nothing that long is a solution.
-MAX_CODE: Final = 100_000
-_FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
-_BEGIN: Final = re.compile(r"^[ \t]*\[BEGIN\][ \t]*$\n?", re.MULTILINE)
-_DONE: Final = re.compile(r"^[ \t]*\[DONE\][ \t]*$", re.MULTILINE)
-_PYTHON: Final = {"python", "py", "python3", ""}
 _ENDINGS: Final = {
     ProgramEnding.CPU_TIME: "takes too much CPU time",
     ProgramEnding.WALL_TIME: "takes too long",
@@ -120,37 +113,7 @@ def read_verdict(result: Result, *, total: int) -> Verdict:
     return Verdict(sum(passed), total, said["reason"], result.cpu_s)
 
 
-def extract_code(text: str) -> str | None:
-    """The last fenced block of Python; without any fence the whole text, as a plain completion.
-
-    Lines with only ``[BEGIN]`` or ``[DONE]`` delimit the code, because completions of MBPP's prompt have them.
-    """
-    text = _DONE.split(text, maxsplit=1)[0]
-    text = _BEGIN.split(text)[-1]
-    # The last fenced block counts, so the end of the text is kept; of a plain completion, its beginning.
-    text = text[-MAX_CODE:] if "```" in text or "~~~" in text else text[:MAX_CODE]
-    blocks = _blocks(text)
-    if blocks:
-        python = [code for language, code in blocks if language.lower() in _PYTHON]
-        return python[-1] if python else None
-    return text if text.strip() else None
-
-
 def complete(setup: str, code: str, after: str = "") -> str:
     """The task's own beginning, the model's code (which continues or repeats it), and the task's own end."""
     whole = f"{setup.rstrip()}\n{code}" if setup.strip() else code
     return f"{whole}\n\n{after}\n" if after else whole
-
-
-def _blocks(text: str) -> list[tuple[str, str]]:
-    blocks: list[tuple[str, str]] = []
-    opening: re.Match[str] | None = None
-    for fence in _FENCE.finditer(text):
-        if opening is None:
-            opening = fence
-        elif fence[1].startswith(opening[1]) and not fence[2]:
-            blocks.append((opening[2], text[opening.end() + 1 : fence.start()]))
-            opening = None
-    if opening is not None:  # cut off by a limit on tokens
-        blocks.append((opening[2], text[opening.end() + 1 :]))
-    return blocks

@@ -16,6 +16,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.errors import ConfigError
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.process_pool import CallLimitError, ProcessPool
 from nemo_gym.server_utils import close_with_app
 
@@ -107,7 +108,7 @@ class ReasoningGymServer(SimpleResourcesServer):
         self, body: ReasoningGymVerifyRequest
     ) -> ReasoningGymVerifyResponse:
         """Give the score that the package gives."""
-        answer = extract_answer(body.response.output_text)
+        answer = extract_answer(answer_text(body.response, reasoning_tags=self.config.reasoning_tags))
         score, reason = await self._score(answer, body)
         verdict = {
             "reward": score,
@@ -134,8 +135,7 @@ class ReasoningGymServer(SimpleResourcesServer):
 
 
 def extract_answer(text: str) -> str:
-    r"""The content of the last ``<answer>``, else of the last ``\boxed{}``, else all of it, without thoughts."""
-    text = text.rpartition("</think>")[2]
+    r"""The content of the last ``<answer>``, else of the last ``\boxed{}``, else all of it."""
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, end if end >= 0 else None)
     if start >= 0:

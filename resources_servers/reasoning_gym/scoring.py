@@ -18,6 +18,8 @@ LITERAL_TASKS: Final = frozenset({"string_insertion", "spiral_matrix", "binary_m
 FORMULA_TASKS: Final = frozenset(
     {"simple_integration", "intermediate_integration", "polynomial_multiplication", "puzzle24", "countdown"}
 )
+# The package's scorer takes every text for "True".
+TRUTH_TASKS: Final = frozenset({"game_of_life_halting"})
 # Their boards are tuples, which JSON does not have.
 BOARD_TASKS: Final = frozenset({"arc_agi", "rearc"})
 # Tasks of every difficulty are scored, and this scorer knows only words of the configured lengths.
@@ -38,7 +40,11 @@ def score(answer: str | None, entry: Entry) -> dict[str, Any]:
         return {"score": 0.0, "reason": "", "unknown": name}
     if answer is None:
         return {"score": 0.0, "reason": ""}
-    if name in FORMULA_TASKS and not is_formula(answer):
+    if name in TRUTH_TASKS:
+        return {"score": float(answer.strip().lower() == entry["answer"].lower()), "reason": f"scored by {name}"}
+    # Where the package found no solution, its own answer is an integral; elsewhere that would repeat the question.
+    known = FUNCTIONS | ({"Integral"} if "Integral" in str(entry.get("answer")) else frozenset())
+    if name in FORMULA_TASKS and not is_formula(answer, known):
         return {"score": 0.0, "reason": "the answer is not a formula"}
     dataset = _dataset(name)
     if name in BOARD_TASKS:
@@ -51,11 +57,11 @@ def score(answer: str | None, entry: Entry) -> dict[str, Any]:
         return {"score": 0.0, "reason": f"the scorer can't read the answer ({type(error).__name__})"}
 
 
-def is_formula(text: str) -> bool:
+def is_formula(text: str, known: frozenset[str] = FUNCTIONS) -> bool:
     """Whether the text consists of numbers, operators, short symbols and known functions."""
     if not _FORMULA.fullmatch(text) or _ATTRIBUTE.search(text) or "__" in text:
         return False
-    return all(len(name) <= 2 or name in FUNCTIONS for name in _NAME.findall(text))
+    return all(len(name) <= 2 or name in known for name in _NAME.findall(text))
 
 
 @functools.cache

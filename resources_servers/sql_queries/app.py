@@ -14,7 +14,7 @@ from nemo_gym.base_resources_server import (
     SessionStates,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import final_text
+from nemo_gym.openai_utils import answer_text
 from nemo_gym.process_pool import CallLimitError, ProcessPool, WorkerError
 from nemo_gym.server_utils import SESSION_ID_KEY
 
@@ -121,7 +121,7 @@ class SqlQueriesServer(SimpleResourcesServer):
     ) -> SqlQueriesVerifyResponse:
         """Run the query on every database and compare what it returns."""
         self._sessions.pop(request.session.get(SESSION_ID_KEY, ""), None)
-        query = extract_query(final_text(body.response))
+        query = extract_query(answer_text(body.response, reasoning_tags=self.config.reasoning_tags, last_message=True))
         answer: dict[str, Any] = {"equal": False, "error": "no query"}
         if query is not None:
             answer = await self._ask("compare", body, query=query)

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -68,11 +68,21 @@ class Result:
         return None
 
 
+class Deadline:
+    """When a query has to be done, in seconds of computing. Apart from the database, so that this is not in a cycle."""
+
+    at = 0.0
+
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.process_time() > self.at
+
+
 class SQLiteDatabase:
     """Tables in memory that can only be read."""
 
     def __init__(self, setup: str) -> None:
-        self._deadline = 0.0
+        self._deadline = Deadline()
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         # The limits come after the row's own script, which may create what queries may not.
         self._connection.executescript(setup)
@@ -81,11 +91,16 @@ class SQLiteDatabase:
         for limit, value in LIMITS.items():
             self._connection.setlimit(limit, value)
         self._connection.set_authorizer(authorize)
-        self._connection.set_progress_handler(self._is_late, STEPS)
+        self._connection.set_progress_handler(self._deadline.is_late, STEPS)
+
+    def __del__(self) -> None:
+        """Close what nobody uses any more: since Python 3.13 a connection that was not closed is a warning."""
+        with suppress(sqlite3.Error):  # another thread may be the one that collects it
+            self._connection.close()
 
     def query(self, sql: str, *, max_rows: int, seconds: float) -> Result:
         """Run one statement that reads."""
-        self._deadline = time.process_time() + seconds
+        self._deadline.at = time.process_time() + seconds
         try:
             cursor = self._connection.execute(sql)
             if cursor.description is None:
@@ -93,16 +108,13 @@ class SQLiteDatabase:
             columns = [column[0] for column in cursor.description]
             return Result(columns, list(bounded(cursor, max_rows)))
         except sqlite3.Error as error:
-            if self._is_late():
+            if self._deadline.is_late():
                 raise QueryError(f"not done in {seconds:g} seconds") from None
             raise QueryError(f"{error}"[:300]) from None
         except sqlite3.Warning as error:  # more than one statement
             raise QueryError(f"{error}"[:300]) from None
         except (MemoryError, OverflowError, UnicodeError) as error:
             raise QueryError(f"{type(error).__name__}: {error}"[:300]) from None
-
-    def _is_late(self) -> bool:
-        return time.process_time() > self._deadline
 
 
 class DuckDBDatabase:

@@ -13,7 +13,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     refuse_invalid_rows,
 )
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall, answer_text
 from nemo_gym.reward_profile import compute_subset_metrics
 from resources_servers.structured_answers.documents import DocumentError, Format, parse, without_fence
 from resources_servers.structured_answers.fields import fields_of, wrong_fields
@@ -157,7 +157,7 @@ def answer_in(task: StructuredAnswersVerifyRequest, config: StructuredAnswersCon
     """The text of the document: what the model said, or the arguments of its one tool call."""
     if task.response_mode == "tool_call":
         return _arguments(task.response, task)
-    text = task.response.output_text
+    text = answer_text(task.response, reasoning_tags=config.reasoning_tags)
     if not text.strip():
         return Payload(error_type="empty_response", error_message="the model said nothing")
     return Payload(without_fence(text) if config.accept_code_fence else text)

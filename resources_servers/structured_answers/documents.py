@@ -8,6 +8,8 @@ afterwards.
 import csv
 import io
 import itertools
+import json
+import math
 import re
 import tomllib
 import xml.parsers.expat
@@ -38,10 +40,7 @@ def parse(text: str, kind: Format) -> Any:
     """The value of a document; ``DocumentError`` says why there is none."""
     if len(text) > MAX_TEXT:
         raise DocumentError(f"longer than {MAX_TEXT} characters")
-    value = _PARSERS[kind](text)
-    if kind in {"json", "toml"}:
-        _check_depth(value)
-    return value
+    return _PARSERS[kind](text)
 
 
 def without_fence(text: str) -> str:
@@ -52,9 +51,13 @@ def without_fence(text: str) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error}") from None
+    _check_depth(value)
+    # Of a key that occurs twice, one value would be a second answer that nobody sees.
+    json.loads(text, object_pairs_hook=_object, parse_int=str, parse_float=str)
+    return value
 
 
 def _toml(text: str) -> Any:
@@ -65,9 +68,27 @@ def _toml(text: str) -> Any:
         raise DocumentError(f"nested deeper than {MAX_DEPTH}")
     try:
         # Dates have no counterpart in JSON but text.
-        return orjson.loads(orjson.dumps(tomllib.loads(text)))
+        value = orjson.loads(orjson.dumps(tomllib.loads(text, parse_float=_finite)))
     except (tomllib.TOMLDecodeError, orjson.JSONEncodeError, RecursionError) as error:
         raise DocumentError(f"not TOML: {error}") from None
+    _check_depth(value)
+    return value
+
+
+def _finite(text: str | float) -> float:
+    """A number that JSON has as well."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise DocumentError("infinities and NaN are not accepted")
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise DocumentError(f"the key {key[:60]!r} occurs twice")
+        seen.add(key)
 
 
 def _csv(text: str) -> list[dict[str, str]]:
@@ -114,6 +135,8 @@ class _YamlBuilder:
             raise DocumentError(f"more than {MAX_YAML_EVENTS} parts")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise DocumentError("anchors and aliases are not accepted")
+        if getattr(event, "tag", None) is not None:
+            raise DocumentError("tags are not accepted")
         if isinstance(event, yaml.ScalarEvent):
             self._stack[-1][1].append(self._scalar(event))
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
@@ -131,9 +154,7 @@ class _YamlBuilder:
         return documents[0]
 
     def _scalar(self, event: yaml.ScalarEvent) -> Any:
-        if event.tag is not None and not event.tag.startswith("tag:yaml.org,2002:"):
-            raise DocumentError("tags are not accepted")
-        tag = event.tag or self._resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
+        tag = self._resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
         name = tag.rpartition(":")[2]
         if name not in {"int", "float", "bool", "null"}:
             return event.value
@@ -143,7 +164,7 @@ class _YamlBuilder:
             value = self._constructor.construct_object(yaml.ScalarNode(tag, event.value))
         except (ValueError, KeyError, yaml.YAMLError) as error:
             raise DocumentError(f"not YAML: {error}") from None
-        return value
+        return _finite(value) if isinstance(value, float) else value
 
 
 def _mapping(parts: list[Any]) -> dict[str, Any]:

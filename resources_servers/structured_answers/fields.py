@@ -29,8 +29,27 @@ def fields_of(expected: Any, path: tuple[str | int, ...] = ()) -> Iterator[Field
 
 
 def wrong_fields(answer: Any, fields: list[Field]) -> list[str]:
-    """The names of the fields whose value is not the expected one."""
-    return [field.name for field in fields if not same_value(_value_at(answer, field.path), field.value)]
+    """The names of the fields whose value is not the expected one; so is the last of a list that goes on after it."""
+    return [
+        field.name
+        for number, field in enumerate(fields)
+        if not same_value(_value_at(answer, field.path), field.value)
+        or any(_goes_on(answer, path) for path in _ended(field, fields[number + 1 : number + 2]))
+    ]
+
+
+def _ended(field: Field, following: list[Field]) -> Iterator[tuple[str | int, ...]]:
+    """The paths of the last items of all lists that end with a field, given the field after it."""
+    for length, part in enumerate(field.path, start=1):
+        parents = field.path[: length - 1]
+        if isinstance(part, int) and not any(after.path[: length - 1] == parents for after in following):
+            yield field.path[:length]
+
+
+def _goes_on(answer: Any, path: tuple[str | int, ...]) -> bool:
+    *parents, last = path
+    items = _value_at(answer, tuple(parents))
+    return isinstance(items, list) and len(items) > int(last) + 1
 
 
 def same_value(value: Any, expected: Any) -> bool:

@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     refuse_invalid_rows,
 )
+from nemo_gym.openai_utils import answer_text
 from resources_servers.verifiable_instructions.registry import MAX_TEXT, check, read_instructions
 
 # Longer answers are checked in a thread, so that other rollouts do not wait. So are languages, which takes longer.
@@ -81,7 +82,7 @@ class VerifiableInstructionsServer(SimpleResourcesServer):
     ) -> VerifiableInstructionsVerifyResponse:
         """Reward an answer that follows all instructions, or the share that it follows."""
         instructions = read_instructions(body.instruction_id_list, body.kwargs)
-        text = answer_of(body.response.output_text)
+        text = answer_text(body.response, reasoning_tags=self.config.reasoning_tags)
         if len(text) <= SHORT and not LANGUAGE_CHECKS.intersection(body.instruction_id_list):
             followed = check(text, instructions)
         else:
@@ -100,12 +101,6 @@ class VerifiableInstructionsServer(SimpleResourcesServer):
             instruction_accuracy_loose=loose,
             reason=_reason(text, body.instruction_id_list, followed.strict),
         )
-
-
-def answer_of(output: str) -> str:
-    """The text after the thoughts, if there are any. Otherwise space at its edges is part of the answer."""
-    _, thought, answer = output.rpartition("</think>")
-    return answer.strip() if thought else output
 
 
 def _reason(text: str, names: list[str], followed: list[bool]) -> str:

@@ -62,7 +62,7 @@ def overlap(text: str, reference_text: str, percentage: int) -> bool:
 
 
 def numbers(text: str, N: int) -> bool:  # noqa: N803
-    return len(re.findall(r"\b\d+\b", without_punctuation(text))) == N
+    return len(re.findall(r"\d+", without_punctuation(text))) == N
 
 
 def pronouns(text: str, N: int) -> bool:  # noqa: N803
@@ -139,8 +139,9 @@ def no_consecutive(text: str) -> bool:
 
 
 def start_verb(text: str) -> bool:
+    # The reference tags the first token, which is a mark if the text begins with one.
     found = words(text)
-    return bool(found) and is_verb(found[0])
+    return bool(found) and text.lstrip().startswith(found[0]) and is_verb(found[0])
 
 
 def keywords_specific_position(text: str, keyword: str, n: int, m: int) -> bool:

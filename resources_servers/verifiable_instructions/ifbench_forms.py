@@ -116,7 +116,7 @@ def sub_bullets(text: str) -> bool:
 def no_bullets_bullets(text: str) -> bool:
     before, _, bullets = text.partition("\n*")
     ends = len(re.findall(r"\.(?:\s|\Z)", before))
-    lines = [line.strip() for line in bullets.split("\n")[1:] if line.strip()]
+    lines = [line.strip() for line in bullets.split("\n")[1:]]
     return ends >= 2 and bool(lines) and all(line.startswith("*") for line in lines)
 
 

@@ -9,6 +9,7 @@ import functools
 import importlib
 import re
 import string
+import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ INSTALL: Final = (
 )
 # More text than this does not make the result better, only slower.
 SAMPLE: Final = 3_000
+# As the tagger of the reference has it: auxiliary verbs such as "can" are not verbs, and "Understand" is a name.
 _VERBS: Final = frozenset(
     (
         "accept achieve act add address adjust admit adopt advance advise affect agree aim align allow alter "
@@ -53,7 +55,7 @@ _VERBS: Final = frozenset(
         "build burn buy calculate call calm capture carry catch cause celebrate change charge check choose claim "
         "classify clean clear climb close collaborate collect combine come communicate compare complete compose "
         "compute conceive concentrate conduct configure confirm connect consider consist construct consult contain "
-        "continue contribute convert convey cook copy could count cover craft create cross cultivate cut dance "
+        "continue contribute convert convey cook copy count cover craft create cross cultivate cut dance "
         "dare deal decide declare define deliver demonstrate depend derive describe design detail detect determine "
         "develop devise dig discover discuss display distribute dive divide do document draft draw dream drink "
         "drive drop eat edit embark embrace emphasize employ empower enable encourage end engage enhance enjoy "
@@ -71,12 +73,11 @@ _VERBS: Final = frozenset(
         "record reduce refer refine reflect regard reject relax release remember remind remove render repeat "
         "replace report represent require research resolve respect respond rest restore return reveal review "
         "revise rewrite ride rise run save say search see seek select sell send separate serve set share shift "
-        "should show sing sit sketch sleep solve speak specify spend split spread stand start state stay step stop "
+        "show sing sit sketch sleep solve speak specify spend split spread stand start state stay step stop "
         "store strengthen strive study submit suffer suggest summarize support suppose surrender take talk teach "
-        "tell test think trace track train transform translate travel treat try turn understand unleash unlock "
+        "tell test think trace track train transform translate travel treat try turn unleash unlock "
         "unravel unveil update use utilize validate verify view visit visualize wait wake walk want watch wear "
-        "welcome will win witness wonder work would write yield is are was were am has have had does did can may "
-        "might must shall"
+        "welcome win witness wonder work write yield is are was were am has have had does did"
     ).split(" ")
 )
 _WORD: Final = re.compile(r"\w+")
@@ -202,8 +203,16 @@ def language_of(text: str) -> str | None:
     return found
 
 
-@functools.cache
+_LOADING: Final = threading.Lock()  # the package can be loaded only once at a time, and checks run in threads
+
+
 def _library() -> Any:
+    with _LOADING:
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> Any:
     try:
         factory = importlib.import_module("langdetect.detector_factory")
     except ModuleNotFoundError:

@@ -61,7 +61,8 @@ def test_an_expected_answer_must_be_one_number(text: str) -> None:
     assert parse_number(text) is None
 
 
-NUMBERS = st.decimals(-(10**9), 10**9, places=2).map(lambda number: number + 0)
+# No arithmetic, which would round to the precision that another test of the process may have set.
+NUMBERS = st.decimals(-(10**9), 10**9, places=2).map(lambda number: number or abs(number))
 PHRASES = ["{}", "The answer is {}.", "Answer: {}", "so we get {}", "\\boxed{{{}}}", "2 + 2 = {}", "**Answer: {}**"]
 
 

@@ -105,12 +105,49 @@ def test_a_wrong_call_gets_a_reason(client: TestClient, made: list[dict[str, Any
 
 
 def test_a_fraction_is_no_whole_number_unless_it_is_accepted() -> None:
-    tools = {"f": {"n": {"type": "integer"}, "x": {"type": "number"}}}
+    tools = {"f": {"properties": {"n": {"type": "integer"}, "x": {"type": "number"}}}}
     expected = expected_call({"name": "f", "arguments": {"n": 3, "x": 3}}, tools)
-    assert expected.whole_numbers == {"n"}
     assert same(3.0, 3, exact=True)
     assert expected_call({"f": {"n": [3.0]}}, tools)._accepts("n", 3.0, [3.0])
     assert not expected._accepts("n", 3.0, [3])
+    assert expected._accepts("x", 3.0, [3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ({"city": "Oslo"}, False),  # the tool requires days, although the answer lists an empty text
+        ({"city": "Oslo", "days": 3}, True),
+        ({"city": "Oslo", "days": 3.0}, False),
+        ({"city": "Oslo", "days": 3, "code": 7}, True),  # of another type than declared, as in the reference
+        ({"city": "Oslo", "days": 3, "code": 7.0}, False),
+        ({"city": "Oslo", "days": 3, "share": 1}, True),
+        ({"city": "Oslo", "days": 3, "share": 1.0}, True),
+        ({"city": "Oslo", "days": 3, "share": True}, False),
+        ({"city": "Oslo", "days": 3, "mixed": ["a", 1, True]}, True),
+    ],
+)
+def test_alternatives_are_compared_as_the_leaderboard_does(arguments: dict[str, Any], right: bool) -> None:
+    properties = {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "code": {"type": "string"},
+        "share": {"type": "number"},
+        "mixed": {"type": "array", "items": {"type": "string"}},
+    }
+    tools = {"f": {"properties": properties, "required": ["city", "days"]}}
+    optional = {"code": [7, ""], "share": [1, ""], "mixed": [["a", 1, True], ""]}
+    expected = expected_call({"f": {"city": ["Oslo"], "days": ["", 3], **optional}}, tools)
+    assert (expected.mismatch(Call("f", arguments)) is None) is right
+    assert plain_call(expected).arguments == {"city": "Oslo", "days": 3}
+
+
+def test_the_items_of_a_list_have_the_declared_type_or_that_of_the_reference() -> None:
+    tools = {"f": {"properties": {"sizes": {"type": "array", "items": {"type": "integer"}}}}}
+    expected = expected_call({"f": {"sizes": [[1, 2]]}}, tools)
+    assert expected.mismatch(Call("f", {"sizes": [1, 2]})) is None
+    assert expected.mismatch(Call("f", {"sizes": [1.0, 2.0]})) is not None
+    assert expected_call({"f": {"sizes": [[1.0, 2.0]]}}, tools).mismatch(Call("f", {"sizes": [1.0, 2]})) is None
 
 
 def test_order_matters_only_if_the_row_says_so(client: TestClient) -> None:
@@ -213,7 +250,7 @@ def test_a_row_that_cannot_be_checked_is_refused_before_it_costs_a_call(
 
 
 def test_arguments_without_a_name_get_those_of_the_tool() -> None:
-    tools = {"math_sort": {"file": {"type": "string"}, "limits": {"type": "array"}}}
+    tools = {"math_sort": {"properties": {"file": {"type": "string"}, "limits": {"type": "array"}}}}
     found = python_call("math.sort('a.txt', (1, 2))", tools)
     assert (found.name, found.arguments) == ("math_sort", {"file": "a.txt", "limits": [1, 2]})
 

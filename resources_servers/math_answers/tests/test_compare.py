@@ -7,7 +7,7 @@ import pytest
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.process_pool import ProcessPool
-from resources_servers.math_answers.compare import compare_plainly
+from resources_servers.math_answers.compare import compare_plainly, repeats_question
 from resources_servers.math_answers.extract import extract_answer
 from resources_servers.math_answers.quantities import parse_quantity
 
@@ -31,6 +31,22 @@ EQUAL = [
     ("2 hours", "120 min"),
     ("3 dollars", "300 cents"),
     ("18", "18 eggs"),
+    ("42000000", "42 million"),
+    ("42 million dollars", r"\$42,000,000"),
+    ("2 dozen eggs", "24"),
+    ("5 km/h", "5 kilometers per hour"),
+    ("36 km/h", "10 m/s"),
+    ("60 mph", "60 miles per hour"),
+    ("12 dollars per hour", "12"),
+    ("10 m^3", r"10\text{ m}^3"),
+    ("10 cubic meters", "10000 liters"),
+    ("1 m^2", "10000 square centimeters"),
+    ("4 square units", "4"),
+    ("2m", "200 cm"),
+    (r"20^\circ\text{C}", "20 degrees Celsius"),
+    ("7 p.m.", "7 PM"),
+    ("$5", "500 cents"),
+    ("1011_2", "11_{10}"),
     (r"\text{Evelyn}", "Evelyn"),
     ("(1,2]", r"\left(1, 2\right]"),
     ("1.5e3", "1500"),
@@ -51,6 +67,28 @@ DIFFERENT = [
     ("(1,2)", "(2,1)"),
     (r"\{1,2\}", r"\{1,3\}"),
     ("1,2", "1,2,3"),
+    ("42", "42 million"),
+    ("42", "42million"),
+    ("42", r"42\text{ million}"),
+    ("42 thousand", "42 million"),
+    ("7 AM", "7 PM"),
+    ("7", "7 PM"),
+    ("4 m/s", "4 km/h"),
+    ("10 m^3", "10 m^2"),
+    ("10 m^2", "10 m"),
+    ("10 cm^3", "10 m^3"),
+    ("10 square feet", "10 feet"),
+    (r"20^\circ C", r"20^\circ F"),
+    ("18 books", "18 eggs"),
+    ("18", "18 flurbs"),
+    ("18", r"18\text{ flurbs}"),
+    ("2m", "2"),
+    ("2", "2m"),
+    ("$5", "5 euros"),
+    ("$5", "5 kg"),
+    ("€5", "£5"),
+    ("50%", "50 kg"),
+    ("11_2", "11_3"),
 ]
 SYMBOLICALLY_EQUAL = [
     (r"\sqrt{8}", r"2\sqrt2"),
@@ -69,6 +107,14 @@ SYMBOLICALLY_EQUAL = [
     ("2^{10}", "1024"),
 ]
 SYMBOLICALLY_DIFFERENT = [
+    ("2", "2x"),
+    ("18", "18 or 19 or so"),
+    ("20 C", "20 F"),
+    ("2y", "2x"),
+    ("2", "2 x"),
+    ("3", "3i"),
+    ("3", "3x^2"),
+    ("42", "42M"),
     ("(1,2]", r"[\sqrt{1},2]"),
     ("p - q", "q - p"),
     ("x^3", "x^2"),
@@ -107,6 +153,42 @@ async def test_different_formulas_are_compared_by_meaning(library: ProcessPool, 
     plain = compare_plainly(expected, answer)
     assert plain is None or (not plain.equal and plain.method == "polynomial")
     assert not await library.call(expected, answer)
+
+
+def test_the_question_says_what_is_counted() -> None:
+    def equal(expected: str, answer: str, question: str) -> bool:
+        found = compare_plainly(expected, answer, question)
+        return found is not None and found.equal
+
+    question = "A farm of 3 million acres has red hens and brown goats. How many goats are there at 7 am?"
+    assert equal("18", "18 goats", question)
+    assert equal("18", "18 brown goats", question)
+    assert equal("18 goats", "18 brown goats", question)
+    assert not equal("18 hens", "18 goats", question)
+    assert not equal("18", "18 cows", question)
+    assert not equal("18", "18 million", question)
+    assert not equal("7", "7 am", question)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "question", "repeats"),
+    [
+        (r"3\sqrt{3}", r"\sqrt{27}", r"Simplify $\sqrt{27}$.", True),
+        ("x^2 + 3x + 2", "(x + 1)(x + 2)", "Expand $(x+1)(x+2)$.", True),
+        ("17", "4 + 13", "What is 4 + 13?", True),
+        (r"\frac{5}{6}", r"\frac{1}{2} + \frac{1}{3}", r"What is $\frac{1}{2} + \frac{1}{3}$ as a fraction?", True),
+        (r"1200 \text{ cm}", "12 meters", "Convert 12 meters to cm.", True),
+        (r"1200 \text{ cm}", "1200 cm", "Convert 12 meters to cm.", False),
+        ("18", "18 dollars", "Is it 18 dollars?", False),
+        ("x+1", "x + 1", "Is $x+1$ a factor?", False),
+        ("5", "5", "Is it 15 or 5?", False),
+        (r"3\sqrt{3}", r"\sqrt{27}", "", False),
+    ],
+)
+def test_the_expression_of_the_question_is_not_an_answer(
+    expected: str, answer: str, question: str, repeats: bool
+) -> None:
+    assert repeats_question(expected, answer, question) is repeats
 
 
 def labelled_solutions(path: Path) -> list[tuple[str, str, bool]]:

@@ -14,7 +14,7 @@ from nemo_gym.server_utils import ServerClient
 from nemo_gym.servers.direct.handlers import LocalServer
 from nemo_gym.servers.listen import bind
 from nemo_gym.servers.loader import build_app
-from resources_servers.mcp_tools.app import MCPToolsConfig, MCPToolsServer, mentions
+from resources_servers.mcp_tools.app import MCPToolsConfig, MCPToolsServer, concludes
 from resources_servers.mcp_tools.connection import MCPServerAddress, read_result
 
 pytest.importorskip("mcp", reason="needs the extra mcp")
@@ -181,7 +181,7 @@ def test_an_address_is_a_command_or_a_url(address: dict[str, Any]) -> None:
     ],
 )
 def test_the_expected_answer_has_to_stand_alone(text: str, expected: str, is_right: bool) -> None:
-    assert mentions(text, expected) is is_right
+    assert concludes(text, expected) is is_right
 
 
 def test_parts_that_are_not_text_become_json() -> None:

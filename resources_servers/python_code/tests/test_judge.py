@@ -3,23 +3,24 @@
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import LazyRunner, SandboxLimits, SandboxSettings
+from resources_servers.python_code.answers import extract_code
 from resources_servers.python_code.generate import generate, main, task_row
 from resources_servers.python_code.verification import (
     HiddenTests,
     Verdict,
     complete,
-    extract_code,
     modules_in_the_box,
     verify_solution,
 )
+from tests.sandbox.kernel_features import kernel_supports
 
 CHECK = "def check(candidate):\n    assert candidate([3, 1, 2]) == [1, 2, 3]\n    assert candidate([]) == []\n"
 SORT = {"kind": "function", "entry_point": "order", "test": CHECK}
@@ -28,11 +29,9 @@ LIMITS = SandboxLimits(cpu_s=2, wall_s=10)
 
 @pytest.fixture(scope="module", params=["namespaces", "landlock"])
 def runner(request: pytest.FixtureRequest) -> Iterator[LazyRunner]:
+    if not kernel_supports(request.param):
+        pytest.skip(f"the kernel of this machine does not offer {request.param}")
     runner = LazyRunner(SandboxSettings(isolation=request.param, modules=modules_in_the_box()))
-    try:
-        asyncio.run(runner.get())
-    except ConfigError as error:
-        pytest.skip(str(error))
     yield runner
     asyncio.run(runner.aclose())
 
@@ -51,6 +50,10 @@ TRICKS = {
     "an object that equals everything": "class A(list):\n    def __eq__(self, other): return True\ndef order(items): return A()",
     "a class of one's own": "class A:\n    def __eq__(self, other): return True\ndef order(items): return A()",
     "a class that pretends": "class A:\n    def __reduce__(self): return (eval, ('[1, 2, 3]',))\ndef order(items): return A()",
+    "a class of the judge": "import os, time\ndef order(items):\n    data = b'(Vreturned\\ncfractions\\nFraction\\n(N(dV__eq__\\ncbuiltins\\nstr\\nstb)R(]tt.'\n    for fd in range(3, 64):\n        try: os.write(fd, (len(data).to_bytes(8, 'little') + data) * 2)\n        except OSError: pass\n    time.sleep(60)",
+    "parts of no type": "import os\ndef order(items):\n    data = b'[\"returned\", {\"eval\": \"[1]\"}, [null]]'\n    for fd in range(3, 64):\n        try: os.write(fd, len(data).to_bytes(8, 'little') + data)\n        except OSError: pass\n    return 0",
+    "infinity": "def order(items): return float('inf')",
+    "infinities": "def order(items): return [float('inf')] * len(items)",
     "an early exit": "import os\nos._exit(0)",
     "an exit in the call": "def order(items): raise SystemExit(0)",
     "a replaced check": "import builtins\nbuiltins.AssertionError = Exception\ndef order(items): return None",
@@ -81,6 +84,13 @@ async def test_a_trick_does_not_pass(runner: LazyRunner, trick: str) -> None:
         ("def f(x, *, y): return x + y", "assert candidate(1, y=2) == 3"),
         ("n = 0\ndef f():\n    global n; n += 1; return n", "assert [candidate(), candidate()] == [1, 2]"),
         ("def f(): return 10**400", "assert candidate() == 10**400"),
+        ("def f(): return -10**9000", "assert candidate() == -10**9000"),
+        ("from datetime import *\ndef f(): return datetime(2024, 2, 29, 1, tzinfo=timezone(timedelta(hours=1), 'X'))", "import datetime as d\n    assert candidate() == d.datetime(2024, 2, 29, 0, tzinfo=d.timezone.utc) and candidate().tzname() == 'X'"),
+        ("from datetime import *\ndef f(): return [date(2024, 2, 29), time(1, 2), timedelta(1, 2)]", "import datetime as d\n    assert candidate() == [d.date(2024, 2, 29), d.time(1, 2), d.timedelta(1, 2)]"),
+        ("from decimal import Decimal\ndef f(): return Decimal('1.10')", "from decimal import Decimal\n    assert str(candidate()) == '1.10'"),
+        ("from collections import *\ndef f(): return Counter('aab'), OrderedDict(a=1), deque([1])", "from collections import Counter, OrderedDict, deque\n    assert candidate() == (Counter('aab'), OrderedDict(a=1), deque([1])) and candidate()[0].most_common(1) == [('a', 2)]"),
+        ("def f(): return b'a', bytearray(b'b'), 1j, range(3), slice(1, None), frozenset([1]), '\\ud800'", "assert candidate() == (b'a', bytearray(b'b'), 1j, range(3), slice(1, None), frozenset([1]), '\\ud800')"),
+        ("def f(x): return x is None", "assert candidate(None) is True"),
     ],
 )  # fmt: skip
 async def test_plain_values_pass_through_whole(runner: LazyRunner, solution: str, test: str) -> None:
@@ -97,6 +107,20 @@ async def test_plain_values_pass_through_whole(runner: LazyRunner, solution: str
         ("1", True, False),
         ("0.1 + 0.2", 0.3, True),
         ("float('nan')", 1.0, False),
+        ("float('nan')", math.nan, True),
+        ("float('inf')", 1, False),
+        ("float('inf')", 1.0, False),
+        ("-float('inf')", 1.0, False),
+        ("float('inf')", math.inf, True),
+        ("-float('inf')", math.inf, False),
+        ("1.0", math.inf, False),
+        ("[float('inf')] * 2", [1, 2], False),
+        ("1e300", 1, False),
+        ("1e300", 1.0, False),
+        ("10**400", 1.0, False),
+        ("10**400", math.inf, False),
+        ("{1: 'b', '1': 'a'}", {"1": "a"}, False),
+        ("(lambda l: [l.append(l), l][1])([])", [], False),
         ("1.0", 1, True),
         ("'1'", 1, False),
         ("None", None, True),
@@ -116,6 +140,12 @@ async def test_values_are_compared_as_json(runner: LazyRunner, value: str, expec
         ("1.00001", "1", None, False),
         ("1.00001", "1", 1e-3, True),
         ("x", "1", 1e-3, False),
+        ("inf", "1", 1e-3, False),
+        ("nan", "1", 1e-3, False),
+        ("1", "inf", 1e-3, False),
+        ("inf", "Infinity", 1e-3, True),
+        ("-inf", "inf", 1e-3, False),
+        ("1e9", "1", 1e-3, False),
     ],
 )
 async def test_output_is_compared_line_by_line(
@@ -170,9 +200,42 @@ def test_code_is_found(text: str, code: str | None) -> None:
     assert extract_code(text) == code
 
 
+FUNCTION = "```python\ndef f(x):\n    return x + 1\n```"
+ADD = "def f(x):\n    return x + 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (f"{FUNCTION}\nUse it so:\n```python\nprint(f(1))\n```", ADD),
+        (f"{FUNCTION}\nUse it so:\n```python\nresult = f(1)\nprint(result)\n```", ADD),
+        (f"{FUNCTION}\nIt prints:\n```\n2\n```", ADD),
+        (f"{FUNCTION}\nIt prints:\n```text\n2\n```", ADD),
+        (f"{FUNCTION}\nAnd a test:\n```python\ndef test():\n    assert f(1) == 2\n```", ADD),
+        (f"```python\ndef f(x): return x\n```\nNo, better:\n{FUNCTION}", ADD),
+        ("1. So:\n   ```python\n   def f(x):\n       return x + 1\n   ```\n2. Done.", ADD),
+        ("```python\ndef f(x):\n    return g(x)\n```\nwith\n```python\ndef g(x):\n    return x + 1\n```",
+         "def g(x):\n    return x + 1\n\n\ndef f(x):\n    return g(x)\n"),
+        ("```python\nimport math\n```\n```python\nf = lambda x: math.sqrt(x)\n```", "import math\n\n\nf = lambda x: math.sqrt(x)\n"),
+        ("```python\n    return x + 1\n```\nUse it so:\n```python\nf(1)\n```", "    return x + 1\n"),
+        ("```python\ndef f(x):\n    return (x +\n```\n```\n2\n```", "def f(x):\n    return (x +\n"),
+        ("```python\nx = 1\n```\n```\n2\n```", "x = 1\n"),
+        ("```python\n# no such function\n```", "# no such function\n"),
+    ],
+)  # fmt: skip
+def test_the_block_that_defines_the_function_is_the_answer(text: str, code: str) -> None:
+    assert extract_code(text, "f") == code
+
+
+def test_of_a_program_the_last_block_of_python_is_the_answer() -> None:
+    assert extract_code("```python\nprint(2)\n```\nIt prints:\n```\n2\n```") == "print(2)\n"
+    assert extract_code("```\nprint(1)\n```\nor\n```\nprint(2)\n```") == "print(2)\n"
+
+
 def test_megabytes_of_text_take_no_time() -> None:
     for text in ("`" * 5_000_000, "```\n" * 1_000_000, " ```python" * 500_000, "x" * 10_000_000):
         assert len(extract_code(text) or "") <= 100_000
+        assert len(extract_code(text, "f") or "") <= 100_000
 
 
 def test_a_completion_goes_on_where_the_task_ends() -> None:

@@ -115,6 +115,27 @@ async def test_a_scorer_that_fails_on_its_own_answer_is_a_failed_rollout(client:
     assert (await client.post(server_name="gym", url_path="/verify", json=body)).status == 500
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected", "score"),
+    [("True", "True", 1.0), ("true", "True", 1.0), ("False", "True", 0.0), ("zebra", "True", 0.0), ("0", "True", 0.0),
+     ("False", "False", 1.0), ("True", "False", 0.0), ("zebra", "False", 0.0), ("", "False", 0.0)],
+)  # fmt: skip
+async def test_only_true_and_false_are_truth_values(
+    scorers: ProcessPool, answer: str, expected: str, score: float
+) -> None:
+    entry = {"answer": expected, "metadata": {"source_dataset": "game_of_life_halting"}}
+    assert (await scorers.call(answer, entry))["score"] == score
+
+
+async def test_an_integral_is_an_answer_only_where_the_package_has_no_other(scorers: ProcessPool) -> None:
+    metadata = {"source_dataset": "intermediate_integration", "variable": "x", "integrand": "x**2*cos(x)"}
+    unsolved = {"answer": "Integral(x**2*cos(x), x) + C", "metadata": metadata}
+    assert (await scorers.call("Integral(x**2*cos(x), x) + C", unsolved))["score"] == 1.0
+    solved = {"answer": "x**2*sin(x) + 2*x*cos(x) - 2*sin(x) + C", "metadata": metadata}
+    assert (await scorers.call("Integral(x**2*cos(x), x) + C", solved))["score"] == 0.0
+    assert (await scorers.call(solved["answer"], unsolved))["score"] == 1.0
+
+
 @pytest.mark.parametrize("name", ["train", "validation", "example"])
 async def test_the_answers_of_the_shipped_rows_score_1(scorers: ProcessPool, name: str) -> None:
     for line in (DATA / f"{name}.jsonl").read_text("utf-8").splitlines():
@@ -130,7 +151,6 @@ async def test_the_answers_of_the_shipped_rows_score_1(scorers: ProcessPool, nam
         ("<answer>1</answer> or <answer>2</answer>", "2"),
         ("<answer>cut off", "cut off"),
         (r"so \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        ("<think><answer>1</answer></think>just 2", "just 2"),
         ("", ""),
     ],
 )

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from nemo_gym.server_utils import ServerClient
 from resources_servers.sql_queries.app import RowError, SqlQueriesConfig, SqlQueriesServer, extract_query
+from resources_servers.sql_queries.database_process import Databases
 from resources_servers.sql_queries.generate import GENERATOR
 
 DATA = Path(__file__).parents[1] / "data"
@@ -259,6 +260,25 @@ def test_every_generated_task_is_solved_by_its_query(client: TestClient, difficu
         reference = made.pop("reference_query")
         assert score(client, reference, reference, **made)["reward"] == 1.0
         assert score(client, "SELECT 'nobody'", reference, **made)["reward"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "example"])
+def test_no_constant_answers_a_shipped_task(name: str) -> None:
+    databases = Databases()
+    for line in (DATA / f"{name}.jsonl").read_text("utf-8").splitlines():
+        task = json.loads(line)
+        found = [
+            databases.reference("sqlite", script, task["reference_query"], {"max_rows": 1_000, "seconds": 5.0})
+            for script in task["databases"]
+        ]
+        assert any(each.difference(found[0], ordered=task["ordered"]) for each in found), task["question"]
+
+
+def test_a_query_in_the_reasoning_is_not_an_answer(client: TestClient) -> None:
+    query = "SELECT COUNT(*) FROM people"
+    for text in (f"<think>{query}</think>", f"<think>{query}", f"<think>```sql\n{query}\n```</think>I do not know."):
+        assert score(client, text, query)["reason"] == "no query"
+    assert score(client, f"<think>SELECT 1</think>{query}", query)["reward"] == 1.0
 
 
 def test_the_shipped_files_are_what_the_readme_says() -> None:

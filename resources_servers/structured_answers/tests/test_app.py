@@ -80,7 +80,14 @@ def test_every_format_says_the_same(kind: str, schema: Any, text: str) -> None:
         ("yaml", "name: [Anna", "parse_error", "not YAML"),
         ("yaml", "name: Anna\nname: Ben", "parse_error", "occurs twice"),
         ("yaml", "a: 1\n---\nb: 2", "parse_error", "2 documents"),
-        ("yaml", "name: !!python/object/apply:os.system [ls]", "validation_error", ""),
+        ("json", '{"name": "Ben", "name": "Anna", "age": 34}', "parse_error", "'name' occurs twice"),
+        ("json", '{"name": "Anna", "age": 34, "x": [{"a": 1, "\\u0061": 2}]}', "parse_error", "'a' occurs twice"),
+        ("yaml", "name: !!python/object/apply:os.system [ls]", "parse_error", "tags are not accepted"),
+        ("yaml", "name: !!str Anna\nage: 34", "parse_error", "tags are not accepted"),
+        ("yaml", "name: ! Anna\nage: 34", "parse_error", "tags are not accepted"),
+        ("yaml", "!!map {name: Anna, age: 34}", "parse_error", "tags are not accepted"),
+        ("yaml", "name: Anna\nage: .inf", "parse_error", "infinities and NaN"),
+        ("toml", "name = 'Anna'\nage = inf", "parse_error", "infinities and NaN"),
         ("yaml", "name: !run ls", "parse_error", "tags are not accepted"),
         ("xml", "<a><b></a>", "parse_error", "not XML"),
         ("csv", "name,age\nAnna", "parse_error", "row 2 has 1 cells"),
@@ -98,6 +105,30 @@ def test_a_code_fence_is_accepted_where_the_configuration_says_so() -> None:
     text = '```json\n{"name": "Anna", "age": 34}\n```\n'
     assert score(text, accept_code_fence=True)["reward"] == 1.0
     assert without_fence("```\na\n``` and more") == "```\na\n``` and more"
+
+
+def test_reasoning_is_not_a_part_of_the_document() -> None:
+    text = '{"name": "Anna", "age": 34}'
+    expected = {"name": "Anna", "age": 34}
+    assert score(f"<think>{{}}</think>\n{text}", expected=expected)["reward"] == 1.0
+    assert score(f"{{}}</think>{text}", expected=expected)["reward"] == 1.0
+    assert score(f"<think>{text}", expected=expected)["error_type"] == "empty_response"
+    assert score(f"<think>{text}</think>", expected=expected)["error_type"] == "empty_response"
+    assert score(f"<think></think>{text}", expected=expected, reasoning_tags=None)["error_type"] == "parse_error"
+
+
+def test_a_list_must_end_where_the_expected_one_does() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": "integer"}}}
+    for expected, answer, wrong in (
+        ({"a": [1, 2], "b": 3}, {"a": [1, 2, 4, 5], "b": 3}, ["a.1"]),
+        ({"a": [[1], [2]], "b": 3}, {"a": [[1, 9], [2]], "b": 3}, ["a.0.0"]),
+        ({"b": 3, "a": [[1], [2]]}, {"a": [[1], [2], [3]], "b": 3}, ["a.1.0"]),
+        ({"a": [{"x": 1, "y": 2}], "b": 3}, {"a": [{"x": 1, "y": 2}, {}], "b": 3}, ["a.0.y"]),
+        ({"a": [], "b": 3}, {"a": [1], "b": 3}, ["a"]),
+        ({"a": [1, 2], "b": 3}, {"a": [1, 2], "b": 3}, []),
+    ):
+        assert score(json.dumps(answer), schema, expected=expected)["wrong_fields"] == wrong
+    assert score("[1, 2, 3]", {"type": "array"}, expected=[1, 2])["wrong_fields"] == ["1"]
 
 
 def test_fields_are_graded_one_by_one() -> None:
@@ -196,7 +227,7 @@ def test_patterns_that_explode_elsewhere_do_not_here(pattern: str) -> None:
     assert score(json.dumps({"x": "a" * 60_000 + "!"}), schema)["error_type"] == "validation_error"
 
 
-@pytest.mark.parametrize("text", ["1.5e3", "true", "~", "0o17", "1_000", ".inf", "2001-01-01", "yes", "'1'", "x: y"])
+@pytest.mark.parametrize("text", ["1.5e3", "true", "~", "0o17", "1_000", "2001-01-01", "yes", "'1'", "x: y"])
 def test_yaml_values_are_those_of_a_safe_loader(text: str) -> None:
     import yaml
 

@@ -63,6 +63,7 @@ def test_loosely_a_greeting_does_not_count() -> None:
 
 def test_thoughts_are_left_out_and_long_answers_are_refused() -> None:
     assert score('<think>a, b</think>\n"good"')["reward"] == 1.0
+    assert score('<think>"good"')["reward"] == 0.0
     scored = score("a" * 300_000)
     assert (scored["reward"], scored["reason"]) == (0.0, "the answer is longer than 200000 characters")
 

@@ -199,12 +199,29 @@ def test_sentences_end_where_a_reader_says() -> None:
     assert [syllables(word) for word in ("cat", "water", "make", "table", "idea")] == [1, 2, 1, 2, 2]
 
 
-# The reference's tagger takes "Understand" for a name; and it wants no blank line between bullet points.
-KNOWN_DISAGREEMENTS = [
-    ("strict", "words:start_verb", "Understand Galois th"),
-    ("loose", "words:start_verb", "Understand Galois th"),
-    ("loose", "format:no_bullets_bullets", "A deistic understand"),
-]
+@pytest.mark.parametrize(
+    ("name", "kwargs", "text", "followed"),
+    [
+        ("count:numbers", {"N": 2}, "In 3D there are 2.", True),
+        ("count:numbers", {"N": 1}, "The 2nd of H2O", False),
+        ("count:numbers", {"N": 1}, "1,234.5", True),
+        ("words:start_verb", {}, "**Consider** this.", False),
+        ("words:start_verb", {}, '"Consider this."', False),
+        ("words:start_verb", {}, "- Consider this.", False),
+        ("words:start_verb", {}, "  Consider this.", True),
+        ("words:start_verb", {}, "Can we?", False),
+        ("words:start_verb", {}, "Should we?", False),
+        ("words:start_verb", {}, "Does this sentence start with a verb?", True),
+        ("format:no_bullets_bullets", {}, "One. Two.\n* a\n\n* b", False),
+    ],
+)
+def test_instructions_are_read_as_strictly_as_by_the_reference(
+    name: str, kwargs: dict[str, Any], text: str, followed: bool
+) -> None:
+    assert check(text, read_instructions([name], [kwargs])).strict == [followed]
+
+
+KNOWN_DISAGREEMENTS: list[tuple[str, str, str]] = []
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference verdicts of IFBench are not beside the repository")
@@ -227,4 +244,4 @@ def test_the_verdicts_of_the_reference_are_ours() -> None:
                     disagreements.append((kind, instruction.name, strict["response"][:20]))
     assert compared > 300
     assert sorted(disagreements) == sorted(KNOWN_DISAGREEMENTS)
-    assert 1 - len(disagreements) / compared >= 0.99
+    assert 1 - len(disagreements) / compared >= 0.995

@@ -9,38 +9,49 @@ import math
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters import FilterError
-from nemo_gym.metrics.fields import PASS_THRESHOLD
+from nemo_gym.schemas.record import PASS_THRESHOLD
 from nemo_gym.servers.listen import bind, listening
+from nemo_gym.servers.middleware.host_names import host_names, is_loopback
 from nemo_gym.view import groups as grouping
-from nemo_gym.view.guard import ANY_ADDRESS, LOOPBACK, Guard, is_loopback
+from nemo_gym.view.audited import run_audit
+from nemo_gym.view.by_field import fields_of_run
+from nemo_gym.view.guard import Guard
+from nemo_gym.view.home import RunsHome
 from nemo_gym.view.index.steps_index import StepsState
 from nemo_gym.view.library import Library, Snapshot
-from nemo_gym.view.listing import UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
-from nemo_gym.view.overview import current_numbers, overview
-from nemo_gym.view.rollout import compare_rollouts, compare_runs, rollout, rows_of_run
+from nemo_gym.view.listing import PAGE_ROWS, UNAVAILABLE, code_of, known_columns, line_of, scatter, table_rows, to_bytes
+from nemo_gym.view.overview import current_numbers, overview_numbers
+from nemo_gym.view.page import STATIC, page_html
+from nemo_gym.view.rollout import (
+    CHANGE_ORDERS,
+    PAIRINGS,
+    compare_fields,
+    compare_rollouts,
+    pair_runs,
+    rollout,
+    rows_of_run,
+)
 from nemo_gym.view.selection import Query, Selection, Selections
 from nemo_gym.view.timing import run_timing
 
-STATIC: Final = Path(__file__).parent / "static"
-MOST_ROWS: Final = 1_000  # in one answer
-_COMPARING: Final = (("sort", "change"), ("pair_by", "content"))
+MOST_ROWS: Final = 1_000  # in one reply
+_COMPARING: Final = (("sort", CHANGE_ORDERS[0]), ("pair_by", PAIRINGS[0]))
 _ATTEMPTS: Final = 20  # attempts to read a file that is being replaced
 _PAUSE_S: Final = 0.1  # between these attempts, in which the index catches up with the new file
 _CACHED: Final = 8  # cached overviews, and as many timings
@@ -74,12 +85,14 @@ class Api:
             "/overview": self.overview,
             "/scatter": self.scatter,
             "/timing": self.timing,
+            "/audit": self.audit,
             "/compare": self.compare,
             "/compare_runs": self.compare_runs,
+            "/fields": self.fields,
         }
-        return [Route(path, partial(self._answer, handler)) for path, handler in handlers.items()]
+        return [Route(path, partial(self._reply, handler)) for path, handler in handlers.items()]
 
-    async def _answer(self, handler: Handler, request: Request) -> Response:
+    async def _reply(self, handler: Handler, request: Request) -> Response:
         try:
             return await run_in_threadpool(self._attempt, handler, request)
         except FilterError as error:
@@ -102,19 +115,10 @@ class Api:
     def state(self, snapshot: Snapshot, request: Request) -> Response:
         """Which files there are and how far they are indexed; 304 if the page has this state already."""
         files = [run.state() for run in snapshot.runs]
-        body = to_bytes(
-            {
-                "version": snapshot.version,
-                "files": files,
-                "title": self._library.title,
-                "threshold": self._pass_threshold,
-            }
+        title, threshold = self._library.title, self._pass_threshold
+        return _if_changed(
+            request, {"version": snapshot.version, "files": files, "title": title, "threshold": threshold}
         )
-        # The page asks every second, and mostly nothing has changed.
-        tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        return Response(body, media_type="application/json", headers={"ETag": tag})
 
     def columns(self, snapshot: Snapshot, _: Request) -> Any:
         return {"columns": [fact.described() for fact in snapshot.columns.values()]}
@@ -145,7 +149,7 @@ class Api:
         threshold = self._threshold(request)
         key = (snapshot.version, snapshot.searchable if query.search else 0, query, threshold)
         if key not in self._overviews:
-            found = overview(self._selections.get(snapshot, query), whole=whole, threshold=threshold)
+            found = overview_numbers(self._selections.get(snapshot, query), whole=whole, threshold=threshold)
             self._overviews = _with_latest(self._overviews, key, found)
         numbers = self._overviews[key]
         return numbers | current_numbers(snapshot.runs, numbers, whole=whole)
@@ -167,15 +171,31 @@ class Api:
             self._timings = _with_latest(self._timings, key, (steps, found))
         return self._timings[key][1]
 
+    def audit(self, snapshot: Snapshot, _: Request) -> Any:
+        """What ``ng_audit`` found in each file."""
+        return {"runs": [run_audit(run) for run in snapshot.runs]}
+
     def compare(self, snapshot: Snapshot, request: Request) -> Any:
         codes = [_code(snapshot, request.query_params.get(name, "")) for name in "ab"]
         return compare_rollouts(self._selected(snapshot, request), *codes)
 
     def compare_runs(self, snapshot: Snapshot, request: Request) -> Any:
-        (start, stop), numbers = _window(request), (_integer(request, name, default=-1) for name in "ab")
+        start, stop = _window(request)
         sort, pair_by = (request.query_params.get(name) or usual for name, usual in _COMPARING)
-        runs = (rows_of_run(snapshot, number) for number in numbers)
-        return compare_runs(snapshot, *runs, sort=sort, start=start, stop=stop, pair_by=pair_by)
+        return pair_runs(
+            snapshot, *self._two_runs(snapshot, request), sort=sort, start=start, stop=stop, pair_by=pair_by
+        )
+
+    def fields(self, snapshot: Snapshot, request: Request) -> Any:
+        """What the rewards depend on, in everything that is selected; or where they changed between files a and b."""
+        if "a" not in request.query_params:
+            return fields_of_run(self._selected(snapshot, request, sort=""))
+        pair_by = request.query_params.get("pair_by") or PAIRINGS[0]
+        return compare_fields(snapshot, *self._two_runs(snapshot, request), pair_by=pair_by)
+
+    def _two_runs(self, snapshot: Snapshot, request: Request) -> list[Selection]:
+        selected = self._selected(snapshot, request, sort="")
+        return [rows_of_run(selected, _integer(request, name, default=-1)) for name in "ab"]
 
     def _threshold(self, request: Request) -> float:
         """The lowest reward that passes: from the request, or else from the viewer's own settings."""
@@ -198,14 +218,51 @@ def _with_latest(cache: dict[K, V], key: K, value: V) -> dict[K, V]:
     return {**dict(list(cache.items())[-_CACHED:]), key: value}
 
 
-def build_app(
+def build_viewer(
     library: Library, *, token: str | None, hosts: frozenset[str], pass_threshold: float = PASS_THRESHOLD
 ) -> ASGIApp:
     """The whole application. With a token every request needs it; requests must be for one of the hosts."""
-    page = StaticFiles(directory=STATIC, html=True, check_dir=False)
-    routes = [Mount("/api", routes=Api(library, pass_threshold).routes()), Mount("/", page)]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
-    return Guard(app, token=token, hosts=hosts)
+    return Guard(_viewer_app(Api(library, pass_threshold).routes()), token=token, hosts=hosts)
+
+
+def build_home(home: RunsHome, *, token: str | None, hosts: frozenset[str], pass_threshold: float) -> ASGIApp:
+    """The home of runs, and below ``/run/<ids>/`` the viewer of those that are opened."""
+    viewers: dict[Library, ASGIApp] = {}
+
+    async def state(request: Request) -> Response:
+        runs = await run_in_threadpool(home.runs)
+        return _if_changed(request, {"version": 0, "files": [], "title": home.title, "runs": runs})
+
+    async def opened(scope: Scope, receive: Receive, send: Send) -> None:
+        ids, _, _ = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/").partition("/")
+        library = await run_in_threadpool(home.library, ids)
+        if library is None:
+            await _error(404, ConfigError("there is no such run", hint="go back to the list"))(scope, receive, send)
+            return
+        app = viewers.setdefault(library, _viewer_app(Api(library, pass_threshold).routes()))
+        await app({**scope, "root_path": f"{scope.get('root_path', '')}/{ids}"}, receive, send)
+
+    return Guard(_viewer_app([Route("/state", state)], Mount("/run", opened)), token=token, hosts=hosts)
+
+
+def _viewer_app(api: Sequence[BaseRoute], *more: BaseRoute) -> Starlette:
+    files = StaticFiles(directory=STATIC, check_dir=False)
+    pages = [Route(path, _page) for path in ("/", "/index.html")]
+    routes = [Mount("/api", routes=api), *more, *pages, Mount("/", files)]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+
+
+def _if_changed(request: Request, value: Any) -> Response:
+    """The page asks every second, and mostly nothing has changed: 304 if it has this value already."""
+    body = to_bytes(value)
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(body, media_type="application/json", headers={"ETag": tag})
+
+
+def _page(_: Request) -> Response:
+    return HTMLResponse(page_html())
 
 
 def _http_error(_: Request, error: Exception) -> Response:
@@ -220,7 +277,7 @@ def _query(request: Request) -> Query:
 
 def _window(request: Request) -> tuple[int, int]:
     start = _integer(request, "offset", default=0)
-    return start, start + min(_integer(request, "limit", default=100), MOST_ROWS)
+    return start, start + min(_integer(request, "limit", default=PAGE_ROWS), MOST_ROWS)
 
 
 def _integer(request: Request, name: str, *, default: int) -> int:
@@ -262,13 +319,17 @@ class ListenAddress(NamedTuple):
 
 @asynccontextmanager
 async def serving(
-    library: Library, host: str, port: int, *, pass_threshold: float = PASS_THRESHOLD
+    shown: Library | RunsHome, host: str, port: int, *, pass_threshold: float = PASS_THRESHOLD
 ) -> AsyncIterator[ListenAddress]:
     """Serve while the context lasts, on the port or the next free one. Beyond this machine only with a token."""
     listener = bind_free(host, port)
     bound = int(listener.getsockname()[1])
     token = None if is_loopback(host) else secrets.token_urlsafe(18)  # 144 bits: can't be guessed
-    app = build_app(library, token=token, hosts=host_names(host), pass_threshold=pass_threshold)
+    hosts = host_names([host])
+    if isinstance(shown, RunsHome):
+        app = build_home(shown, token=token, hosts=hosts, pass_threshold=pass_threshold)
+    else:
+        app = build_viewer(shown, token=token, hosts=hosts, pass_threshold=pass_threshold)
     async with listening({bound: app}, [listener]):
         yield ListenAddress(host, bound, token)
 
@@ -283,13 +344,6 @@ def bind_free(host: str, port: int) -> socket.socket:
         except ConfigError as found:
             error = found
     raise error
-
-
-def host_names(host: str) -> frozenset[str]:
-    """The host names that requests may use: those of this machine, and any address if it is reachable by one."""
-    if is_loopback(host):
-        return LOOPBACK | {host}
-    return LOOPBACK | {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower(), ANY_ADDRESS}
 
 
 def _check(host: str) -> None:

@@ -1,4 +1,7 @@
-"""Rollouts grouped by task, agent, kind of failure or file, with the statistics of each group."""
+"""Rollouts grouped by task or by the values of any other column, with the statistics of each group.
+
+A group has a key; what it is called, and the filter that shows it, follow from the key (``static/groups.js``).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,17 +10,18 @@ from typing import Any, Final
 import numpy as np
 
 from nemo_gym.errors import ConfigError, did_you_mean
-from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
+from nemo_gym.filters.columns import PREVIEWS
 from nemo_gym.metrics.statistics import Stats, describe
 from nemo_gym.metrics.table import Column, Floats, Ints, Mask
-from nemo_gym.view.listing import read_rows
+from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD
+from nemo_gym.view.listing import read_listed
 from nemo_gym.view.selection import Selection, is_failure
 
-BY: Final = ("task", "agent", "failure", "file")
+BY: Final = ("task", "agent", "failure", "file")  # what is offered first
 SORTS: Final = ("mean", "spread", "key", "count")
-_MOST_SHOWN: Final = 64  # rollouts of one task
-_MEMBER: Final = ("rollout", "reward", "failure")
-_UNNAMED: Final = {"agent": "no agent", "failure": "completed"}
+MOST_MEMBERS: Final = 64  # rollouts of one task
+MEMBER: Final = ("rollout", "reward", "failure")  # what the page shows of each rollout of a group
+UNNAMED: Final = {"agent": "no agent", "failure": "completed"}
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,23 @@ class _Groups:
 def groups(
     selection: Selection, *, by: str, sort: str, start: int, stop: int, threshold: float = PASS_THRESHOLD
 ) -> dict[str, Any]:
-    """A range of the groups. ``threshold`` is the lowest reward with which a rollout solves its task."""
-    for name, known in ((by, BY), (sort.removeprefix("-"), SORTS)):
+    """A range of the groups, ``start`` to ``stop`` in the order of ``sort``; a minus in front of it reverses the order.
+
+    ``threshold`` is the lowest reward with which a rollout solves its task.
+    """
+    columns = [
+        name for name in selection.snapshot.columns if name not in PREVIEWS
+    ]  # of these only the beginning is known
+    for name, known in ((by, columns), (sort.removeprefix("-"), SORTS)):
         if name not in known:
             raise ConfigError(f"can't group or sort by '{name}'", hint=did_you_mean(name, known, available="there is"))
-    found = _by_task(selection) if by == "task" else _by_text(selection, by)
+    found = _by_task(selection) if by == "task" else _by_value(selection, by)
     version = selection.snapshot.version
     if not len(found.starts):
         return {"version": version, "total": 0, "groups": []}
     stats = describe(found.column, found.starts)
     order = _sorted(found, stats, sort)[start:stop].tolist()
-    entries = [_named(selection, found, group, by) | _numbers(found, stats, group, threshold) for group in order]
+    entries = [_named(selection, found, group) | _numbers(found, stats, group, threshold) for group in order]
     if by == "task":
         _add_members(selection, found, order, entries)
     return {"version": version, "total": len(found.starts), "groups": entries}
@@ -71,20 +81,28 @@ def _by_task(selection: Selection) -> _Groups:
     )
 
 
-def _by_text(selection: Selection, by: str) -> _Groups:
-    values = selection.values(by)
-    codes = np.full(len(selection), -1, np.int32) if values.codes is None else values.codes
-    places = sorted(range(len(values.vocabulary)), key=values.vocabulary.__getitem__)
-    # Rows without a value have the code -1, which as an index means the last place: they get rank 0 and come first.
-    rank = np.empty(len(places) + 1, np.int64)
-    rank[places] = np.arange(1, len(places) + 1)
-    rank[-1] = 0
-    keys = rank[codes]
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
-    names = [None, *(values.vocabulary[place] for place in places)]
-    return _grouped(selection, order, starts, [names[key] for key in ordered[starts].tolist()])
+def _by_value(selection: Selection, by: str) -> _Groups:
+    """Rows without a value come first, then numbers, then text."""
+    values, fact = selection.values(by), selection.snapshot.columns[by]
+    kind = np.where(np.isnan(values.numbers), 0, 1)
+    order_of = np.where(kind == 1, values.numbers, 0.0)
+    if values.codes is not None:
+        places = sorted(range(len(values.vocabulary)), key=values.vocabulary.__getitem__)
+        rank = np.empty(len(places))
+        rank[places] = np.arange(len(places))
+        texts = np.flatnonzero(values.codes >= 0)
+        kind[texts], order_of[texts] = 2, rank[values.codes[texts]]
+    order = np.lexsort((order_of, kind))
+    ordered, kinds = order_of[order], kind[order]
+    changes = (ordered[1:] != ordered[:-1]) | (kinds[1:] != kinds[:-1])
+    starts = np.flatnonzero(np.r_[True, changes]) if len(order) else np.zeros(0, np.int64)
+    boolean = fact.boolean and not fact.number and not fact.text
+    names: list[Any] = []
+    for row in order[starts].tolist():
+        number = float(values.numbers[row])
+        text = None if values.codes is None or kind[row] != 2 else values.vocabulary[values.codes[row]]
+        names.append(text if kind[row] == 2 else None if kind[row] == 0 else bool(number) if boolean else number)
+    return _grouped(selection, order, starts, names)
 
 
 def _grouped(selection: Selection, order: Ints, starts: Ints, names: list[Any], *, runs: Ints | None = None) -> _Groups:
@@ -104,15 +122,9 @@ def _sorted(found: _Groups, stats: Stats, sort: str) -> Ints:
     return np.argsort(sign * values, kind="stable")  # NaN comes last
 
 
-def _named(selection: Selection, found: _Groups, group: int, by: str) -> dict[str, Any]:
-    key = found.names[group]
+def _named(selection: Selection, found: _Groups, group: int) -> dict[str, Any]:
     run = None if found.runs is None else selection.snapshot.runs[int(found.runs[group])]
-    return {
-        "key": key if run is None else f"{run.number}:{key}",
-        "label": _label(by, key) + (f" · {run.name}" if run else ""),
-        "filter": _filter(by, key, run.name if run else None),
-        "question": None,
-    }
+    return {"key": found.names[group], "file": run.name if run else None, "question": None}
 
 
 def _numbers(found: _Groups, stats: Stats, group: int, threshold: float) -> dict[str, Any]:
@@ -133,34 +145,12 @@ def _numbers(found: _Groups, stats: Stats, group: int, threshold: float) -> dict
 def _add_members(selection: Selection, found: _Groups, order: list[int], entries: list[dict[str, Any]]) -> None:
     """Add the rollouts and the question of each group, with one query for all groups."""
     codes = [
-        found.codes[(start := int(found.starts[group])) : start + min(int(found.sizes[group]), _MOST_SHOWN)].tolist()
+        found.codes[(start := int(found.starts[group])) : start + min(int(found.sizes[group]), MOST_MEMBERS)].tolist()
         for group in order
     ]
-    rows = iter(read_rows(selection.snapshot, [code for group in codes for code in group], [*_MEMBER, "question"]))
+    rows = iter(read_listed(selection.snapshot, [code for group in codes for code in group], [*MEMBER, "question"]))
     for entry, group in zip(entries, codes, strict=True):
         mine = [next(rows) for _ in group]
         questions = [row.pop("question") for row in mine]
         entry["question"] = next(filter(None, questions), None)
         entry["rollouts"] = mine
-
-
-def members(selection: Selection, codes: Ints) -> list[dict[str, Any]]:
-    """The rollouts of a group as the page shows them: index, reward, failure."""
-    return read_rows(selection.snapshot, codes.tolist(), _MEMBER)
-
-
-def _label(by: str, key: Any) -> str:
-    if by == "task":
-        return f"task {key}"
-    return _UNNAMED.get(by, "none") if key is None else str(key)
-
-
-def _filter(by: str, key: Any, file: str | None) -> str:
-    """The filter that shows the group."""
-    value = "null" if key is None else str(key) if by == "task" else _quoted(str(key))
-    own = f"{by} == {value}"
-    return own if file is None else f"{own} and file == {_quoted(file)}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -2,11 +2,10 @@
 
 Rollouts hold whatever a model wrote, and any web page can make a browser send requests to a local port. So a request
 must name a host that is ours (a foreign name that resolves to this machine does not count), a viewer that listens
-beyond this machine requires a token, and every answer forbids the browser everything but our own files.
+beyond this machine requires a token, and every reply forbids the browser everything but our own files.
 """
 
 import hmac
-import ipaddress
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
@@ -14,6 +13,8 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.servers.middleware.host_names import foreign_name
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -27,8 +28,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-ANY_ADDRESS: Final = "<address>"  # in hosts: whatever is an IP address, which no name server can point elsewhere
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _PAGE: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     "<title>Rollout Gym</title><h1>{error}</h1><p>{hint}</p></html>"
@@ -37,7 +36,7 @@ COOKIE: Final = "rollout_gym_viewer"
 
 
 class Guard:
-    """Refuses requests that are not allowed, and puts the security headers on every answer."""
+    """Refuses requests that are not allowed, and puts the security headers on every reply."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
         self._app = app
@@ -53,7 +52,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers["Cache-Control"] = "no-store" if scope["path"].startswith("/api") else "no-cache"
+                headers["Cache-Control"] = "no-store" if "/api/" in scope["path"] else "no-cache"
             await send(message)
 
         refusal = self._refusal(scope)
@@ -61,9 +60,9 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not is_allowed(host, self._hosts):
-            return _refused(421, f"this viewer does not answer for the host {host!r}", "open the address it printed")
+        foreign = foreign_name(headers, self._hosts)
+        if foreign is not None:
+            return _refused(421, f"this viewer does not serve {foreign}", "open the address it printed")
         return self._token_refusal(scope, headers) if self._token else None
 
     def _token_refusal(self, scope: Scope, headers: Headers) -> Response | None:
@@ -74,10 +73,10 @@ class Guard:
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             # One slash in front: to a browser, two would begin the name of another host.
             path = "/" + scope["path"].lstrip("/\\")
-            answer = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
+            reply = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
             # Lax, not strict: otherwise a link opened from a chat would lose the cookie on this very redirect.
-            answer.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="lax", path="/")
-            return answer
+            reply.set_cookie(_cookie_name(scope), self._token, httponly=True, samesite="lax", path="/")
+            return reply
         if _same(_cookie(headers, _cookie_name(scope)), self._token):
             return None
         error, hint = (
@@ -87,31 +86,6 @@ class Guard:
         if "text/html" in headers.get("accept", ""):
             return HTMLResponse(_PAGE.format(error=error, hint=hint), status_code=401)
         return _refused(401, error, hint)
-
-
-def is_allowed(host: str, hosts: frozenset[str]) -> bool:
-    """Whether a Host header, with or without its port, is one of ours."""
-    name = host.lower()
-    bare = name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
-    if name in hosts or bare in hosts:
-        return True
-    return ANY_ADDRESS in hosts and _is_address(bare)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on cannot be reached from elsewhere."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _cookie_name(scope: Scope) -> str:

@@ -8,7 +8,6 @@ which does not change while they use it, except for how much of it can be search
 import itertools
 import json
 import logging
-import os
 import socket
 import sqlite3
 import threading
@@ -23,6 +22,7 @@ from typing import Any, Final, Self
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED, NUMBERS, PREVIEWS
 from nemo_gym.io.files import RunFiles, find_files
+from nemo_gym.io.process import is_running
 from nemo_gym.metrics.builder import MetricsBuilder
 from nemo_gym.metrics.table import RowKeys, distinct
 from nemo_gym.view.index.reader import StaleIndexError
@@ -318,10 +318,6 @@ def is_held(lock: Path) -> bool:
     """Whether the process that a lock file names seems to be alive. On another machine, it counts as alive."""
     try:
         holder = json.loads(lock.read_text("utf-8"))
-        if holder["host"] == socket.gethostname():
-            os.kill(int(holder["pid"]), 0)  # only checks whether the process exists
-    except PermissionError:  # it exists, and belongs to another user
-        return True
+        return holder["host"] != socket.gethostname() or is_running(int(holder["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return True

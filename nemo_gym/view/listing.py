@@ -9,22 +9,24 @@ import numpy as np
 import orjson
 
 from nemo_gym.errors import ConfigError, did_you_mean
-from nemo_gym.io.json import parse_line
 from nemo_gym.metrics.table import Ints
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record
 from nemo_gym.view.index.reader import StaleIndexError
+from nemo_gym.view.index.search import snippet
 from nemo_gym.view.library import Snapshot
-from nemo_gym.view.rollout_files import Part, decode, encode
-from nemo_gym.view.search import snippet
+from nemo_gym.view.rollout_files import Part, decode_row, encode_row
 from nemo_gym.view.selection import Selection
 
 ALWAYS: Final = ("task", "rollout", "agent", "failure", "reward", "question", "answer")
 MOST_POINTS: Final = 5_000
+PAGE_ROWS: Final = 100  # in one reply, unless more are requested
 _SNIPPET_BYTES: Final = 20_000_000  # of lines that are read for one page of hits
 
 
 def id_of(snapshot: Snapshot, code: int) -> str:
     """The name of a row in URLs, which is stable as long as its file only grows."""
-    number, row = decode(code)
+    number, row = decode_row(code)
     source = snapshot.parts[number].source
     return f"{source.run}.{'f' if source.kind == 'failures' else ''}{row - 1}"
 
@@ -39,7 +41,7 @@ def code_of(snapshot: Snapshot, rollout: str) -> int | None:
     found = snapshot.part(int(run), kind)
     if found is None or int(row) >= len(found[1]):
         return None
-    return encode(found[0], int(row) + 1)
+    return encode_row(found[0], int(row) + 1)
 
 
 def known_columns(snapshot: Snapshot, text: str) -> list[str]:
@@ -57,7 +59,10 @@ def known_columns(snapshot: Snapshot, text: str) -> list[str]:
 def table_rows(
     selection: Selection, start: int, stop: int, columns: Sequence[str], search: str
 ) -> list[dict[str, Any]]:
-    """A range of the selection. Values are nested one level down, because a record may have a field ``id`` as well."""
+    """A range of the selection, with snippets of text that ``search`` matches.
+
+    Values are nested one level down, because a record may have a field ``id`` as well.
+    """
     snapshot, codes = selection.snapshot, selection.rows[start:stop].tolist()
     names = list(dict.fromkeys((*ALWAYS, *columns)))
     values = read_values(snapshot, codes, names)
@@ -72,7 +77,7 @@ def table_rows(
     return found
 
 
-def read_rows(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
+def read_listed(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
     """Some of the fixed columns of some rows, each with its ``id``."""
     values = read_values(snapshot, codes, names)
     return [{"id": id_of(snapshot, code), **row} for code, row in zip(codes, values, strict=True)]
@@ -82,13 +87,13 @@ def read_values(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) 
     """Some columns of some rows, in the order given."""
     wanted: defaultdict[int, list[int]] = defaultdict(list)
     for code in codes:
-        number, row = decode(code)
+        number, row = decode_row(code)
         wanted[number].append(row)
     stored = [name for name in names if name != "file"]
     found = {number: snapshot.parts[number].rows(rows, stored) for number, rows in wanted.items()}
     rows = []
     for code in codes:
-        number, row = decode(code)
+        number, row = decode_row(code)
         values = dict(found[number][row])
         if "file" in names:
             values["file"] = snapshot.runs[snapshot.parts[number].source.run].name
@@ -97,28 +102,25 @@ def read_values(snapshot: Snapshot, codes: Sequence[int], names: Sequence[str]) 
 
 
 def _snippet(snapshot: Snapshot, code: int, search: str, budget: int) -> tuple[str | None, int]:
-    number, row = decode(code)
+    number, row = decode_row(code)
     part = snapshot.parts[number]
     place = part.place(row)
     if place is None or place.length > budget:
         return None, 0
-    return snippet(read_record(part.line(place)), search), place.length
+    return snippet(read_record(part.line(place)).fields, search), place.length
 
 
-def read_record(line: bytes) -> dict[str, Any]:
+def read_record(line: bytes) -> Record:
     """The record of a line that was readable when it was indexed."""
     try:
-        record = parse_line(line)
-    except ValueError:
+        return Record.parse(line)
+    except RolloutFormatError:
         raise StaleIndexError from None
-    if not isinstance(record, dict):
-        raise StaleIndexError
-    return record
 
 
 def line_of(snapshot: Snapshot, code: int) -> tuple[Part, int, bytes]:
     """The part of a row, its line number and its bytes."""
-    number, row = decode(code)
+    number, row = decode_row(code)
     part = snapshot.parts[number]
     place = part.place(row)
     if place is None:

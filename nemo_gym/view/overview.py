@@ -11,23 +11,23 @@ import numpy as np
 import orjson
 
 from nemo_gym.metrics.difficulty import solve_rates
-from nemo_gym.metrics.fields import PASS_THRESHOLD, REWARD
 from nemo_gym.metrics.pass_at_k import attempts
 from nemo_gym.metrics.report import Coverage, coverage
 from nemo_gym.metrics.statistics import mean_intervals, overall, share_fields
 from nemo_gym.metrics.table import Floats, RolloutTable, RowKeys, distinct
+from nemo_gym.schemas.record import PASS_THRESHOLD, REWARD
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.view.library import ViewedRun
-from nemo_gym.view.selection import Scored, Selection, is_failure, scored
+from nemo_gym.view.selection import Scored, Selection, count_failures, scored
 
-_BINS: Final = 20
-_RATE_BINS: Final = 10
-_DIGITS: Final = 10  # of the edges of a histogram
-_MOST_AGENTS: Final = 50
+BINS: Final = 20
+RATE_BINS: Final = 10
+DIGITS: Final = 10  # of the edges of a histogram
+MOST_AGENTS: Final = 50
 _LARGEST_METRICS: Final = 64 << 20  # bytes of a metrics file
 
 
-def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
+def overview_numbers(selection: Selection, *, whole: bool, threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
     """The numbers that depend on the rollouts alone. ``whole``: nothing was filtered, so that the plan applies."""
     found = scored(selection)
     table = found.table
@@ -37,14 +37,14 @@ def overview(selection: Selection, *, whole: bool, threshold: float = PASS_THRES
         "version": selection.snapshot.version,
         "rollouts": len(selection),
         "completed": len(found),
-        "failed": dict(known.failed) if known else _failures(selection),
+        "failed": dict(known.failed) if known else count_failures(selection),
         "planned": known.planned if known else None,
         "completed_of_plan": known.completed if known else None,
         "coverage": known.percent / 100 if known else None,
         **_mean(table),
         "histogram": _histogram(found.rewards),
         **_attempts(table, threshold),
-        "solve_rates": _binned(solve_rates(table, threshold).rate, _RATE_BINS, (0.0, 1.0)),
+        "solve_rates": _binned(solve_rates(table, threshold).rate, RATE_BINS, (0.0, 1.0)),
         "agents": _agents(found),
     }
 
@@ -69,7 +69,7 @@ def _agents(found: Scored) -> list[dict[str, Any]]:
         return [{"agent": None, "rollouts": len(found), **_mean(found.table)}] if len(found) else []
     counted = np.bincount(codes + 1, minlength=len(names) + 1)  # the code -1 (no agent) is counted at 0
     entries = []
-    for code in np.argsort(-counted, kind="stable")[:_MOST_AGENTS].tolist():
+    for code in np.argsort(-counted, kind="stable")[:MOST_AGENTS].tolist():
         if counted[code]:
             mine = found.take(codes == code - 1)
             name = names[code - 1] if code else None
@@ -86,13 +86,13 @@ def _histogram(rewards: Floats) -> dict[str, Any]:
         low, high = 0.0, 1.0
     elif low == high:
         low, high = low - 0.5, high + 0.5
-    return _binned(finite, _BINS, (low, high))
+    return _binned(finite, BINS, (low, high))
 
 
 def _binned(values: Floats, bins: int, limits: tuple[float, float]) -> dict[str, Any]:
     """Counts between edges that a filter can name: short numbers, the outer ones exact."""
     low, high = limits
-    edges = np.array([low, *(round(low + (high - low) * i / bins, _DIGITS) for i in range(1, bins)), high])
+    edges = np.array([low, *(round(low + (high - low) * i / bins, DIGITS) for i in range(1, bins)), high])
     if not (np.diff(edges) > 0).all():  # values that differ less than the digits show
         edges = np.array([low + (high - low) * i / bins for i in range(bins + 1)])
     counts, _ = np.histogram(values, bins=edges)
@@ -115,14 +115,6 @@ def _points(values: list[float]) -> list[dict[str, Any]]:
 
 
 # ---- plan and progress -----------------------------------------------------------------------------------------------
-def _failures(selection: Selection) -> dict[str, int]:
-    failed = selection.values("failure")
-    if failed.codes is None:
-        return {}
-    counted = Counter(failed.codes[is_failure(selection) & (failed.codes >= 0)].tolist())
-    return {failed.vocabulary[code]: count for code, count in sorted(counted.items())}
-
-
 def _coverage(runs: tuple[ViewedRun, ...], selection: Selection, found: Scored) -> Coverage | None:
     """How much of the plans is done; None if any run has no plan."""
     total = Coverage(0, 0, {})
@@ -131,7 +123,10 @@ def _coverage(runs: tuple[ViewedRun, ...], selection: Selection, found: Scored) 
             return None
         mine = found.run == run.number
         done = distinct(RowKeys(found.index[mine], found.rollout[mine]))
-        part = coverage(run.plan.keys, done, _failed_keys(selection, run))
+        keys = selection.snapshot.tasks
+        unmeasured = keys.masked & (keys.run == run.number)
+        masked = RowKeys(keys.index[unmeasured], keys.rollout[unmeasured])
+        part = coverage(run.plan.keys, done, _failed_keys(selection, run), masked)
         failed = Counter(total.failed) + Counter(part.failed)
         total = Coverage(total.planned + part.planned, total.completed + part.completed, dict(sorted(failed.items())))
     return total

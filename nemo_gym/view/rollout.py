@@ -1,31 +1,32 @@
 """One rollout in the form that the page gets, two rollouts side by side, and two runs paired by task."""
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.io.json import to_json
-from nemo_gym.metrics.compare import Pairs, Run, compare
+from nemo_gym.metrics.compare import ComparedRun, PairBy, Pairs, RunComparison, compare_runs
 from nemo_gym.metrics.continuity import check_continuity
-from nemo_gym.metrics.fields import output_of
-from nemo_gym.metrics.table import Ints, RolloutTable
-from nemo_gym.schemas.rows import AGENT_REF_KEY_NAME
-from nemo_gym.view.groups import members
+from nemo_gym.metrics.table import Ints
+from nemo_gym.schemas.record import Record
+from nemo_gym.view.by_field import Side, fields_of_two
+from nemo_gym.view.groups import MEMBER
 from nemo_gym.view.library import Snapshot
-from nemo_gym.view.listing import id_of, ids_of, line_of, read_record, read_rows
-from nemo_gym.view.rollout_files import TASK_CONTENT, decode, encode
-from nemo_gym.view.selection import Scored, Selection, is_failure, scored
+from nemo_gym.view.listing import id_of, ids_of, line_of, read_listed, read_record
+from nemo_gym.view.rollout_files import TASK_CONTENT, decode_row, encode_row
+from nemo_gym.view.selection import Scored, Selection, count_failures, is_failure, scored
 from nemo_gym.view.timing import rollout_timing
 
-_MOST_IN_GROUP: Final = 256
+MOST_IN_GROUP: Final = 256
+CHANGE_ORDERS: Final = ("change", "-change")  # of the tasks of two runs; the first is the default
+PAIRINGS: Final[tuple[str, ...]] = get_args(PairBy)
 # Fields in which two equal steps may differ.
-_INCIDENTAL: Final = frozenset(
+INCIDENTAL: Final = frozenset(
     {
         "call_id",
         "generation_log_probs",
@@ -34,6 +35,8 @@ _INCIDENTAL: Final = frozenset(
         "id",
         "logprobs",
         "prompt_token_ids",
+        "prompt_token_ids_added",
+        "prompt_tokens_kept",
         "routed_experts",
         "status",
         "tool_call_id",
@@ -52,33 +55,26 @@ def rollout(selection: Selection, code: int) -> dict[str, Any]:
         "line": number,
         "record": as_saved(line, record),
         **_neighbours(selection, code),
-        "group": members(selection, _group(snapshot, code)),
+        "group": read_listed(snapshot, _group(snapshot, code).tolist(), MEMBER),
         "continuity": continuity(record),
-        "timing": timing_of(snapshot, code, record),
+        "timing": rollout_timing(snapshot, code, record.agent),
     }
 
 
-def timing_of(snapshot: Snapshot, code: int, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The waterfall of a rollout whose record is at hand."""
-    agent = record.get(AGENT_REF_KEY_NAME)
-    name = agent.get("name") if isinstance(agent, Mapping) else None
-    return rollout_timing(snapshot, code, name if isinstance(name, str) else None)
-
-
-def as_saved(line: bytes, record: Mapping[str, Any]) -> orjson.Fragment:
-    """The record for a JSON answer: its own bytes, unless they are not valid JSON (NaN)."""
+def as_saved(line: bytes, record: Record) -> orjson.Fragment:
+    """The record for a JSON reply: its own bytes, unless they are not valid JSON (NaN)."""
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:
         with suppress(RecursionError):
-            return orjson.Fragment(to_json(record))
+            return orjson.Fragment(to_json(record.fields))
         return orjson.Fragment(b'{"error_message": "this record is nested too deeply to be shown"}')
     return orjson.Fragment(line)
 
 
-def continuity(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def continuity(record: Record) -> dict[str, Any] | None:
     """Whether the model calls are one growing sequence of tokens; None without token ids."""
-    found = check_continuity([item if isinstance(item, Mapping) else {} for item in output_of(record) or ()])
+    found = check_continuity(record.items)
     if not found.calls:
         return None
     breaks = [
@@ -114,22 +110,25 @@ def _nearest(places: Ints, which: int) -> int | None:
 
 def _group(snapshot: Snapshot, code: int) -> Ints:
     """All attempts at the same task in the same run, by rollout."""
-    number, row = decode(code)
+    number, row = decode_row(code)
     run = snapshot.parts[number].source.run
     task = snapshot.parts[number].values("task").numbers[row - 1]
     codes, repeats = [], []
     for place, part in enumerate(snapshot.parts):
         if part.source.run == run:
             same = np.flatnonzero(part.values("task").numbers == task)
-            codes.append(same + encode(place, 1))
+            codes.append(same + encode_row(place, 1))
             repeats.append(part.values("rollout").numbers[same])
     order = np.argsort(np.concatenate(repeats), kind="stable")
-    return np.concatenate(codes)[order][:_MOST_IN_GROUP]
+    return np.concatenate(codes)[order][:MOST_IN_GROUP]
 
 
-def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> int | None:
-    """The index of the first output item in which two rollouts differ; None if they do not."""
-    one, other = (output_of(record) or [] for record in (a, b))
+def first_difference(a: Record, b: Record) -> dict[str, int | None]:
+    """The index of the first item in which two prompts differ, and in which two outputs do; None if they do not."""
+    return {"prompt": _differing_item(a.given, b.given), "item": _differing_item(a.output or [], b.output or [])}
+
+
+def _differing_item(one: list[Any], other: list[Any]) -> int | None:
     for place, (first, second) in enumerate(zip(one, other, strict=False)):
         if not _is_same_step(first, second):
             return place
@@ -142,41 +141,38 @@ def _is_same_step(a: Any, b: Any) -> bool:
     while pairs:
         one, other = pairs.pop()
         if isinstance(one, dict) and isinstance(other, dict):
-            names = one.keys() - _INCIDENTAL
-            if names != other.keys() - _INCIDENTAL:
+            names = one.keys() - INCIDENTAL
+            if names != other.keys() - INCIDENTAL:
                 return False
             pairs += [(one[name], other[name]) for name in names]
         elif isinstance(one, list) and isinstance(other, list):
             if len(one) != len(other):
                 return False
             pairs += zip(one, other, strict=True)
-        elif one != other:
+        elif one != other or isinstance(one, bool) != isinstance(other, bool):  # true is not 1 in JSON
             return False
     return True
 
 
 def compare_rollouts(selection: Selection, a: int, b: int) -> dict[str, Any]:
-    """Both rollouts, and the first item in which they differ."""
+    """Both rollouts, and where their prompts and their outputs begin to differ."""
     records = [read_record(line_of(selection.snapshot, code)[2]) for code in (a, b)]
     return {
         "a": rollout(selection, a),
         "b": rollout(selection, b),
-        "first_difference": {"item": first_difference(*records)},
+        "first_difference": first_difference(*records),
     }
 
 
-def compare_runs(
-    snapshot: Snapshot, a: Selection, b: Selection, *, sort: str, start: int, stop: int, pair_by: str = "content"
+def pair_runs(
+    snapshot: Snapshot, a: Selection, b: Selection, *, sort: str, start: int, stop: int, pair_by: str = PAIRINGS[0]
 ) -> dict[str, Any]:
-    """Two runs, paired by task; the tasks in the order of their change."""
-    if sort not in {"change", "-change"}:
-        raise ConfigError(f"can't sort by '{sort}'", hint="sort=change or sort=-change")
-    if pair_by not in {"content", "index"}:
-        raise ConfigError(f"can't pair by '{pair_by}'", hint="pair_by=content or pair_by=index")
-    first, second = scored(a), scored(b)
-    found = compare(*(Run(_by_index(side), _contents(side, snapshot, pair_by)) for side in (first, second)))
+    """Two runs, paired by task. ``sort`` and the range ``start`` to ``stop`` apply to the tasks in order of change."""
+    if sort not in CHANGE_ORDERS:
+        raise ConfigError(f"can't sort by '{sort}'", hint=f"sort={' or sort='.join(CHANGE_ORDERS)}")
+    first, second, found = _paired(snapshot, a, b, pair_by)
     pairs = found.pairs
-    change = pairs.mean_b - pairs.mean_a
+    change = pairs.change
     order = np.argsort(-change if sort.startswith("-") else change, kind="stable")[start:stop].tolist()
     return {
         "paired_by": found.paired_by,
@@ -194,17 +190,46 @@ def compare_runs(
     }
 
 
-def rows_of_run(snapshot: Snapshot, number: int) -> Selection:
-    """All rollouts of one file."""
-    place = snapshot.part(number, "rollouts")
-    if place is None:
+def _paired(snapshot: Snapshot, a: Selection, b: Selection, pair_by: str) -> tuple[Scored, Scored, RunComparison]:
+    if pair_by not in PAIRINGS:
+        raise ConfigError(f"can't pair by '{pair_by}'", hint=f"pair_by={' or pair_by='.join(PAIRINGS)}")
+    first, second = scored(a), scored(b)
+    # The tables have the task indices of the records, because these are the same in both files.
+    tables = (replace(side.table, task=side.index) for side in (first, second))
+    contents = (_contents(side, snapshot, pair_by) for side in (first, second))
+    return first, second, compare_runs(*map(ComparedRun, tables, contents))
+
+
+def compare_fields(snapshot: Snapshot, a: Selection, b: Selection, *, pair_by: str = PAIRINGS[0]) -> dict[str, Any]:
+    """For every column, where the mean of the paired tasks changed; and the failed attempts of both runs by class."""
+    first, second, found = _paired(snapshot, a, b, pair_by)
+    pairs = zip((first, second), (found.pairs.task_a, found.pairs.task_b), strict=True)
+    sides = [Side.of(side, _places_in(tasks, side.index), by_task=True) for side, tasks in pairs]
+    failed = [count_failures(each) for each in (a, b)]
+    return fields_of_two(snapshot, *sides) | {
+        "failures": [
+            {"name": name, "counts": [counts.get(name, 0) for counts in failed]}
+            for name in sorted({name for counts in failed for name in counts})
+        ]
+    }
+
+
+def _places_in(tasks: Ints, index: Ints) -> Ints:
+    """Which of the tasks each row belongs to; -1 for none of them."""
+    if not len(tasks):
+        return np.full(len(index), -1)
+    order = np.argsort(tasks)
+    places = order[np.minimum(np.searchsorted(tasks, index, sorter=order), len(tasks) - 1)]
+    return np.where(tasks[places] == index, places, -1)
+
+
+def rows_of_run(selection: Selection, number: int) -> Selection:
+    """Those rollouts of a selection that are in one file."""
+    snapshot = selection.snapshot
+    if not 0 <= number < len(snapshot.runs):
         raise ConfigError(f"no file {number}", hint=f"files are numbered from 0 to {len(snapshot.runs) - 1}")
-    return Selection(snapshot, np.arange(len(place[1])) + encode(place[0], 1))
-
-
-def _by_index(found: Scored) -> RolloutTable:
-    """The table of one file, with the task indices of the records."""
-    return replace(found.table, task=found.index)
+    owner = snapshot.tasks.run[snapshot.tasks.places(selection.rows)]
+    return Selection(snapshot, selection.rows[owner == number])
 
 
 def _contents(found: Scored, snapshot: Snapshot, pair_by: str) -> dict[int, int | None] | None:
@@ -226,12 +251,12 @@ def _pair(snapshot: Snapshot, a: Scored, b: Scored, pairs: Pairs, place: int) ->
     return {
         "key": tasks[0],
         "key_b": tasks[1],
-        "question": read_rows(snapshot, codes[0][:1], ["question"])[0]["question"],
+        "question": read_listed(snapshot, codes[0][:1], ["question"])[0]["question"],
         "a": ids_of(snapshot, codes[0]),
         "b": ids_of(snapshot, codes[1]),
         "a_mean": before,
         "b_mean": after,
-        "change": after - before,
+        "change": float(pairs.change[place]),
     }
 
 

@@ -1,10 +1,9 @@
 """The rollout files that a viewer shows: which ones paths and patterns name, and each of them with its index.
 
 Mistakes in paths are reported before the viewer starts. A file's index has one writer, which keeps it up to date, and
-answers queries from any thread.
+serves queries from any thread.
 """
 
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -13,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED, PREVIEWS
 from nemo_gym.filters.sql import Columns, Sql
-from nemo_gym.io.files import RunFiles, find_files
-from nemo_gym.io.json import parse_line
+from nemo_gym.io.compressed import open_lines, open_raw_lines, read_span
+from nemo_gym.io.files import RunFiles, named_files
 from nemo_gym.metrics.table import Ints
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record
 from nemo_gym.view.index.reader import ColumnCache, ColumnValues, IndexReader, RolloutPlace, StaleIndexError
 from nemo_gym.view.index.tables import CONTENT, ColumnFacts, State, open_index
 from nemo_gym.view.index.writer import IndexWriter
@@ -26,7 +27,7 @@ from nemo_gym.view.index.writer import IndexWriter
 Kind = Literal["rollouts", "failures"]
 ROW_BITS: Final = 40  # of a row of a snapshot; the part is in the bits above
 TASK_CONTENT: Final = "\0content"  # the names of fields never hold a NUL
-_SORTED_BY: Final = 60  # characters of a preview
+SORTED_BY: Final = 60  # characters of a preview
 _RECENT_S: Final = 60.0
 _MOST_FILES: Final = 200  # each is kept open, with its index
 _LOOKED_AT: Final = 10  # lines, before a file is refused
@@ -38,13 +39,7 @@ def check_files(patterns: Sequence[str], *, waits: bool = False) -> list[Path]:
 
     With ``waits``, files that do not exist yet, or hold nothing yet, are left for later.
     """
-    paths = find_files(patterns)
-    if waits and patterns:
-        paths = [path for path in paths if path.exists()]
-    elif not paths:
-        raise ConfigPathNotFoundError(
-            f"no file matches {', '.join(patterns) or 'nothing'}", hint="+jsonl_fpath=<rollout file or pattern>"
-        )
+    paths = named_files(patterns, "jsonl_fpath", waits=waits)
     if len(paths) > _MOST_FILES:
         raise ConfigError(
             f"{len(paths)} files match, more than {_MOST_FILES}",
@@ -56,12 +51,8 @@ def check_files(patterns: Sequence[str], *, waits: bool = False) -> list[Path]:
 
 
 def _check(path: Path, *, waits: bool) -> None:
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder", hint=f"+jsonl_fpath='{path}/*.jsonl' takes all files in it")
-    if not path.exists():
-        raise ConfigPathNotFoundError(f"{path}: no such file", hint="correct +jsonl_fpath=<rollout file>")
     try:
-        with path.open("rb") as file:
+        with open_lines(path) as file:
             heads = [line for _ in range(_LOOKED_AT) if (line := file.readline(_LONGEST))]
     except PermissionError:
         raise ConfigError(f"{path}: no permission to read it", hint="ask its owner, or copy it") from None
@@ -89,24 +80,24 @@ def _reason(line: bytes) -> str | None:
     if len(line) >= _LONGEST:
         return None
     try:
-        value = parse_line(line)
-    except ValueError as error:
+        Record.parse(line)
+    except RolloutFormatError as error:
         return f"line 1 is {error}"
-    return None if isinstance(value, dict) else f"line 1 is not an object but {type(value).__name__}"
+    return None
 
 
 def display_names(paths: Sequence[Path]) -> list[str]:
-    """Short names by which the files can be told apart."""
+    """Short names that differ from file to file."""
     names = [path.name for path in paths]
     return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
 
 
-def encode(part: int, row: int) -> int:
+def encode_row(part: int, row: int) -> int:
     """A row of a part as a row of the snapshot: one number, so that a selection is an array."""
     return part << ROW_BITS | row
 
 
-def decode(code: int) -> tuple[int, int]:
+def decode_row(code: int) -> tuple[int, int]:
     """The part, and the row in it, counted from 1."""
     return code >> ROW_BITS, code & ((1 << ROW_BITS) - 1)
 
@@ -164,7 +155,7 @@ class RolloutFile:
 
     def _load(self, generation: int, name: str, rows: range) -> list[Any]:
         if name in PREVIEWS:
-            return self.reader.values(generation, f"substr({name}, 1, {_SORTED_BY})", "previews", rows)
+            return self.reader.values(generation, f"substr({name}, 1, {SORTED_BY})", "previews", rows)
         return self.reader.values(generation, name, "rollouts", rows)
 
 
@@ -226,8 +217,8 @@ class Part:
 
     def line(self, place: RolloutPlace) -> bytes:
         try:
-            with self.source.path.open("rb") as file:
-                data = os.pread(file.fileno(), place.length, place.offset)
+            with open_raw_lines(self.source.path) as file:
+                data = read_span(file, place.length, place.offset)
         except FileNotFoundError:
             raise StaleIndexError from None
         if len(data) < place.length:

@@ -4,7 +4,7 @@ Of the rows that are selected, those that enter statistics become a table of ``n
 viewer about rewards is computed there from such a table, so that it is the metrics' number.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,18 +15,18 @@ import numpy as np
 
 from nemo_gym.errors import ConfigError, did_you_mean
 from nemo_gym.filters import Filter, parse_filter
-from nemo_gym.metrics.fields import REWARD
 from nemo_gym.metrics.table import Column, Floats, Ints, Mask, RolloutTable
+from nemo_gym.schemas.record import REWARD
 from nemo_gym.view.index.reader import ColumnValues
+from nemo_gym.view.index.search import to_match
 from nemo_gym.view.library import Snapshot
 from nemo_gym.view.rollout_files import ROW_BITS, Part
-from nemo_gym.view.search import to_match
 
 _CACHED: Final = 16
 
 
 class Query(NamedTuple):
-    """What a reader asked for, as typed."""
+    """What a reader requested, as typed."""
 
     filter: str = ""
     search: str = ""
@@ -44,11 +44,11 @@ class Selection:
         return len(self.rows)
 
     def values(self, name: str) -> ColumnValues:
-        return gather(self.snapshot, self.rows, name)
+        return gather_column(self.snapshot, self.rows, name)
 
 
 class Selections:
-    """Answers queries and caches the last answers: scrolling repeats the same query."""
+    """Runs queries and caches the last selections: scrolling repeats the same query."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int, Query], Selection] = OrderedDict()
@@ -69,7 +69,7 @@ class Selections:
 
 
 def select(snapshot: Snapshot, query: Query) -> Selection:
-    """The rows that pass filter and search, in the order asked for."""
+    """The rows that pass filter and search, in the requested order."""
     wanted = parse_filter(query.filter, snapshot.columns)
     keys = parse_sort(query.sort, snapshot)
     match = to_match(query.search)
@@ -93,7 +93,7 @@ def _encoded(part: int, rows: Ints) -> Ints:
     return rows | (part << ROW_BITS)
 
 
-def gather(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
+def gather_column(snapshot: Snapshot, rows: Ints, name: str) -> ColumnValues:
     """A column of some rows of several parts."""
     if len(snapshot.parts) == 1 and name != "file":
         return snapshot.parts[0].values(name).take(rows - 1)
@@ -137,7 +137,7 @@ def parse_sort(text: str, snapshot: Snapshot) -> list[SortKey]:
 def _order(snapshot: Snapshot, rows: Ints, keys: Sequence[SortKey]) -> Ints:
     arrays: list[Floats] = []
     for key in reversed(keys):  # the last array decides first
-        arrays += sort_arrays(gather(snapshot, rows, key.name), descending=key.descending)
+        arrays += sort_arrays(gather_column(snapshot, rows, key.name), descending=key.descending)
     if len(arrays) == 1:
         return np.argsort(arrays[0], kind="stable")
     return np.lexsort(arrays)
@@ -212,3 +212,12 @@ def is_failure(selection: Selection) -> Mask:
     of_sidecar = np.array(kinds, np.bool_)[selection.rows >> ROW_BITS] if kinds else np.zeros(0, np.bool_)
     failed = selection.values("failure").codes
     return of_sidecar if failed is None else of_sidecar | (failed >= 0)
+
+
+def count_failures(selection: Selection) -> dict[str, int]:
+    """How many attempts failed, by class."""
+    failed = selection.values("failure")
+    if failed.codes is None:
+        return {}
+    counted = Counter(failed.codes[is_failure(selection) & (failed.codes >= 0)].tolist())
+    return {failed.vocabulary[code]: count for code, count in sorted(counted.items())}

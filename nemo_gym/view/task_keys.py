@@ -1,9 +1,9 @@
 """Which task every row of a snapshot belongs to, and which rows enter statistics. Decided once for all rows.
 
-Only rollouts count, never failed attempts. Of a rollout that occurs twice, only the later one counts. Several files are
-shards of one run if no rollout is in two of them; otherwise they are runs over the same tasks, and the tasks of each
-file are kept apart. A filter chooses among the rows and changes none of this, so that the numbers of a selection are
-numbers of the same tasks.
+Only rollouts count, never failed attempts, and not those whose verdict is not a measurement. Of a rollout that occurs
+twice, only the later one counts. Files that share no rollout are shards of one run. Files that overlap are separate
+runs over the same tasks, and the tasks of each stay apart. A filter chooses among the rows and changes none of this, so
+that the numbers of a selection are numbers of the same tasks.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from nemo_gym.metrics.builder import number_missing
-from nemo_gym.metrics.fields import NO_INDEX
 from nemo_gym.metrics.table import Floats, Ints, Mask
+from nemo_gym.schemas.record import NO_INDEX
 from nemo_gym.view.rollout_files import ROW_BITS, Part
 
 _RUN: Final = 2**40  # added to the task index once for each earlier file whose tasks are kept apart
@@ -30,6 +30,7 @@ class TaskKeys:
     rollout: Ints
     run: Ints  # number of the file
     counts: Mask  # whether the row enters statistics
+    masked: Mask  # whether it would, if its verdict were a measurement
     apart: bool  # tasks of different files are different tasks
 
     def places(self, codes: Ints) -> Ints:
@@ -51,7 +52,15 @@ def task_keys(parts: Sequence[Part]) -> TaskKeys:
     rollout[rows] = number_missing(task[rows], rollout[rows])
     counts = np.zeros(len(task), np.bool_)
     counts[rows[_last_of_each(task[rows], rollout[rows])]] = True
-    return TaskKeys(np.cumsum([0, *sizes[:-1]]), index, task, rollout, run, counts, apart)
+    masked = counts & np.concatenate([np.zeros(0, np.bool_), *map(_is_masked, parts)])
+    counts &= ~masked
+    return TaskKeys(np.cumsum([0, *sizes[:-1]]), index, task, rollout, run, counts, masked, apart)
+
+
+def _is_masked(part: Part) -> Mask:
+    """Which rows say that they were not measured: in a rollout file, those with a class of failure."""
+    codes = part.values("failure").codes
+    return np.zeros(len(part), np.bool_) if codes is None else codes >= 0
 
 
 def _joined(columns: list[Ints]) -> Ints:

@@ -5,7 +5,6 @@ task, rollout and agent: the completed attempt belongs to the rollout, and the n
 the failures. A steps file that is missing, damaged or from another run is reported in ``notes`` and is never an error.
 """
 
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -13,18 +12,17 @@ import numpy as np
 from nemo_gym.metrics.table import Ints
 from nemo_gym.schemas.rows import RolloutKey
 from nemo_gym.steps.bottleneck import find_bottleneck
-from nemo_gym.steps.facts import RunFacts, longest_session, read_facts
-from nemo_gym.steps.record import COMPLETED, RolloutSteps
-from nemo_gym.steps.summary import Floats, StepTimes, TimeSummary
+from nemo_gym.steps.facts import longest_session, read_facts
+from nemo_gym.steps.rollout_steps import COMPLETED, RolloutSteps
+from nemo_gym.steps.summary import Floats, shown_times
 from nemo_gym.steps.totals import summarise
-from nemo_gym.view.index.steps_index import AttemptColumns, RunTotals
+from nemo_gym.view.index.steps_index import AttemptColumns
 from nemo_gym.view.library import Snapshot, ViewedRun
 from nemo_gym.view.listing import id_of
-from nemo_gym.view.rollout_files import Part, decode, encode
+from nemo_gym.view.rollout_files import Part, decode_row, encode_row
 from nemo_gym.view.selection import Selection
 from nemo_gym.view.waterfall import waterfall
 
-MOST_GROUPS: Final = 200  # kinds of steps, or servers, in one answer
 MOST_SHOWN: Final = 10  # slow rollouts
 _BINS: Final = 80
 _FEWEST_BINS: Final = 12
@@ -48,7 +46,7 @@ def run_timing(selection: Selection, number: int, *, whole: bool) -> dict[str, A
     return (
         head
         | {"notes": _notes(selection.snapshot, run, attempts, known)}
-        | _numbers(totals, facts)
+        | shown_times(totals.summary, facts, totals.servers)
         | {
             "slowest": _slowest(selection.snapshot, run, attempts, chosen),
             "tail": _tail(selection.snapshot, run, attempts, chosen),
@@ -60,7 +58,7 @@ def run_timing(selection: Selection, number: int, *, whole: bool) -> dict[str, A
 
 def rollout_timing(snapshot: Snapshot, code: int, agent: str | None) -> dict[str, Any]:
     """The waterfall of one row, or the reason why it has none."""
-    part_number, row = decode(code)
+    part_number, row = decode_row(code)
     part = snapshot.parts[part_number]
     run = snapshot.runs[part.source.run]
     if not run.steps.state.exists:
@@ -104,10 +102,10 @@ def _row_of(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, number
     same = (part.values("task").numbers == key.task) & (part.values("rollout").numbers == key.rollout)
     rows = np.flatnonzero(same)
     if completed[number]:
-        return id_of(snapshot, encode(place, int(rows[-1]) + 1)) if len(rows) else None
+        return id_of(snapshot, encode_row(place, int(rows[-1]) + 1)) if len(rows) else None
     earlier = attempts.of(key)
     ordinal = int((~completed[earlier[earlier < number]]).sum())
-    return id_of(snapshot, encode(place, int(rows[ordinal]) + 1)) if ordinal < len(rows) else None
+    return id_of(snapshot, encode_row(place, int(rows[ordinal]) + 1)) if ordinal < len(rows) else None
 
 
 def _code(attempts: AttemptColumns, name: str) -> int:
@@ -147,7 +145,7 @@ def _chosen(selection: Selection, run: ViewedRun, attempts: AttemptColumns) -> I
         if found is None:
             continue
         place, part = found
-        first = encode(place, 1)
+        first = encode_row(place, 1)
         rows = selection.rows[(selection.rows >= first) & (selection.rows < first + len(part))] - first
         keys = _keys(part)
         outcomes = _texts(part, "failure") if kind == "failures" else [COMPLETED] * len(part)
@@ -157,7 +155,7 @@ def _chosen(selection: Selection, run: ViewedRun, attempts: AttemptColumns) -> I
     return np.array([number for number, key in enumerate(have) if key in wanted], np.int64)
 
 
-# ---- what is said about the file -------------------------------------------------------------------------------------
+# ---- remarks about the file ------------------------------------------------------------------------------------------
 def _share_read(run: ViewedRun) -> float:
     state = run.steps.state
     return min(1.0, state.position / state.bytes) if state.bytes and not state.torn else 1.0
@@ -198,58 +196,6 @@ def _notes(snapshot: Snapshot, run: ViewedRun, attempts: AttemptColumns, matched
 def _lines(run: ViewedRun) -> str:
     count = run.steps.state.unreadable
     return f"{count} line{'s are' if count != 1 else ' is'} not steps and {'were' if count != 1 else 'was'} skipped"
-
-
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-def _numbers(totals: RunTotals, facts: RunFacts | None) -> dict[str, Any]:
-    summary = totals.summary
-    return {
-        "attempts": summary.attempts,
-        "completed": summary.completed,
-        "failures": summary.failures,
-        "failed_s": summary.failed_s,
-        "seconds": summary.seconds,
-        "waited_s": summary.waited_s,
-        "waiting": summary.shares().get("waiting", 0.0),
-        "wall_s": summary.wall_s,
-        "at_once": summary.at_once,
-        "peak": summary.peak,
-        "rate": summary.attempts / summary.wall_s if summary.wall_s else None,
-        "limit": facts.limit if facts is not None else 0,
-        "blocked_s": facts.blocked_s if facts is not None else None,
-        "blocked": facts.blocked_s / facts.wall_s if facts is not None and facts.wall_s else None,
-        "spread": asdict(summary.spread),
-        "shares": _shares(summary),
-        "steps": [_times(times) for times in summary.steps[:MOST_GROUPS]],
-        "servers": [_times(times) for times in totals.servers[:MOST_GROUPS]],
-    }
-
-
-def _shares(summary: TimeSummary) -> list[dict[str, Any]]:
-    kinds = {times.tool or times.kind: times.kind for times in summary.steps}
-    own = {"waiting": "waiting", "agent": "agent"}
-    return [
-        {"name": name, "kind": own.get(name) or kinds.get(name, "call"), "share": share}
-        for name, share in list(summary.shares().items())[:MOST_GROUPS]
-    ]
-
-
-def _times(times: StepTimes) -> dict[str, Any]:
-    return {
-        "kind": times.kind,
-        "server": times.server,
-        "tool": times.tool,
-        "count": times.count,
-        "failed": times.failed,
-        "retries": dict(sorted(times.retries.items(), key=lambda item: -item[1])[:MOST_SHOWN]),
-        "own_s": times.own_s,
-        "waited_s": sum(times.waited.values()),
-        "waited": times.waited,
-        "tokens_out": times.tokens_out,
-        "tokens_per_s": times.tokens_out / times.own_s if times.own_s and times.tokens_out else None,
-        "peak": times.peak,
-        **asdict(times.spread),
-    }
 
 
 # ---- slow rollouts ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A rollout as a person reads it: who said what, which tools were called, what came back, how it was scored.
+"""A rollout as a person reads it: who wrote what, which tools were called, what came back, how it was scored.
 
 Pure: a record as saved goes in, text comes out. Everything in the record gets a line; an item of an unknown kind is
 shown as JSON rather than left out. Control characters, with which model output could take over a terminal, are
@@ -6,25 +6,17 @@ replaced.
 """
 
 import json
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.metrics.fields import output_of
-from nemo_gym.schemas.rows import (
-    AGENT_REF_KEY_NAME,
-    RESPONSES_CREATE_PARAMS_KEY_NAME,
-    ROLLOUT_INDEX_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
-)
+from nemo_gym.io.terminal_text import printable_lines
+from nemo_gym.schemas.record import Record
 
 MODEL_STARTS: Final = "model output from here on"
 _LABEL_ROOM: Final = 11
 _LONGEST_FIELD: Final = 60
 _LONGEST_OUTPUT: Final = 2_000
-# Control characters, overrides of the writing direction, and lone surrogates, which can't be printed.
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Entry(NamedTuple):
@@ -34,54 +26,44 @@ class Entry(NamedTuple):
     text: str
 
 
-def render_transcript(record: Mapping[str, Any], *, width: int = 100) -> str:
+def render_transcript(fields: Mapping[str, Any], *, width: int = 100) -> str:
     """The whole rollout as text: a heading, the conversation, the fields of the verification."""
-    given, made = list(prompt_entries(record)), list(answer_entries(record))
+    record = Record(fields)
+    given, made = list(prompt_entries(record)), list(output_entries(record))
     rule = [f"  {f' {MODEL_STARTS} ':─^{max(width - 4, len(MODEL_STARTS) + 6)}}"] if given and made else []
     blocks = [
         [heading(record), ""],
         _laid_out(given, width),
         rule,
         _laid_out(made, width),
-        ["", *textwrap.wrap(_clean(score_line(record)), width, initial_indent="  ", subsequent_indent="  ")],
+        ["", *textwrap.wrap(printable_lines(score_line(record)), width, initial_indent="  ", subsequent_indent="  ")],
     ]
     return "\n".join(line for block in blocks for line in block).rstrip()
 
 
-def heading(record: Mapping[str, Any]) -> str:
+def heading(record: Record) -> str:
     """Which rollout this is, as far as the record says."""
-    agent = record.get(AGENT_REF_KEY_NAME)
-    parts = [
-        f"task {record[TASK_INDEX_KEY_NAME]}" if TASK_INDEX_KEY_NAME in record else "",
-        f"rollout {record[ROLLOUT_INDEX_KEY_NAME]}" if ROLLOUT_INDEX_KEY_NAME in record else "",
-        str(agent.get("name", "")) if isinstance(agent, Mapping) else "",
-    ]
-    return _clean(" · ".join(filter(None, parts)) or "a rollout")
+    indices = (("task", record.task), ("rollout", record.rollout))
+    parts = [*(f"{name} {index}" for name, index in indices if index is not None), record.agent or ""]
+    return printable_lines(" · ".join(filter(None, parts)) or "a rollout")
 
 
-def score_line(record: Mapping[str, Any]) -> str:
+def score_line(record: Record) -> str:
     """The reward first, then every other number and short text that the verification returned."""
-    fields = {name: value for name, value in record.items() if _is_score(name, value)}
+    fields = {name: value for name, value in record.fields.items() if _is_score(name, value)}
     names = sorted(fields, key=lambda name: name != "reward")
     return " · ".join(f"{name} {_scalar(fields[name])}" for name in names) or "not scored"
 
 
-def prompt_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
+def prompt_entries(record: Record) -> Iterator[Entry]:
     """What the model was given."""
-    params = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    if not isinstance(params, Mapping):
-        return
-    if params.get("instructions"):
-        yield Entry("system", str(params["instructions"]))
-    given = params.get("input")
-    yield from _entries([{"role": "user", "content": given}] if isinstance(given, str) else given)
+    yield from _entries(record.given)
 
 
-def answer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
-    """What the model did and what the tools answered; then why it stopped, if not because it was done."""
-    yield from _entries(output_of(record))
-    response = record.get("response")
-    details = response.get("incomplete_details") if isinstance(response, Mapping) else None
+def output_entries(record: Record) -> Iterator[Entry]:
+    """What the model did and what the tools returned; then why it stopped, if not because it was done."""
+    yield from _entries(record.output)
+    details = record.response.get("incomplete_details")
     if isinstance(details, Mapping):
         yield Entry("cut off", str(details.get("reason") or "no reason given"))
 
@@ -150,8 +132,12 @@ def _laid_out(entries: Iterable[Entry], width: int) -> Iterator[str]:
     indent = " " * (2 + _LABEL_ROOM)
     for label, text in entries:
         shown = text if len(text) <= _LONGEST_OUTPUT else f"{text[:_LONGEST_OUTPUT]} … ({len(text)} characters)"
-        lines = [piece for line in _clean(shown).split("\n") for piece in _wrapped(line, max(width - len(indent), 20))]
-        yield f"  {_clean(label)[: _LABEL_ROOM - 1]:<{_LABEL_ROOM}}{lines[0]}".rstrip()
+        lines = [
+            piece
+            for line in printable_lines(shown).split("\n")
+            for piece in _wrapped(line, max(width - len(indent), 20))
+        ]
+        yield f"  {printable_lines(label)[: _LABEL_ROOM - 1]:<{_LABEL_ROOM}}{lines[0]}".rstrip()
         yield from (f"{indent}{line}".rstrip() for line in lines[1:])
 
 
@@ -177,12 +163,3 @@ def _json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
         return "[nested too deeply to be shown]"
-
-
-def printable(text: str) -> str:
-    """Text in one line, without what could move the cursor or hide."""
-    return " ".join(_clean(text).split("\n"))
-
-
-def _clean(text: str) -> str:
-    return _CONTROL.sub("�", text.replace("\r\n", "\n").expandtabs(4))

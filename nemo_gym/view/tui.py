@@ -16,15 +16,14 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.steps.timing_text import run_lines, waterfall_lines
 from nemo_gym.view.index.reader import StaleIndexError
 from nemo_gym.view.library import Library
-from nemo_gym.view.listing import id_of, line_of, read_record, read_rows
-from nemo_gym.view.overview import overview
-from nemo_gym.view.rollout import timing_of
-from nemo_gym.view.rollout_files import decode
+from nemo_gym.view.listing import id_of, line_of, read_listed, read_record
+from nemo_gym.view.overview import overview_numbers
+from nemo_gym.view.rollout_files import decode_row
 from nemo_gym.view.selection import Query, Selection, is_failure, select
-from nemo_gym.view.timing import run_timing
-from nemo_gym.view.timing_text import rollout_lines, run_lines
+from nemo_gym.view.timing import rollout_timing, run_timing
 from nemo_gym.view.transcript import heading, render_transcript
 
 Shown = Literal["transcript", "times"]  # of a rollout
@@ -161,7 +160,7 @@ class ViewerApp(App[None]):
     def _load_more(self) -> None:
         codes = self._selection.rows[self._loaded : self._loaded + _WINDOW].tolist()
         try:
-            rows = read_rows(self._selection.snapshot, codes, COLUMNS)
+            rows = read_listed(self._selection.snapshot, codes, COLUMNS)
         except StaleIndexError:
             self._say("the file was replaced: r shows the new one", error=True)
             return
@@ -204,9 +203,9 @@ class ViewerApp(App[None]):
         title = f"{id_of(self._selection.snapshot, code)} · {place + 1} of {len(self._selection)}"
         width = max(40, self.size.width - 4)
         if what == "transcript":
-            return f"{title}\n\n{render_transcript(record, width=width)}"
-        times = timing_of(self._selection.snapshot, code, record)
-        return "\n".join([f"{title} · {heading(record)}", "", *rollout_lines(times, width)])
+            return f"{title}\n\n{render_transcript(record.fields, width=width)}"
+        times = rollout_timing(self._selection.snapshot, code, record.agent)
+        return "\n".join([f"{title} · {heading(record)}", "", *waterfall_lines(times, width)])
 
     def _next_failure(self) -> int | None:
         wrong = is_failure(self._selection) | (self._selection.values("reward").numbers <= 0)
@@ -240,7 +239,7 @@ class ViewerApp(App[None]):
         place = self._table.cursor_row
         code = int(self._selection.rows[place]) if 0 <= place < len(self._selection) else 0
         parts = self._selection.snapshot.parts
-        number = parts[decode(code)[0]].source.run if parts else 0
+        number = parts[decode_row(code)[0]].source.run if parts else 0
         try:
             found = run_timing(self._selection, number, whole=not self._query.filter.strip())
         except StaleIndexError:
@@ -277,7 +276,7 @@ class ViewerApp(App[None]):
 def _numbers(selection: Selection) -> str:
     """The mean reward of the rows and the share that passes, as on the page's overview."""
     try:
-        found = overview(selection, whole=False)
+        found = overview_numbers(selection, whole=False)
     except StaleIndexError:
         return ""
     if found["mean_reward"] is None:

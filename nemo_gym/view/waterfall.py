@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from nemo_gym.steps.record import RolloutSteps, Step
+from nemo_gym.steps.rollout_steps import RolloutSteps, Step
+from nemo_gym.steps.summary import call_name
 from nemo_gym.steps.totals import summarise
 
 _UNSEEN: Final = frozenset({"", 0})
@@ -28,13 +29,6 @@ def nested(steps: list[Step]) -> Iterator[PlacedStep]:
         index, depth = waiting.pop()
         yield PlacedStep(steps[index], depth)
         waiting += [(each, depth + 1) for each in reversed(inner.get(index, []))]
-
-
-def label(step: Step) -> str:
-    """The label of a step: the tool, the server of a model, or else the kind of call."""
-    if step.tool:
-        return step.tool
-    return f"{step.kind} {step.server}".strip() if step.kind not in ("seed", "verify") else step.kind
 
 
 def tokens_per_s(step: Step) -> float | None:
@@ -62,7 +56,7 @@ def waterfall(record: RolloutSteps) -> dict[str, Any]:
 def _shown(step: Step, depth: int) -> dict[str, Any]:
     """The known fields of a step; unknown and empty ones are left out."""
     fields = {
-        "label": label(step),
+        "label": call_name(step.kind, step.server, step.tool),
         "kind": step.kind,
         "server": step.server,
         "route": step.route,

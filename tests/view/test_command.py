@@ -84,7 +84,7 @@ def test_files_may_be_typed_in_any_of_these_ways(write, record, command, tmp_pat
 
 def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_path, commands: ForkedCommands):
     with commands.start("ng_viewer", "results/run.jsonl", "+server_port=0", folder=tmp_path) as viewer:
-        assert "results/run.jsonl does not exist yet" in viewer.read_until("Ctrl-C ends the viewer")
+        assert "nothing is at results/run.jsonl yet" in viewer.read_until("Ctrl-C ends the viewer")
         url = viewer.out.strip()
         assert get(f"{url}api/state")["files"] == []
         assert get(f"{url}api/overview")["rollouts"] == 0
@@ -101,7 +101,7 @@ def test_the_viewer_can_be_started_before_there_is_a_file(write, record, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "missing parameters: jsonl_fpath"),
+        (("+jsonl_fpath=.", "+export_html=x.html"), 1, ". is a folder"),
         (("+jsonl_fpath=none.jsonl", "+export_html=x.html"), 1, "none.jsonl: no such file"),
         (("+jsonl_fpath=empty.jsonl", "+export_html=x.html"), 1, "empty.jsonl is empty"),
         (("a.jsonl", "+jsonl_fpath=[a.jsonl]"), 2, "files are given in two ways"),
@@ -155,3 +155,11 @@ def test_the_terminal_viewer_opens_in_a_terminal_and_is_left_with_q(write, recor
         assert process.wait(20) == 0
     os.close(master)
     assert b"How far is it?" in seen
+
+
+def test_without_a_file_all_runs_of_the_folder_are_listed(commands, write, record, tmp_path):
+    write("results/deep/run.jsonl", [record()])
+    with commands.start("ng_viewer", "+server_port=0", folder=tmp_path) as viewer:
+        viewer.read_until("1 run;")
+        with build_opener(ProxyHandler({})).open(f"{viewer.out.strip()}api/state") as reply:
+            assert [run["name"] for run in json.load(reply)["runs"]] == ["deep/run.jsonl"]

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.view.app import STATIC
-from nemo_gym.view.export_html import build_page, bundle, export_html
+from nemo_gym.view.export_html import export_html
+from nemo_gym.view.page import STATIC, build_page, bundle
 from nemo_gym.view.selection import Query, select
 
 DATA = re.compile(r'<script type="application/json" id="rollout-gym-data">(.*?)</script>', re.DOTALL)

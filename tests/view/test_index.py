@@ -19,7 +19,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.io.files import INDEX_SUFFIX
 from nemo_gym.view.index import tables as index_store
 from nemo_gym.view.index.parsing import ReadAhead
-from nemo_gym.view.index.tables import connect, index_paths, open_index, read_state
+from nemo_gym.view.index.tables import connect_index, index_paths, open_index, read_state
 from nemo_gym.view.index.writer import IndexWriter, read_columns
 
 Record = dict[str, Any]
@@ -49,7 +49,7 @@ def index(found: IndexWriter) -> IndexWriter:
 
 def content(path: Path) -> dict[str, Any]:
     """All that an index says, without how it got there."""
-    database = connect(path.with_name(path.name + INDEX_SUFFIX))
+    database = connect_index(path.with_name(path.name + INDEX_SUFFIX))
     facts = sorted(read_columns(database), key=lambda fact: fact.name)
     fields = [fact.field for fact in facts] or ["NULL"]
     rows = database.execute(f"SELECT row, offset, line, {', '.join(fields)} FROM rollouts ORDER BY row").fetchall()
@@ -72,7 +72,7 @@ def test_every_line_becomes_a_row_with_its_columns(write, record, writer):
     )
     found = index(writer(path))
     assert (found.state.rows, found.state.unreadable, found.state.text_rows) == (2, 0, 2)
-    database = connect(path.with_name(path.name + INDEX_SUFFIX))
+    database = connect_index(path.with_name(path.name + INDEX_SUFFIX))
     rows = database.execute(
         "SELECT task, rollout, reward, tokens, turns, tool_calls, agent, line FROM rollouts"
     ).fetchall()
@@ -199,8 +199,8 @@ def test_a_damaged_index_is_made_anew(write, record, writer, damage):
 def test_an_index_of_another_version_is_made_anew(write, record, writer):
     path = write("a.jsonl", [record()])
     index(writer(path)).close()
-    database = connect(path.with_name(path.name + INDEX_SUFFIX))
-    database.execute("""UPDATE state SET json = replace(json, '"version":2', '"version":0')""")
+    database = connect_index(path.with_name(path.name + INDEX_SUFFIX))
+    database.execute(f"""UPDATE state SET json = replace(json, '"version":{index_store.VERSION}', '"version":0')""")
     database.close()
     found = writer(path)
     assert found.state.rows == 0
@@ -210,7 +210,7 @@ def test_an_index_of_another_version_is_made_anew(write, record, writer):
 def test_an_index_with_columns_that_are_not_ours_is_made_anew(write, record, writer):
     path = write("a.jsonl", [record(a=1)])
     index(writer(path)).close()
-    database = connect(path.with_name(path.name + INDEX_SUFFIX))
+    database = connect_index(path.with_name(path.name + INDEX_SUFFIX))
     database.execute("UPDATE columns SET field = '(SELECT 1)' WHERE name = 'a'")
     database.close()
     assert writer(path).state.rows == 0

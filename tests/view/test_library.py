@@ -9,6 +9,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.io.files import find_files, split_patterns
+from nemo_gym.rollouts.store.journal import Journal
 from nemo_gym.view.library import Library, is_held
 from nemo_gym.view.rollout_files import check_files
 from nemo_gym.view.selection import Query, select
@@ -148,3 +149,25 @@ def test_a_pattern_leaves_out_the_files_of_a_run_that_are_no_rollouts(write, rec
         write(f"run_{name}.jsonl", [{"_ng_task_index": 0}])
     found = library(str(write("other.jsonl", [record(1)]).with_name("*.jsonl")))
     assert [run.name for run in found.runs] == ["other.jsonl", "run.jsonl"]
+
+
+def test_a_compressed_run_is_followed_and_searched_while_it_grows(record, library, tmp_path):
+    pytest.importorskip("zstandard")
+    path = tmp_path / "run.jsonl.zst"
+    with Journal(path) as journal:
+        journal.append([json.dumps(record(0, number)).encode() for number in range(3)])
+        found = library(path)
+        assert len(select(found.snapshot(), Query())) == 3
+        before = path.stat().st_size
+        journal.append([json.dumps(record(1, number)).encode() for number in range(2)])
+        with path.open("rb") as file:
+            whole = file.read()
+        os.truncate(path, before + 20)  # a frame that is just being written
+        found.index_all()
+        assert len(select(found.snapshot(), Query())) == 3
+        path.write_bytes(whole)
+        found.index_all()
+        snapshot = found.snapshot()
+        assert len(select(snapshot, Query())) == 5
+        assert len(select(snapshot, Query(search="found 1001"))) == 1
+        assert found.runs[0].state()["unreadable"] == 0

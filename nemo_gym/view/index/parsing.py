@@ -14,7 +14,6 @@ import hashlib
 import multiprocessing
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,15 +21,15 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
-
-import orjson
+from typing import Final, NamedTuple
 
 from nemo_gym.filters.columns import fixed_values, own_fields, preview_answer, preview_question
 from nemo_gym.filters.syntax import Value
-from nemo_gym.io.json import parse_line
+from nemo_gym.io.child_process import end_with_parent
+from nemo_gym.io.compressed import LineFile, open_raw_lines, read_span, text_size
 from nemo_gym.io.process import usable_cores
-from nemo_gym.metrics.fields import task_content
+from nemo_gym.schemas.call_tokens import RolloutFormatError
+from nemo_gym.schemas.record import Record
 
 _LOOK: Final = 1 << 16  # bytes that are searched for a line feed at a time
 _PROBE: Final = 4096  # bytes at the beginning and before the position
@@ -45,29 +44,27 @@ class Fingerprint:
     tail: str
 
 
-def fingerprint(file: BinaryIO, position: int) -> Fingerprint:
+def file_fingerprint(file: LineFile, position: int) -> Fingerprint:
     """The fingerprint of a file up to a position."""
     # The inode alone is not enough: it can be used again, and a file can be rewritten in place.
-    descriptor = file.fileno()
     probe = min(position, _PROBE)
-    head, tail = os.pread(descriptor, probe, 0), os.pread(descriptor, probe, position - probe)
-    return Fingerprint(os.fstat(descriptor).st_ino, _digest(head), _digest(tail))
+    head, tail = read_span(file, probe, 0), read_span(file, probe, position - probe)
+    return Fingerprint(os.fstat(file.fileno()).st_ino, _digest(head), _digest(tail))
 
 
-def whole_lines(file: BinaryIO, position: int, budget: int) -> int:
-    """How many bytes from the position on are whole lines, about as many as asked for; 0 if there is no whole line."""
-    descriptor = file.fileno()
-    size = os.fstat(descriptor).st_size
+def whole_lines(file: LineFile, position: int, budget: int) -> int:
+    """How many bytes from the position on are whole lines, about as many as requested; 0 if there is no whole line."""
+    size = text_size(file)
     while position < size:
         stop = min(position + budget, size)
         # Backwards, because the last line feed is usually near the end.
         for end in range(stop, position, -_LOOK):
             start = max(position, end - _LOOK)
-            place = os.pread(descriptor, end - start, start).rfind(b"\n")
+            place = read_span(file, end - start, start).rfind(b"\n")
             if place >= 0:
                 return start + place + 1 - position
         if stop == size:
-            return size - position if _is_whole(os.pread(descriptor, size - position, position)) else 0
+            return size - position if _is_whole(read_span(file, size - position, position)) else 0
         budget *= 4  # the line is longer than what was searched
     return 0
 
@@ -76,9 +73,10 @@ def _is_whole(tail: bytes) -> bool:
     if not tail.rstrip().endswith(b"}"):
         return False
     try:
-        return isinstance(parse_line(tail), dict)
-    except ValueError:
+        Record.parse(tail)
+    except RolloutFormatError:
         return False
+    return True
 
 
 def _digest(data: bytes) -> str:
@@ -119,10 +117,10 @@ class Parsed(NamedTuple):
 
 def parse_span(path: Path, span: FileSpan) -> Parsed | None:
     """Parse whole lines; None if the file was replaced."""
-    with path.open("rb") as file:
+    with open_raw_lines(path) as file:
         if os.fstat(file.fileno()).st_ino != span.inode:
             return None
-        block = os.pread(file.fileno(), span.length, span.position)
+        block = read_span(file, span.length, span.position)
     if len(block) < span.length:
         return None
     found = list(_parsed(block, span.position))
@@ -140,23 +138,12 @@ def _parsed(block: bytes, offset: int) -> Iterator[IndexedLine | None]:
 
 def _line(line: bytes, offset: int, number: int) -> IndexedLine | None:
     try:
-        record = read_object(line)
+        record = Record.parse(line)
         fixed = fixed_values(record)
-    except ValueError:
+    except RolloutFormatError:
         return None
     question, answer = preview_question(record), preview_answer(record)
-    return IndexedLine(offset, len(line), number, task_content(record), fixed, own_fields(record), question, answer)
-
-
-def read_object(line: bytes) -> dict[str, Any]:
-    """The record of a line; a line that is not an object is a ``ValueError``."""
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        record = parse_line(line)
-    if type(record) is not dict:
-        raise ValueError("not an object")
-    return record
+    return IndexedLine(offset, len(line), number, record.prompt_number, fixed, own_fields(record), question, answer)
 
 
 BACKLOG: Final = 96 << 20  # bytes; a smaller file is not worth other processes
@@ -201,7 +188,9 @@ class ReadAhead:
         """Make sure that enough spans are being parsed, beginning with this one."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of our threads
-            self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_prepare_process)
+            self._pool = ProcessPoolExecutor(
+                self._processes, mp_context=context, initializer=_prepare_process, initargs=(os.getpid(),)
+            )
         if self._waiting and self._waiting[0][0] != span:  # the file was replaced, or another viewer went on with it
             self._waiting.clear()
         last = self._waiting[-1][0] if self._waiting else None
@@ -213,15 +202,8 @@ class ReadAhead:
             upcoming = following(upcoming.position + upcoming.length)
 
 
-def _prepare_process() -> None:
+def _prepare_process(viewer: int) -> None:
     """Leave Ctrl-C to the viewer, which ends its processes, and end if the viewer is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # records have no cycles, and the process does not live long
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    end_with_parent(parent=viewer)

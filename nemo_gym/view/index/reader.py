@@ -1,4 +1,4 @@
-"""Reads an index while it grows, and keeps the columns that were asked for in memory.
+"""Reads an index while it grows, and keeps the columns that were requested in memory.
 
 Every read is of one generation, within which rows are added but never change. A column is loaded when it is first
 needed for sorting, grouping or plotting; later, only new rows are added to it. A value is a number, text or missing:
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nemo_gym.filters.sql import Sql
 from nemo_gym.metrics.table import Floats, Ints
-from nemo_gym.view.index.tables import ColumnFacts, connect, read_state, transaction
+from nemo_gym.view.index.tables import ColumnFacts, connect_index, read_state, transaction
 from nemo_gym.view.index.writer import read_columns
 
 Codes = NDArray[np.int32]
@@ -104,7 +104,7 @@ class RolloutPlace(NamedTuple):
 
 
 class IndexReader:
-    """Answers questions about one index, from any thread."""
+    """Reads one index, from any thread."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -121,7 +121,7 @@ class IndexReader:
         try:
             database = self._idle.get_nowait()
         except queue.Empty:
-            database = connect(self._place)
+            database = connect_index(self._place)
         try:
             # A transaction sees the database as it was at its first read, so nothing changes between check and query.
             with transaction(database, "DEFERRED"):

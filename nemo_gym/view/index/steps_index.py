@@ -8,22 +8,20 @@ counted. The file is optional: everything else works without it.
 
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Final, NamedTuple, TypeVar
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
 from nemo_gym.metrics.table import Floats, Ints
 from nemo_gym.schemas.rows import RolloutKey
-from nemo_gym.steps.record import RolloutSteps, from_line
-from nemo_gym.steps.steps_file import StepTimings, timings_of
+from nemo_gym.steps.rollout_steps import RolloutSteps, from_line
 from nemo_gym.steps.summary import StepTimes, TimeSummary
 from nemo_gym.steps.totals import TimeTotals
-from nemo_gym.view.index.parsing import Fingerprint, fingerprint, whole_lines
+from nemo_gym.view.index.parsing import Fingerprint, file_fingerprint, whole_lines
 
-Record = TypeVar("Record", RolloutSteps, StepTimings)
 STEP_BYTES: Final = 4 << 20  # of the file that are read at a time, so that readers do not wait long
 _LARGEST: Final = 2**62  # task or rollout index; larger ones would not fit into a column
 
@@ -55,7 +53,6 @@ class AttemptColumns(NamedTuple):
         return len(self.task)
 
     def of(self, key: RolloutKey) -> Ints:
-        """The attempts at one rollout."""
         return np.flatnonzero((self.task == key.task) & (self.rollout == key.rollout))
 
 
@@ -81,7 +78,7 @@ class _Lines:
         self.seen: Fingerprint | None = None
 
     def add(self, line: bytes, offset: int) -> None:
-        record = timings_of(line)
+        record = from_line(line)
         if record is None or abs(record.task) >= _LARGEST or abs(record.rollout) >= _LARGEST:
             self.unreadable += 1
             return
@@ -139,7 +136,7 @@ class StepsIndex:
 
     def _read(self, file: BinaryIO, size: int, budget: int) -> None:
         lines, generation = self._lines, self.state.generation
-        if lines.seen is not None and (size < lines.position or fingerprint(file, lines.position) != lines.seen):
+        if lines.seen is not None and (size < lines.position or file_fingerprint(file, lines.position) != lines.seen):
             self._lines = lines = _Lines()
             generation += 1
         length = whole_lines(file, lines.position, budget)
@@ -149,7 +146,7 @@ class StepsIndex:
                 lines.add(line, offset)
             offset += len(line) + 1
         lines.position += length
-        lines.seen = fingerprint(file, lines.position)
+        lines.seen = file_fingerprint(file, lines.position)
         torn = not length and lines.position < size
         self.state = StepsState(True, generation, len(lines.offsets), lines.unreadable, lines.position, size, torn)
 
@@ -178,17 +175,13 @@ class StepsIndex:
             return self._totals[1]
 
     def totals_of(self, numbers: Ints) -> RunTotals:
-        """The totals of some attempts."""
         totals = TimeTotals()
-        for attempt in self._read_attempts(numbers, timings_of):
+        for attempt in self.records(numbers):
             totals.add(attempt)
         return RunTotals(totals.summary(), totals.servers())
 
     def records(self, numbers: Ints) -> Iterator[RolloutSteps]:
         """The steps of some attempts; attempts that are no longer in the file are left out."""
-        return self._read_attempts(numbers, from_line)
-
-    def _read_attempts(self, numbers: Ints, read: Callable[[bytes], Record | None]) -> Iterator[Record]:
         with self._lock:
             lines = self._lines
             known = (number for number in numbers.tolist() if number < len(lines.offsets))
@@ -199,6 +192,6 @@ class StepsIndex:
             return
         with file:
             for offset, length in places:
-                record = read(os.pread(file.fileno(), length, offset))
+                record = from_line(os.pread(file.fileno(), length, offset))
                 if record is not None:
                     yield record

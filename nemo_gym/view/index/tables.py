@@ -12,13 +12,15 @@ does not match the file or this version of the program, or that SQLite finds dam
 The facts about a column are kept up to date as rows are added, so that a list of choices does not need the rows.
 """
 
+import errno
 import hashlib
 import math
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -27,6 +29,7 @@ import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.filters.columns import FIXED_ORDER
+from nemo_gym.io.compressed import text_bytes
 from nemo_gym.io.files import INDEX_SUFFIX
 
 FEW: Final = 20  # distinct values; more are not worth a list
@@ -64,7 +67,6 @@ class ColumnFacts:
         return "text" if self.text else "number"
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add the values of some rows."""
         kinds = set(map(type, values))
         self.known += len(values) - (values.count(None) if type(None) in kinds else 0)
         self.text |= str in kinds
@@ -112,7 +114,8 @@ def few_distinct(values: Iterable[Any]) -> list[Any] | None:
     return sorted(distinct, key=lambda value: (isinstance(value, str), value))
 
 
-VERSION: Final = 2  # of the tables and of what is put into them
+LEAST_ROOM: Final = 1 << 20
+VERSION: Final = 4  # of the tables and of what is put into them
 BUSY_S: Final = 20.0  # another viewer of the same file may be writing
 FIXED_COLUMNS: Final = FIXED_ORDER
 CONTENT: Final = "content"  # of the task; for pairing runs, not for filters
@@ -145,6 +148,7 @@ class State:
     inode: int = 0
     head: str = ""  # digests of how the file begins, and of what precedes the position
     tail: str = ""
+    audit: str = ""  # which audit of the file its rows show
     version: int = VERSION
 
 
@@ -161,6 +165,7 @@ def open_index(path: Path, cache: Path) -> Path:
         try:
             if place.parent == cache:
                 cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_room(place, path)
             # The same permissions as the file, because the index holds parts of it.
             os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, path.stat().st_mode & 0o666))
             _prepare(place)
@@ -170,17 +175,28 @@ def open_index(path: Path, cache: Path) -> Path:
             return place
     raise ConfigError(
         f"{path}: its index cannot be written ({'; '.join(reasons)})",
-        hint="make one of the two folders writable",
+        hint="make one of the two folders writable, with room for about as much as the file has",
     )
 
 
-def connect(place: Path) -> sqlite3.Connection:
+def _check_room(place: Path, path: Path) -> None:
+    """An index that runs out of room half-way would show a part of the file as if it were all of it."""
+    built = place.stat().st_size if place.exists() else 0
+    free = shutil.disk_usage(place.parent).free
+    if built + free < text_bytes(path) + LEAST_ROOM:
+        raise OSError(errno.ENOSPC, f"only {free >> 20} MiB left for the index", str(place.parent))
+
+
+def connect_index(place: Path) -> sqlite3.Connection:
     """A connection that any thread may use, one at a time; transactions are begun by hand."""
-    database = sqlite3.connect(place, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA synchronous=NORMAL")  # a power failure may undo the last step, never damage it
-    database.execute("PRAGMA cache_size=-8000")
-    database.execute("PRAGMA temp_store=MEMORY")
-    database.execute("PRAGMA trusted_schema=OFF")  # another user may have put the file there
+    with ExitStack() as stack:
+        database = sqlite3.connect(place, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        stack.callback(database.close)  # a damaged file is noticed only by the first statement
+        database.execute("PRAGMA synchronous=NORMAL")  # a power failure may undo the last step, never damage it
+        database.execute("PRAGMA cache_size=-8000")
+        database.execute("PRAGMA temp_store=MEMORY")
+        database.execute("PRAGMA trusted_schema=OFF")  # another user may have put the file there
+        stack.pop_all()
     return database
 
 
@@ -231,7 +247,7 @@ def _prepare(place: Path) -> None:
 
 
 def _ensure_tables(place: Path) -> None:
-    database = connect(place)
+    database = connect_index(place)
     try:
         (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":  # some network file systems

@@ -4,7 +4,8 @@ Each step is one transaction: it reads the state, checks that the file is still 
 more lines hold, and moves the state on. So a crash loses at most one step, several programs may work on the same index,
 and nothing is read twice. A file that was replaced or cut is indexed again.
 
-Two passes: the columns first, at the speed of parsing; then the text, many times slower, for searching.
+Two passes: the columns first, at the speed of parsing; then the text, many times slower, for searching. What an audit
+found is a column, too: a file that is audited later is indexed again.
 """
 
 import os
@@ -13,24 +14,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
-from nemo_gym.view.index.parsing import FileSpan, IndexedLine, ReadAhead, fingerprint, read_object, whole_lines
+from nemo_gym.audit.rollout_audit import rules_by_line
+from nemo_gym.io.compressed import LineFile, open_raw_lines, read_span, text_size
+from nemo_gym.io.files import RunFiles
+from nemo_gym.schemas.record import Record
+from nemo_gym.view.index.parsing import FileSpan, IndexedLine, ReadAhead, file_fingerprint, whole_lines
+from nemo_gym.view.index.search import fold, searchable_text
 from nemo_gym.view.index.tables import (
     FIXED_COLUMNS,
     LINE_COLUMNS,
     ColumnFacts,
     State,
-    connect,
+    connect_index,
     create_tables,
     read_state,
     transaction,
     write_state,
 )
-from nemo_gym.view.search import fold, searchable_text
 
 COLUMN_STEP: Final = 16 << 20  # bytes of the file in a step
 TEXT_STEP: Final = 8 << 20
+AUDIT_COLUMN: Final = "audit"  # the rules that found a rollout suspicious
 MOST_COLUMNS: Final = 500  # a record with more fields than that is shown, but not all can be filtered by
 
 
@@ -39,10 +45,12 @@ class IndexWriter:
 
     def __init__(self, path: Path, place: Path) -> None:
         self._path = path
-        self._database = connect(place)
-        self._looked: tuple[int, int, int] | None = None  # the file as it was when there was nothing to do
+        self._database = connect_index(place)
+        self._looked: tuple[int, int, int, str] | None = None  # the file as it was when there was nothing to do
         self.state = read_state(self._database)
         self._ahead = ReadAhead(path)
+        self._audit = RunFiles.of(path).audit
+        self._rules = rules_by_line(path)  # what an audit found, by the number of the line
         self.size = 0
 
     def close(self) -> None:
@@ -52,17 +60,18 @@ class IndexWriter:
     def step(self, budget: int = COLUMN_STEP) -> bool:
         """Index some more lines; False if there were none."""
         try:
-            file = self._path.open("rb")
+            file = open_raw_lines(self._path)
         except FileNotFoundError:  # replaced, and not there yet
             return False
         with closing(file):
             status = os.fstat(file.fileno())
-            look = (status.st_ino, status.st_size, status.st_mtime_ns)
-            self.size = status.st_size
+            audit = self._audited()
+            look = (status.st_ino, status.st_size, status.st_mtime_ns, audit)
+            self.size = text_size(file)
             if look == self._looked:
                 return False
             with transaction(self._database):
-                before, self.state = self.state, self._added(file, status.st_size, budget)
+                before, self.state = self.state, self._added(file, self.size, budget, audit)
         if self.state == before:
             self._looked = look
         return self.state != before
@@ -82,10 +91,19 @@ class IndexWriter:
 
     # ---- columns -------------------------------------------------------------------------------------------------
 
-    def _added(self, file: BinaryIO, size: int, budget: int) -> State:
+    def _audited(self) -> str:
+        """Stands for the audit beside the file, if there is one."""
+        try:
+            status = self._audit.stat()
+        except OSError:
+            return ""
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def _added(self, file: LineFile, size: int, budget: int, audit: str) -> State:
         state = read_state(self._database)
-        if not _describes(state, file, size):
+        if not _describes(state, file, size) or (state.position and state.audit != audit):
             self._ahead.close()
+            self._rules = rules_by_line(self._path)
             state = create_tables(self._database, generation=state.generation + 1)
         inode = os.fstat(file.fileno()).st_ino
 
@@ -99,7 +117,7 @@ class IndexWriter:
             return state
         self._insert(parsed.lines, first=state.rows + 1, line=state.newlines)
         position = span.position + span.length
-        seen = fingerprint(file, position)
+        seen = file_fingerprint(file, position)
         state = replace(
             state,
             position=position,
@@ -109,6 +127,7 @@ class IndexWriter:
             inode=seen.inode,
             head=seen.head,
             tail=seen.tail,
+            audit=audit,
         )
         write_state(self._database, state)
         return state
@@ -116,6 +135,9 @@ class IndexWriter:
     def _insert(self, lines: list[IndexedLine], *, first: int, line: int) -> None:
         if not lines:
             return
+        for each in lines if self._rules else ():
+            if line + each.line in self._rules:
+                each.own[AUDIT_COLUMN] = self._rules[line + each.line]
         facts = self._columns({name: None for each in lines for name in each.own})
         # The first fact is about the length of the line, which is not among the fixed columns.
         own = [fact.name for fact in facts[len(FIXED_COLUMNS) + 1 :]]
@@ -163,10 +185,10 @@ class IndexWriter:
         return rows
 
     def _texts(self, rows: list[tuple[int, int, int]]) -> Iterator[tuple[int, str]]:
-        with self._path.open("rb") as file:
+        with open_raw_lines(self._path) as file:
             for row, offset, length in rows:
                 try:
-                    yield row, fold(searchable_text(read_object(os.pread(file.fileno(), length, offset))))
+                    yield row, fold(searchable_text(Record.parse(read_span(file, length, offset)).fields))
                 except ValueError:  # the file was replaced meanwhile: the next step notices
                     yield row, ""
 
@@ -177,8 +199,8 @@ def read_columns(database: sqlite3.Connection) -> list[ColumnFacts]:
     return [replace(ColumnFacts.read(text), name=name, field=field) for name, field, text in database.execute(query)]
 
 
-def _describes(state: State, file: BinaryIO, size: int) -> bool:
+def _describes(state: State, file: LineFile, size: int) -> bool:
     if size < state.position:
         return False
-    seen = fingerprint(file, state.position)
+    seen = file_fingerprint(file, state.position)
     return state.position == 0 or (seen.inode, seen.head, seen.tail) == (state.inode, state.head, state.tail)

@@ -1,21 +1,31 @@
 /* The viewer: the bar at the top, the view below it, the keyboard, and polling for changes of the files. */
 
-import { html, render, useEffect, useRef, useState } from "./dom.js";
+import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./dom.js";
 import { clean, formatCount, formatPercent } from "./format.js";
 import { goTo, placeUrl, readPlace, usePlace, VIEWS } from "./place.js";
 import { Compare } from "./compare.js";
 import { FilterBar } from "./filterbar.js";
 import { Groups } from "./groups.js";
 import { Help } from "./help.js";
+import { Home } from "./home.js";
 import { openSource } from "./source.js";
 import { Overview } from "./overview.js";
 import { Rollout, rivalOf } from "./rollout.js";
+import { Audit } from "./audit.js";
 import { RunTiming } from "./runtiming.js";
 import { setRewardRange, Trouble } from "./ui.js";
 import { Table } from "./table.js";
 
+const BELOW_HOME = /\/run\/[^/]+\/$/;
 const POLL = 1500; // ms
-const NAMES = { overview: "Overview", table: "Table", groups: "Groups", compare: "Compare", timing: "Timing" };
+const NAMES = {
+  overview: "Overview",
+  table: "Table",
+  groups: "Groups",
+  compare: "Compare",
+  timing: "Timing",
+  audit: "Audit",
+};
 
 /** The state of the files, polled while the page is visible. */
 function useFiles(source) {
@@ -26,7 +36,7 @@ function useFiles(source) {
       try {
         const state = document.hidden ? null : await source.state();
         if (state) {
-          const columns = await source.columns();
+          const columns = state.runs ? [] : await source.columns();
           setRewardRange(columns);
           if (!stopped) setFiles({ state, columns, error: null });
         } else if (!stopped) setFiles((last) => (last.error ? { ...last, error: null } : last));
@@ -57,6 +67,7 @@ function App({ source }) {
     addEventListener("keydown", listen);
     return () => removeEventListener("keydown", listen);
   }, []);
+  useLayoutEffect(focusPending);
   useEffect(() => {
     focus.index = null;
   }, [place.filter, place.search, place.sort]);
@@ -67,8 +78,17 @@ function App({ source }) {
     return error
       ? html`<main class="page"><${Trouble} error=${error} /></main>`
       : html`<main class="page" aria-busy="true"></main>`;
+  if (state.runs)
+    return html`<div class="shell">
+      <header class="top">
+        <span class="brand">Rollout Gym</span><span class="stretch"></span
+        ><span class="following">${error ? html`<span class="bad" role="status">${clean(error.message)}</span>` : html`<span class="file-name">${clean(state.title)}</span>`}</span>
+        <${ThemeButton} />
+      </header>
+      <${Home} runs=${state.runs} />
+    </div>`;
   const shared = { source, place, version: state.version, columns, files: state.files };
-  const choosing = !place.rollout && place.view !== "compare";
+  const choosing = !place.rollout && !(place.view === "compare" && (place.a || state.files.length < 2));
   return html`<div class=${`shell ${choosing && place.view === "table" ? "fixed" : ""}`}>
     <${Top} place=${place} state=${state} error=${error} live=${source.live} onHelp=${() => setHelp(true)} />
     ${choosing && html`<${FilterBar} source=${source} place=${place} columns=${columns} />`}
@@ -87,7 +107,7 @@ function App({ source }) {
 }
 
 function View(shared) {
-  const views = { overview: Overview, table: Table, groups: Groups, compare: Compare, timing: RunTiming };
+  const views = { overview: Overview, table: Table, groups: Groups, compare: Compare, timing: RunTiming, audit: Audit };
   return html`<${views[shared.place.view]} ...${shared} />`;
 }
 
@@ -95,6 +115,7 @@ function Top({ place, state, error, live, onHelp }) {
   return html`<header class="top">
     <a class="brand" href=${placeUrl({ view: "overview", rollout: null, tab: null })}>Rollout Gym</a>
     <nav aria-label="views">
+      ${live && BELOW_HOME.test(location.pathname) && html`<a href="../../">Runs</a>`}
       ${VIEWS.map(
         (view) =>
           html`<a
@@ -108,11 +129,15 @@ function Top({ place, state, error, live, onHelp }) {
     </nav>
     <span class="stretch"></span>
     <${Following} state=${state} error=${error} live=${live} />
-    <button class="button quiet-button" onClick=${toggleTheme} aria-label="light or dark">
-      <span class="theme-mark" aria-hidden="true"></span>
-    </button>
+    <${ThemeButton} />
     <button class="button quiet-button" onClick=${onHelp} aria-label="help">?</button>
   </header>`;
+}
+
+function ThemeButton() {
+  return html`<button class="button quiet-button" onClick=${toggleTheme} aria-label="light or dark">
+    <span class="theme-mark" aria-hidden="true"></span>
+  </button>`;
 }
 
 /** What is being shown, and whether it still grows. */
@@ -157,12 +182,31 @@ function toggleTheme() {
   }
 }
 
+// The box that a key asked for, until it is drawn. What is typed meanwhile belongs into it.
+const pendingFocus = { box: null, typed: "" };
+
+function focusPending() {
+  const box = pendingFocus.box && document.getElementById(pendingFocus.box);
+  if (!box) return;
+  box.focus();
+  if (pendingFocus.typed) {
+    box.value += pendingFocus.typed;
+    box.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+  Object.assign(pendingFocus, { box: null, typed: "" });
+}
+
 function handleKey(event, { detail, focus, redraw, setHelp }) {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (pendingFocus.box) {
+    if (event.key.length === 1) pendingFocus.typed += event.key;
+    event.preventDefault();
+    return focusPending();
+  }
   const place = readPlace();
   const act = place.rollout ? rolloutKey(event.key, detail) : listKey(event.key, place, focus, redraw);
-  if (act || commonKey(event.key, place, setHelp)) event.preventDefault();
+  return (act || commonKey(event.key, place, setHelp)) && event.preventDefault();
 }
 
 function rolloutKey(key, detail) {
@@ -203,8 +247,9 @@ function commonKey(key, place, setHelp) {
     return (goTo({ view: VIEWS[Number(key) - 1], rollout: null, tab: null, a: null, b: null }), true);
   const box = { "/": "filter", s: "search" }[key];
   if (!box) return false;
-  if (place.rollout || place.view === "compare") goTo({ view: "table", rollout: null, tab: null });
-  requestAnimationFrame(() => document.getElementById(`${box}-box`)?.focus());
+  if (!document.getElementById(`${box}-box`)) goTo({ view: "table", rollout: null, tab: null });
+  pendingFocus.box = `${box}-box`;
+  focusPending();
   return true;
 }
 

@@ -1,14 +1,15 @@
 /* Two rollouts side by side around their first difference; two runs paired by task. */
 
-import { html, useAnswer, useMemo, useState } from "./dom.js";
-import { clean, formatCount, formatField, formatNumber, formatScore } from "./format.js";
-import { entriesOf, factsOf, fieldsOf, givenOf, outputOf, textOfEntry, wholeText } from "./record.js";
-import { goTo, placeUrl } from "./place.js";
+import { html, useReply, useMemo, useState } from "./dom.js";
+import { clean, formatCount, formatField, formatNumber, signed } from "./format.js";
+import { entriesOf, factsOf, fieldsOf, givenOf, outputOf, readEntries, textOfEntry, wholeText } from "./record.js";
+import { FieldsPanel } from "./fields.js";
+import { goTo, placeUrl, selectionOf } from "./place.js";
 import { Choice, Notice, Reward, RewardChips, Select, Trouble } from "./ui.js";
 import { Step } from "./transcript.js";
+import { PAGE_ROWS } from "./rows.js";
 import { useGrowingList } from "./groups.js";
 
-const RUN_PAGE = 100;
 const PAIRINGS = [
   ["content", "what they ask"],
   ["index", "their number"],
@@ -18,9 +19,9 @@ const ORDER_OF_CHANGE = [
   ["-change", "best first"],
 ];
 
-export function Compare({ source, place, files }) {
+export function Compare({ source, place, files, version }) {
   if (place.a && place.b) return html`<${ComparePair} source=${source} place=${place} />`;
-  if (files.length > 1) return html`<${CompareRuns} source=${source} place=${place} files=${files} />`;
+  if (files.length > 1) return html`<${CompareRuns} source=${source} place=${place} files=${files} version=${version} />`;
   return html`<main class="page">
     <${Notice} title="Nothing to compare yet">
       Open a rollout of a task that was attempted more than once and choose <b>Compare</b>, or press <kbd>c</kbd> there.
@@ -30,18 +31,22 @@ export function Compare({ source, place, files }) {
 }
 
 function ComparePair({ source, place }) {
-  const { value, error } = useAnswer((signal) => source.compare(place.a, place.b, signal), [place.a, place.b]);
+  const { value, error } = useReply((signal) => source.compare(place.a, place.b, signal), [place.a, place.b]);
   if (error) return html`<main class="page"><${Trouble} error=${error} /></main>`;
   if (!value || value.a.id !== place.a || value.b.id !== place.b)
     return html`<main class="page" aria-busy="true"></main>`;
-  return html`<${Pair} key=${`${place.a}|${place.b}`} answer=${value} />`;
+  return html`<${Pair} key=${`${place.a}|${place.b}`} reply=${value} />`;
 }
 
-function Pair({ answer }) {
-  const { a, b } = answer;
-  const at = answer.first_difference?.item ?? null;
-  const left = useMemo(() => entriesOf(outputOf(a.record), true), [a]);
-  const right = useMemo(() => entriesOf(outputOf(b.record), true), [b]);
+function Pair({ reply }) {
+  const { a, b } = reply;
+  const { prompt, item } = reply.first_difference;
+  const samePrompt = prompt === null;
+  const at = prompt ?? item;
+  // Prompts that differ are read side by side, like everything that follows them.
+  const read = (record) => (samePrompt ? entriesOf(outputOf(record), true) : readEntries(record));
+  const left = useMemo(() => read(a.record), [a]);
+  const right = useMemo(() => read(b.record), [b]);
   const same = equalEntries(left, right, at);
   const [open, setOpen] = useState(at === null || same < 3);
   const marks = differingParts(left[same], right[same]);
@@ -50,7 +55,7 @@ function Pair({ answer }) {
       <${PairHead} detail=${a} other=${b} side="a" /><${PairHead} detail=${b} other=${a} side="b" />
     </div>
     <${FieldsOfPair} a=${a.record} b=${b.record} />
-    <${SamePrompt} record=${a.record} />
+    ${samePrompt && html`<${SamePrompt} record=${a.record} />`}
     <div class="pairs">
       ${
         same > 0 &&
@@ -75,7 +80,7 @@ function Pair({ answer }) {
           )
       }
       <div class=${`rule difference ${at === null ? "none" : ""}`} id="first-difference">
-        <span>${at === null ? "no difference" : "first difference"}</span>
+        <span>${at === null ? "no difference" : samePrompt ? "first difference" : "the prompts differ"}</span>
       </div>
       ${
         at !== null &&
@@ -95,9 +100,10 @@ function Pair({ answer }) {
 /** How many entries come before the one that holds the differing item. */
 function equalEntries(left, right, at) {
   if (at === null) return Math.min(left.length, right.length);
+  const made = left[0]?.made;
+  const before = (entry) => entry && entry.made === made && lastItem(entry) < at;
   let same = 0;
-  while (same < left.length && same < right.length && lastItem(left[same]) < at && lastItem(right[same]) < at)
-    same += 1;
+  while (before(left[same]) && before(right[same])) same += 1;
   return same;
 }
 
@@ -124,14 +130,14 @@ function Side({ entries, mark, side, eager }) {
   return html`<div class=${`side ${side}`}>
     ${entries.map(
       (entry, index) =>
-        html`<${Step}
-          key=${entry.key}
-          entry=${entry}
-          settings=${settings}
-          mark=${index === 0 ? mark : undefined}
-          eager=${eager && index < 12}
-          id=${`${side}-${entry.key}`}
-        />`,
+        html`${entry.made && entries[index - 1]?.made === false && html`<div class="rule"><span>model output</span></div>`}<${Step}
+            key=${entry.key}
+            entry=${entry}
+            settings=${settings}
+            mark=${index === 0 ? mark : undefined}
+            eager=${eager && index < 12}
+            id=${`${side}-${entry.key}`}
+          />`,
     )}
     ${!entries.length && html`<p class="quiet pad">ended before</p>`}
   </div>`;
@@ -151,11 +157,16 @@ function PairHead({ detail, other, side }) {
             ></a
           >
         </h1>
-        <p class="quiet">${clean(record.agent_ref?.name ?? "")}</p>
+        <p class="quiet">${whereOf(detail)}</p>
       </div>
     </div>
     ${detail.group?.length > 1 && html`<${RewardChips} rollouts=${detail.group} current=${detail.id} hrefOf=${swap} />`}
   </header>`;
+}
+
+/** The agent of a rollout, and the file and line that it was read from. */
+function whereOf({ record, file, line }) {
+  return [record.agent_ref?.name, file, line ? `line ${line}` : null].filter(Boolean).map(clean).join(" · ");
 }
 
 function FieldsOfPair({ a, b }) {
@@ -197,7 +208,8 @@ function SamePrompt({ record }) {
   </div>`;
 }
 
-function CompareRuns({ source, place, files }) {
+function CompareRuns({ source, place, files, version }) {
+  const { filter, search } = selectionOf(place);
   const ids = files.map((file) => String(file.id));
   const a = ids.includes(place.run_a) ? place.run_a : ids[0];
   const b = ids.includes(place.run_b) ? place.run_b : ids.find((id) => id !== a);
@@ -205,13 +217,14 @@ function CompareRuns({ source, place, files }) {
   const pair = place.pair === "index" ? "index" : "content";
   const list = useGrowingList(
     async (offset, signal) => {
-      const answer = await source.compareRuns({ a, b, sort, pair_by: pair, offset, limit: RUN_PAGE }, signal);
-      return { ...answer, entries: answer.tasks };
+      const reply = await source.compareRuns({ a, b, sort, pair_by: pair, filter, search, offset, limit: PAGE_ROWS }, signal);
+      return { ...reply, entries: reply.tasks };
     },
-    [a, b, sort, pair],
+    [a, b, sort, pair, filter, search],
   );
   const options = files.map((file) => [String(file.id), clean(file.name)]);
   return html`<main class="page compare-runs">
+    <h1 class="unseen">Two runs compared</h1>
     <div class="table-bar">
       <${Select}
         label="from"
@@ -235,7 +248,17 @@ function CompareRuns({ source, place, files }) {
       />
     </div>
     ${list.error && html`<${Trouble} error=${list.error} />`}
-    ${list.answer && html`<${RunSummary} answer=${list.answer} />`}
+    ${list.reply && html`<${RunSummary} reply=${list.reply} />`}
+    ${
+      list.total > 0 &&
+      html`<${FieldsPanel}
+        source=${source}
+        place=${place}
+        version=${version}
+        runs=${{ a, b, pair_by: pair }}
+        names=${[a, b].map((id) => files.find((file) => String(file.id) === id).name)}
+      />`
+    }
     ${list.total === 0 && html`<${Notice} title="No pairs"
       >No task of one file ${pair === "content" ? "asks the same as one" : "has the number of one"} of the other.<//
     >`}
@@ -246,8 +269,8 @@ function CompareRuns({ source, place, files }) {
   </main>`;
 }
 
-function RunSummary({ answer }) {
-  const { difference, interval, better, worse, same, total, only_a: onlyA, only_b: onlyB } = answer;
+function RunSummary({ reply }) {
+  const { difference, interval, better, worse, same, total, only_a: onlyA, only_b: onlyB } = reply;
   const alone = [
     [onlyA, "first"],
     [onlyB, "second"],
@@ -277,11 +300,6 @@ function RunSummary({ answer }) {
       >
     </div>
   </div>`;
-}
-
-function signed(value) {
-  if (typeof value !== "number") return "–";
-  return `${value > 0 ? "+" : value < 0 ? "−" : "±"}${formatScore(Math.abs(value), 3)}`;
 }
 
 function RunTask({ task }) {

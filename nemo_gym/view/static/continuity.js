@@ -8,7 +8,8 @@ export function segmentsOf(record) {
   let seen = [];
   outputOf(record).forEach((item, index) => {
     if (!Array.isArray(item?.generation_token_ids)) return;
-    const prompt = item.prompt_token_ids ?? [];
+    const added = item.prompt_token_ids_added ?? [];
+    const prompt = item.prompt_token_ids ?? [...seen.slice(0, item.prompt_tokens_kept ?? seen.length), ...added];
     let same = 0;
     while (same < seen.length && prompt[same] === seen[same]) same += 1;
     const whole = same === seen.length;

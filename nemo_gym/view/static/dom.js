@@ -4,19 +4,19 @@ export const { h, render, Component } = globalThis.preact;
 export const { useState, useEffect, useLayoutEffect, useMemo, useRef, useCallback } = globalThis.preactHooks;
 export const html = globalThis.htm.bind(h);
 
-/** The answer of an asynchronous call; the last good one stays visible while the next is loading. */
-export function useAnswer(load, inputs) {
-  const [answer, setAnswer] = useState({ value: null, error: null, loading: true });
+/** The reply of an asynchronous call; the last good one stays visible while the next is loading. */
+export function useReply(load, inputs) {
+  const [reply, setReply] = useState({ value: null, error: null, loading: true });
   useEffect(() => {
     const stop = new AbortController();
-    setAnswer((last) => ({ ...last, loading: true }));
+    setReply((last) => ({ ...last, loading: true }));
     load(stop.signal).then(
-      (value) => !stop.signal.aborted && setAnswer({ value, error: null, loading: false }),
-      (error) => !stop.signal.aborted && setAnswer((last) => ({ ...last, error, loading: false })),
+      (value) => !stop.signal.aborted && setReply({ value, error: null, loading: false }),
+      (error) => !stop.signal.aborted && setReply((last) => ({ ...last, error, loading: false })),
     );
     return () => stop.abort();
   }, inputs);
-  return answer;
+  return reply;
 }
 
 /** The size of an element, kept current. */

@@ -1,5 +1,6 @@
 /* The filter language for pages without a server: text in, predicate over the values of a row out. It means what
-`nemo_gym/filters` means by it, and a test compares the two. Parsed, never evaluated.
+`nemo_gym/filters` means by it, and a test compares the two, up to the digits of a number: whole numbers beyond 2 ** 53
+are rounded here. Parsed, never evaluated.
 
     filter      ::=  both ("or" both)*
     both        ::=  term ("and" term)*
@@ -8,16 +9,13 @@
                   |  value ["not"] "in" "[" literal ("," literal)* "]"  |  value "is" ["not"] "null"
 */
 
+import { BLANK, SHARED, plainText, strip } from "./shared.js";
 import { compareText, plainValue } from "./sorting.js";
 
+const LANGUAGE = SHARED.filter;
+const SPACE = new RegExp(`${BLANK}*`, "y");
 const FILTER_TOKEN =
-  /\s*(?:([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|("(?:[^"\\]|\\[\s\S])*"|'(?:[^'\\]|\\[\s\S])*')|`([^`]+)`|((?!\d)[\p{L}\p{N}_]+(?:\.[\p{L}\p{N}_]+)*)|(==|!=|<=|>=|<|>|\(|\)|\[|\]|,))/uy;
-const FILTER_CONSTANTS = { true: true, false: false, null: null };
-const FILTER_WORDS = new Set(["and", "or", "not", "in", "contains", "is"]);
-const FILTER_LONGEST = 4000; // characters
-const FILTER_DEEPEST = 40;
-const FILTER_MOST = 300; // comparisons
-const FOREIGN_SIGNS = { "&&": "and", "||": "or", "<>": "!=", "=~": "contains", "=": "==", "!": "not" };
+  /([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\p{L}\p{N}_.])|("(?:[^"\\]|\\[^])*"|'(?:[^'\\]|\\[^])*')|`([^`]+)`|((?!\p{Nd})[\p{L}\p{N}_]+(?:\.[\p{L}\p{N}_]+)*)|(==|!=|<=|>=|<|>|\(|\)|\[|\]|,)/uy;
 
 /** A filter that can't be read: what was expected, and at which character. */
 class FilterError extends Error {
@@ -30,49 +28,53 @@ class FilterError extends Error {
 
 /** A predicate over the values of a row; an empty filter lets everything pass. */
 export function compileFilter(text, names) {
-  if (text.length > FILTER_LONGEST) throw new FilterError(`longer than ${FILTER_LONGEST} characters`, FILTER_LONGEST);
-  if (!text.trim()) return () => true;
+  const { longest } = LANGUAGE;
+  if ([...text].length > longest) throw new FilterError(`longer than ${longest} characters`, longest);
+  if (!strip(text)) return () => true;
   return new FilterParser(filterTokens(text), names).whole();
 }
 
+/** The tokens, each with its position in characters; JavaScript itself counts those beyond 2 ** 16 twice. */
 function filterTokens(text) {
   const tokens = [];
-  const end = text.trimEnd().length;
-  FILTER_TOKEN.lastIndex = 0;
-  let place = 0;
-  while (place < end) {
-    FILTER_TOKEN.lastIndex = place;
-    const match = FILTER_TOKEN.exec(text);
-    const at = place + /^\s*/.exec(text.slice(place))[0].length;
-    if (!match) throw unreadableFilter(text, at);
-    place = FILTER_TOKEN.lastIndex;
-    tokens.push({ ...filterToken(match), at });
+  let [place, at] = [0, 0];
+  const skip = (pattern) => {
+    pattern.lastIndex = place;
+    const match = pattern.exec(text);
+    if (match) [place, at] = [pattern.lastIndex, at + [...match[0]].length];
+    return match;
+  };
+  for (skip(SPACE); place < text.length; skip(SPACE)) {
+    const start = at;
+    const match = skip(FILTER_TOKEN);
+    if (!match) throw unreadableFilter(text.slice(place), at);
+    tokens.push({ ...filterToken(match), at: start });
   }
-  return [...tokens, { kind: "end", text: "the end", at: text.length }];
+  return [...tokens, { kind: "end", text: "the end", at }];
 }
 
 function filterToken([, number, quoted, odd, name, sign]) {
   if (number !== undefined) return { kind: "literal", text: number, value: Number(number) };
   if (quoted !== undefined) {
-    const value = quoted.slice(1, -1).replace(/\\([\s\S])/g, (_, letter) => ({ n: "\n", t: "\t" })[letter] ?? letter);
-    return { kind: "literal", text: quoted, value };
+    const value = quoted.slice(1, -1).replace(/\\([^])/gu, (_, letter) => LANGUAGE.escapes[letter] ?? letter);
+    return { kind: "literal", text: quoted, value: plainText(value) };
   }
-  if (odd !== undefined) return { kind: "name", text: odd };
+  if (odd !== undefined) return { kind: "name", text: plainText(odd) };
   if (sign !== undefined) return { kind: "sign", text: sign };
   const word = name.toLowerCase();
-  if (Object.hasOwn(FILTER_CONSTANTS, word)) return { kind: "literal", text: name, value: FILTER_CONSTANTS[word] };
-  return FILTER_WORDS.has(word) ? { kind: "word", text: word } : { kind: "name", text: name };
+  if (Object.hasOwn(LANGUAGE.constants, word)) return { kind: "literal", text: name, value: LANGUAGE.constants[word] };
+  return LANGUAGE.words.includes(word) ? { kind: "word", text: word } : { kind: "name", text: name };
 }
 
-function unreadableFilter(text, at) {
-  if ("\"'`".includes(text[at]))
-    return new FilterError(`the ${text[at]} is never closed`, at, "close it with the same sign");
-  for (const [sign, ours] of Object.entries(FOREIGN_SIGNS)) {
-    if (text.startsWith(sign, at)) return new FilterError(`'${sign}' is not known here`, at, `write ${ours}`);
+function unreadableFilter(rest, at) {
+  const [first] = rest;
+  const { foreign, hints } = LANGUAGE;
+  if ("\"'`".includes(first)) return new FilterError(`the ${first} is never closed`, at, hints.close);
+  for (const [sign, ours] of Object.entries(foreign)) {
+    if (rest.startsWith(sign)) return new FilterError(`'${sign}' is not an operator here`, at, `write ${ours}`);
   }
-  if (/\p{Nd}/u.test(text[at]))
-    return new FilterError("not a number", at, "texts need quotes, unusual names `backquotes`");
-  return new FilterError(`unexpected '${text[at]}'`, at, "comparisons are != < <= == > >= contains in is");
+  if (/\p{Nd}/u.test(first)) return new FilterError("not a number", at, hints.number);
+  return new FilterError(`unexpected '${first}'`, at, hints.known);
 }
 
 class FilterParser {
@@ -120,7 +122,8 @@ class FilterParser {
 
   term() {
     this.depth += 1;
-    if (this.depth > FILTER_DEEPEST) throw new FilterError(`nested more than ${FILTER_DEEPEST} deep`, this.next.at);
+    if (this.depth > LANGUAGE.deepest)
+      throw new FilterError(`nested more than ${LANGUAGE.deepest} levels deep`, this.next.at);
     let test;
     if (this.took("not")) test = opposite(this.term());
     else if (this.took("(")) {
@@ -131,14 +134,15 @@ class FilterParser {
     return test;
   }
 
-  /** Counts a comparison or a value of a list against the limit. */
-  count() {
-    this.terms += 1;
-    if (this.terms > FILTER_MOST) throw new FilterError(`more than ${FILTER_MOST} comparisons`, this.next.at);
+  /** Refuses more comparisons, or values of lists, than the limit allows. */
+  limit(what) {
+    if (this.terms > LANGUAGE.most_terms)
+      throw new FilterError(`more than ${LANGUAGE.most_terms} ${what}`, this.next.at);
   }
 
   comparison() {
-    this.count();
+    this.terms += 1;
+    this.limit("comparisons");
     const left = this.operand();
     if (this.took("is")) return this.nullTest(left);
     const negated = this.took("not");
@@ -146,8 +150,7 @@ class FilterParser {
     if (test) return negated ? opposite(test) : test;
     if (negated) throw this.expected("'in' or 'contains'");
     const sign = this.took(...Object.keys(COMPARE));
-    if (!sign)
-      throw this.expected("a comparison", 'compare it with a value: reward < 0.5, agent == "name", failure is null');
+    if (!sign) throw this.expected("a comparison", LANGUAGE.hints.compare);
     const middle = this.operand();
     const first = (row) => COMPARE[sign](left(row), middle(row));
     const second = this.took(...Object.keys(COMPARE));
@@ -173,9 +176,10 @@ class FilterParser {
     const choices = [this.constant()];
     while (this.took(",")) {
       choices.push(this.constant());
-      this.count();
+      this.terms += 1;
     }
     if (!this.took("]")) throw this.expected("']'");
+    this.limit("values");
     return (row) => choices.some((choice) => plainValue(choice) === left(row));
   }
 
@@ -187,12 +191,12 @@ class FilterParser {
     const { text: name, at } = this.next;
     this.columns.push({ name, at });
     this.place += 1;
-    return (values) => plainValue(values[name]);
+    return (values) => (Object.hasOwn(values, name) ? plainValue(values[name]) : null);
   }
 
   constant(wanted = "a value") {
     if (this.next.kind !== "literal")
-      throw this.expected(wanted, this.next.kind === "name" ? "texts need quotes" : null);
+      throw this.expected(wanted, LANGUAGE.hints[this.next.kind === "name" ? "quotes" : "value"]);
     this.place += 1;
     return this.tokens[this.place - 1].value;
   }

@@ -149,14 +149,15 @@ function offersFor(text, caret, columns) {
 }
 
 function FilterProblem({ problem, filter }) {
-  const at = typeof problem.position === "number" ? Math.min(problem.position, filter.length) : null;
+  const letters = [...filter];
+  const at = typeof problem.position === "number" ? Math.min(problem.position, letters.length) : null;
   return html`<div class="filter-problem" id="filter-problem" role="alert">
     ${
       at !== null &&
       html`<code
-        >${clean(
-          filter.slice(0, at),
-        )}<mark>${clean(filter.slice(at, at + 1)) || " "}</mark>${clean(filter.slice(at + 1))}</code
+        >${clean(letters.slice(0, at).join(""))}<mark>${clean(letters[at] ?? " ")}</mark>${clean(
+          letters.slice(at + 1).join(""),
+        )}</code
       >`
     }
     <span>${clean(problem.message.replace(/^filter: /, ""))}</span

@@ -1,9 +1,11 @@
 /* Numbers and times as text. What is missing is a dash, never "null". */
 
+import { SHARED } from "./shared.js";
+
 export const DASH = "–";
 const integers = new Intl.NumberFormat("en-US");
 // Characters that reverse what follows them, or that are invisible.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+const UNSEEN = new RegExp(SHARED.control, "gu");
 
 /** Text that is safe to show: uniform line ends, invisible control characters replaced. */
 export function clean(text) {
@@ -13,6 +15,27 @@ export function clean(text) {
 /** Text as a literal of the filter language. */
 export function quoteText(text) {
   return `"${text.replace(/[\\"]/g, "\\$&")}"`;
+}
+
+const PLAIN_NAME = /^[A-Za-z_][\w.]*$/;
+const RESERVED = new Set([...SHARED.filter.words, ...Object.keys(SHARED.filter.constants)]);
+
+/** A column's name as filters write it. */
+export function quoteName(name) {
+  return PLAIN_NAME.test(name) && !RESERVED.has(name.toLowerCase()) ? name : `\`${name}\``;
+}
+
+/** The filter that compares a column with a value. */
+export function valueFilter(name, value, operator = "==") {
+  const text = typeof value === "string" ? quoteText(value) : String(value);
+  return `${quoteName(name)} ${operator} ${text}`;
+}
+
+/** A change, with its sign. */
+export function signed(value, places = 3) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
+  const text = formatScore(Math.abs(value), places);
+  return `${Number(text) === 0 ? "±" : value > 0 ? "+" : "−"}${text}`;
 }
 
 export function formatNumber(value, digits = 3) {
@@ -28,13 +51,19 @@ export function formatNumber(value, digits = 3) {
 /** A mean or a reward: always the same number of decimals, so that columns line up. */
 export function formatScore(value, places = 2) {
   if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
-  return Math.abs(value) >= 1000 ? formatNumber(value) : value.toFixed(places);
+  return Math.abs(value) >= 1000 ? formatNumber(value) : fixed(value, places);
+}
+
+/** A number with so many decimals; what rounds to zero has no sign. */
+function fixed(value, places) {
+  const text = value.toFixed(places);
+  return Number(text) === 0 ? text.replace("-", "") : text;
 }
 
 export function formatReward(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
   if (Number.isInteger(value)) return integers.format(value);
-  return Math.abs(value) >= 100 ? formatNumber(value) : value.toFixed(2);
+  return Math.abs(value) >= 100 ? formatNumber(value) : fixed(value, 2);
 }
 
 export function formatPercent(value) {

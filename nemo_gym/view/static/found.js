@@ -1,18 +1,19 @@
-/* The words of the search, marked in the conversation without touching its elements. */
+/* What a search found, marked in the conversation without touching its elements. */
 
 import { useEffect } from "./dom.js";
+import { searchPlaces } from "./search.js";
 
 const MOST_MARKS = 2000;
 const SETTLE = 120; // ms; parts of the conversation are drawn as they are scrolled to
+const BLOCK = ":not(a, b, code, del, em, i, mark, s, span, strong, sub, sup)"; // elements that end a word
 
-/** Marks the words of a search below an element, for as long as the search is on. */
-export function useFoundWords(ref, search) {
+/** Marks what a search finds below an element, for as long as the search is on. */
+export function useFoundMarks(ref, search) {
   useEffect(() => {
-    const words = (search ?? "").match(/[\p{L}\p{N}_]+/gu);
-    if (!words || !ref.current || !globalThis.CSS?.highlights) return undefined;
-    const pattern = new RegExp(`(?<![\\p{L}\\p{N}_])(?:${words.join("|")})`, "giu");
+    if (!search || !ref.current || !globalThis.CSS?.highlights) return undefined;
+    const placesIn = searchPlaces(search);
     let timer = null;
-    const mark = () => CSS.highlights.set("found", new Highlight(...rangesOf(ref.current, pattern)));
+    const mark = () => CSS.highlights.set("found", new Highlight(...rangesOf(ref.current, placesIn)));
     const observer = new MutationObserver(() => {
       clearTimeout(timer);
       timer = setTimeout(mark, SETTLE);
@@ -27,17 +28,44 @@ export function useFoundWords(ref, search) {
   }, [search]);
 }
 
-function rangesOf(root, pattern) {
+function rangesOf(root, placesIn) {
+  const { text, nodes } = textBelow(root);
   const ranges = [];
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode() && ranges.length < MOST_MARKS) {
-    const node = walker.currentNode;
-    for (const match of node.data.matchAll(pattern)) {
+  for (const matches of placesIn(text)) {
+    let place = 0;
+    const nodeOf = (at) => {
+      while (nodes[place].start + nodes[place].node.length <= at) place += 1;
+      return nodes[place];
+    };
+    for (const match of matches) {
+      if (ranges.length >= MOST_MARKS) return ranges;
       const range = new Range();
-      range.setStart(node, match.index);
-      range.setEnd(node, match.index + match[0].length);
+      const first = nodeOf(match.index);
+      const last = nodeOf(match.index + match[0].length - 1);
+      range.setStart(first.node, match.index - first.start);
+      range.setEnd(last.node, match.index + match[0].length - last.start);
       ranges.push(range);
     }
   }
   return ranges;
+}
+
+/** All text below an element, and where each of its text nodes begins in it. */
+function textBelow(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const [pieces, nodes] = [[], []];
+  let [start, last] = [0, null];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const block = node.parentElement.closest(BLOCK);
+    if (block !== last && nodes.length) {
+      pieces.push("\n");
+      start += 1;
+    }
+    last = block;
+    nodes.push({ node, start });
+    pieces.push(node.data);
+    start += node.length;
+  }
+  return { text: pieces.join(""), nodes };
 }

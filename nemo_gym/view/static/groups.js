@@ -1,18 +1,13 @@
-/* Rollouts by task, with the repeats side by side, or by agent, failure class or file. */
+/* Rollouts by task, with the repeats side by side, or by any other column, and inside of that by a second one. */
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./dom.js";
+import { html, useEffect, useLayoutEffect, useReply, useRef, useState } from "./dom.js";
+import { SHARED } from "./shared.js";
 import { both } from "./overview.js";
-import { clean, DASH, formatCount, formatNumber, formatPercent, formatScore } from "./format.js";
+import { clean, DASH, formatCount, formatNumber, formatPercent, formatScore, valueFilter } from "./format.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
-import { Choice, NoRollouts, Reward, RewardChips, Select, Trouble } from "./ui.js";
+import { NoRollouts, Reward, RewardChips, Select, Trouble } from "./ui.js";
 
 const GROUP_PAGE = 60;
-const KINDS = [
-  ["task", "Task"],
-  ["agent", "Agent"],
-  ["failure", "Failure"],
-  ["file", "File"],
-];
 const ORDERS = [
   ["key", "name"],
   ["mean", "lowest mean"],
@@ -36,9 +31,9 @@ export function useGrowingList(load, inputs) {
     const stop = new AbortController();
     busy.current = stop;
     try {
-      const answer = await load(entries.length, stop.signal);
+      const reply = await load(entries.length, stop.signal);
       if (!stop.signal.aborted)
-        setList({ entries: [...entries, ...answer.entries], total: answer.total, answer, error: null });
+        setList({ entries: [...entries, ...reply.entries], total: reply.total, reply, error: null });
     } catch (error) {
       if (!stop.signal.aborted) setList((last) => ({ ...last, error }));
     } finally {
@@ -67,26 +62,36 @@ export function useGrowingList(load, inputs) {
   return { ...list, end };
 }
 
-export function Groups({ source, place, version }) {
-  const by = KINDS.some(([kind]) => kind === place.by) ? place.by : "task";
+/** The columns to group by, the usual ones first. */
+function groupColumns(columns) {
+  const known = columns.filter(({ name }) => !SHARED.sort.previews.includes(name)).map(({ name }) => name);
+  const { by } = SHARED.groups;
+  return [...by, ...known.filter((name) => !by.includes(name))].map((name) => [name, clean(name)]);
+}
+
+export function Groups({ source, place, version, columns }) {
+  const options = groupColumns(columns);
+  const by = options.some(([name]) => name === place.by) ? place.by : "task";
+  const within = options.some(([name]) => name === place.within) && place.within !== by ? place.within : null;
   const sort = place.order ?? "key";
   const { filter, search } = selectionOf(place);
   const [seen, setSeen] = useState(version);
   const list = useGrowingList(
     async (offset, signal) => {
       const query = { by, sort, filter, search, threshold: place.threshold, offset, limit: GROUP_PAGE };
-      const answer = await source.groups(query, signal);
-      return { total: answer.total, entries: answer.groups };
+      const reply = await source.groups(query, signal);
+      return { total: reply.total, entries: reply.groups };
     },
     [by, sort, filter, search, place.threshold, seen],
   );
   return html`<main class="page groups">
     <div class="table-bar">
-      <${Choice}
-        label="group by"
-        value=${by}
-        options=${KINDS}
-        onChange=${(kind) => goTo({ by: kind }, { replace: true })}
+      <${Select} label="group by" value=${by} options=${options} onChange=${(name) => goTo({ by: name }, { replace: true })} />
+      <${Select}
+        label="then by"
+        value=${within ?? ""}
+        options=${[["", "–"], ...options.filter(([name]) => name !== by)]}
+        onChange=${(name) => goTo({ within: name || null }, { replace: true })}
       />
       <span class="count"
         >${
@@ -105,9 +110,13 @@ export function Groups({ source, place, version }) {
     ${list.error && html`<${Trouble} error=${list.error} />`}
     ${list.total === 0 && html`<${NoRollouts} place=${place} live=${source.live} />`}
     ${by === "task" && list.total > 0 && html`<${GroupHead} />`}
-    <ol class=${`group-list by-${by}`}>
+    <ol class="group-list" data-by=${by}>
       ${list.entries.map(
-        (group) => html`<${Group} key=${`${by}:${group.key}`} group=${group} by=${by} place=${place} />`,
+        (group) =>
+          html`<${Group}
+            key=${`${by}:${group.key}:${group.file}`}
+            ...${{ group, by, within, place, source, sort }}
+          />`,
       )}
     </ol>
     <div ref=${list.end}></div>
@@ -121,21 +130,47 @@ function GroupHead() {
   </div>`;
 }
 
-function Group({ group, by, place }) {
-  const href = placeUrl({
-    view: "table",
-    filter: both(place.filter, group.filter),
-    rollout: null,
-  });
-  const [name, ...where] = clean(
-    by === "failure" && !group.key ? "completed" : (group.label ?? group.key ?? "none"),
-  ).split(" · ");
+/** The filter that shows a group. */
+function groupFilter(by, { key, file }) {
+  const own = valueFilter(by, key);
+  return file === null ? own : `${own} and ${valueFilter("file", file)}`;
+}
+
+function labelOfGroup(by, key) {
+  if (key === null) return SHARED.groups.unnamed[by] ?? "none";
+  return by === "task" ? `task ${key}` : clean(String(key));
+}
+
+/** The groups inside of a group, by a second column. */
+function InnerGroups({ source, place, filter, by, sort }) {
+  const { search, threshold } = place;
+  const { value, error } = useReply(
+    (signal) => source.groups({ by, sort, filter, search, threshold, limit: GROUP_PAGE }, signal),
+    [by, sort, filter, search, threshold],
+  );
+  if (error) return html`<${Trouble} error=${error} />`;
+  return html`<ol class="group-list inner-groups">
+    ${value?.groups.map((group) => html`<${Group} key=${`${group.key}:${group.file}`} group=${group} by=${by} place=${{ ...place, filter }} />`)}
+    ${value?.total > value?.groups.length && html`<li class="quiet pad">${formatNumber(value.total - value.groups.length)} more</li>`}
+  </ol>`;
+}
+
+function Group({ group, by, within, place, source, sort }) {
+  const [open, setOpen] = useState(false);
+  const filter = both(place.filter, groupFilter(by, group));
+  const href = placeUrl({ view: "table", filter, rollout: null });
+  const toggle =
+    within &&
+    html`<button class="inner-toggle" aria-expanded=${open} onClick=${() => setOpen(!open)}>
+      <span class=${`tree-arrow ${open ? "open" : ""}`}></span>by ${clean(within)}
+    </button>`;
+  const inner = open && within && html`<${InnerGroups} ...${{ source, place, filter, sort }} by=${within} />`;
   const mean =
     typeof group.mean === "number"
       ? html`<${Reward} value=${group.mean} mean=${true} />`
       : html`<span class="quiet">${DASH}</span>`;
   const label = html`<a class="group-name" href=${href}
-    >${name}${where.length > 0 && html`<span class="group-file">${where.join(" · ")}</span>`}</a
+    >${labelOfGroup(by, group.key)}${group.file !== null && html`<span class="group-file">${clean(group.file)}</span>`}</a
   >`;
   if (!group.rollouts) {
     return html`<li class="group plain-group">
@@ -148,7 +183,9 @@ function Group({ group, by, place }) {
         ${typeof group.solve_rate === "number" && html`<span>solved <b>${formatPercent(group.solve_rate)}</b></span>`}
         ${group.failed > 0 && by !== "failure" && html`<span class="bad">${formatNumber(group.failed)} failed</span>`}
         <span><b>${formatNumber(group.count)}</b> ${group.count === 1 ? "rollout" : "rollouts"}</span>
+        ${toggle}
       </span>
+      ${inner}
     </li>`;
   }
   return html`<li class="group">
@@ -163,5 +200,6 @@ function Group({ group, by, place }) {
     <span class="group-number">${formatPercent(group.solve_rate)}</span>
     <span class="group-number">${group.std > 0 ? formatScore(group.std) : DASH}</span>
     <span class=${`group-number ${group.failed ? "bad" : "quiet"}`}>${group.failed || DASH}</span>
+    ${toggle} ${inner}
   </li>`;
 }

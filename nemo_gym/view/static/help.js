@@ -10,7 +10,7 @@ const KEYS = [
   ["g", "next rollout of the same task"],
   ["c", "compare with another rollout of the task"],
   ["Esc, u", "back to the list"],
-  ["1, 2, 3, 4, 5", "overview, table, groups, compare, timing"],
+  ["1, 2, 3, 4, 5, 6", "overview, table, groups, compare, timing, audit"],
   ["/, s", "filter, search"],
   ["t", "light or dark"],
   ["?", "this help"],

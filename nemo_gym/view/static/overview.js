@@ -1,9 +1,10 @@
 /* The overview: mean reward, distribution, pass@k, failures and a scatter plot. */
 
-import { html, useAnswer } from "./dom.js";
+import { html, useReply } from "./dom.js";
 import { clean, formatCount, formatDuration, formatField, formatNumber, formatPercent, formatScore, quoteText } from "./format.js";
 import { Curve, Histogram, Scatter } from "./charts.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
+import { FieldsPanel } from "./fields.js";
 import { JsonTree } from "./parts.js";
 import { ShareBar } from "./runtiming.js";
 import { NoRollouts, Panel, Reward, Select, Trouble } from "./ui.js";
@@ -12,7 +13,7 @@ const AXES = ["tokens", "turns", "tool_calls", "duration", "output_tokens", "inp
 
 export function Overview({ source, place, version, columns, files }) {
   const selection = selectionOf(place);
-  const { value, error } = useAnswer(
+  const { value, error } = useReply(
     (signal) => source.overview({ ...selection, threshold: place.threshold }, signal),
     [place.filter, place.search, place.threshold, version],
   );
@@ -42,6 +43,7 @@ export function Overview({ source, place, version, columns, files }) {
       <//>
       <${Attempts} value=${value} />
       <${TimePanel} source=${source} place=${place} version=${version} files=${files} />
+      <${FieldsPanel} source=${source} place=${place} version=${version} />
       <${ScatterPanel} source=${source} place=${place} version=${version} columns=${columns} />
       ${
         failures.length > 0 &&
@@ -74,7 +76,7 @@ export function Overview({ source, place, version, columns, files }) {
 function TimePanel({ source, place, version, files }) {
   const { filter, search } = selectionOf(place);
   const known = files.length === 1 ? files[0].attempts : 0;
-  const { value } = useAnswer(
+  const { value } = useReply(
     async (signal) => (known ? source.timing({ run: 0, filter, search }, signal) : null),
     [filter, search, version, known],
   );
@@ -288,7 +290,7 @@ function ScatterPanel({ source, place, version, columns }) {
   const x = axes.includes(place.x) ? place.x : axes[0];
   const y = axes.includes(place.y) ? place.y : "reward";
   const { filter, search } = selectionOf(place);
-  const { value, error } = useAnswer(
+  const { value, error } = useReply(
     async (signal) => (x ? source.scatter({ x, y, filter, search }, signal) : null),
     [x, y, filter, search, version],
   );

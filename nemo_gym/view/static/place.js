@@ -5,7 +5,7 @@ the same form is understood as well. */
 
 import { useEffect, useState } from "./dom.js";
 
-export const VIEWS = ["overview", "table", "groups", "compare", "timing"];
+export const VIEWS = ["overview", "table", "groups", "compare", "timing", "audit"];
 const PLACE_KEYS = [
   "view",
   "filter",
@@ -13,6 +13,7 @@ const PLACE_KEYS = [
   "sort",
   "columns",
   "by",
+  "within",
   "order",
   "x",
   "y",

@@ -3,26 +3,11 @@
 Pure: what a rollout file holds goes in, plain objects come out. Whatever the record holds gets an entry; an item of an
 unknown kind is kept as JSON. */
 
-const RESERVED_FIELDS = new Set([
-  "responses_create_params",
-  "response",
-  "output",
-  "agent_ref",
-  "skills_ref",
-  "reward",
-  "timing",
-]);
-const IGNORED_IN_DIFFERENCE = new Set([
-  "id",
-  "call_id",
-  "tool_call_id",
-  "status",
-  "prompt_token_ids",
-  "generation_token_ids",
-  "generation_log_probs",
-  "routed_experts",
-  "logprobs",
-]);
+import { SHARED } from "./shared.js";
+
+// Those that are shown elsewhere on the page.
+const SHOWN_ELSEWHERE = new Set([...SHARED.record.not_fields, "output", "timing", "error_message"]);
+const INCIDENTAL = new Set(SHARED.record.incidental);
 const THOUGHT = /^\s*<think>([\s\S]*?)<\/think>\s*/;
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
@@ -187,9 +172,15 @@ export function summaryOf(entry, room = 60) {
   return text.length > room ? `${text.slice(0, room - 1)}…` : text;
 }
 
-/** The index of the first output item in which two rollouts differ, ids and tokens aside; null when there is none. */
+/** The index of the first item in which two prompts and two outputs differ, ids and tokens aside; null for none. */
 export function firstDifference(left, right) {
-  const [one, other] = [outputOf(left), outputOf(right)];
+  return {
+    prompt: differingItem(givenOf(left), givenOf(right)),
+    item: differingItem(outputOf(left), outputOf(right)),
+  };
+}
+
+function differingItem(one, other) {
   const shorter = Math.min(one.length, other.length);
   for (let index = 0; index < shorter; index += 1) if (!isEqual(one[index], other[index])) return index;
   return one.length === other.length ? null : shorter;
@@ -199,7 +190,7 @@ function isEqual(one, other) {
   if (Array.isArray(one) && Array.isArray(other))
     return one.length === other.length && one.every((value, index) => isEqual(value, other[index]));
   if (!isObject(one) || !isObject(other)) return one === other;
-  const names = (value) => Object.keys(value).filter((name) => !IGNORED_IN_DIFFERENCE.has(name));
+  const names = (value) => Object.keys(value).filter((name) => !INCIDENTAL.has(name));
   const mine = names(one);
   return (
     mine.length === names(other).length &&
@@ -213,12 +204,12 @@ export function fieldsOf(record) {
   const long = [];
   const sort = (name, value) => {
     if (value === null || value === undefined) return;
-    if (typeof value === "object" || String(value).length > 60) long.push([name, value]);
+    if (typeof value === "object" || String(value).length > SHARED.record.longest_field) long.push([name, value]);
     else short.push([name, value]);
   };
   sort("HTTP body", record._ng_http_body);
   for (const [name, value] of Object.entries(record)) {
-    if (RESERVED_FIELDS.has(name) || name.startsWith("_ng_") || name === "error_message") continue;
+    if (SHOWN_ELSEWHERE.has(name) || name.startsWith(SHARED.record.bookkeeping)) continue;
     if (isObject(value) && Object.values(value).every((inner) => inner === null || typeof inner !== "object")) {
       for (const [inner, scalar] of Object.entries(value)) sort(`${name}.${inner}`, scalar);
     } else sort(name, value);

@@ -1,6 +1,6 @@
 /* One rollout: how it was scored, then the conversation, its tokens, its timing and the record itself. */
 
-import { html, useAnswer, useEffect, useLayoutEffect, useMemo, useState } from "./dom.js";
+import { html, useReply, useEffect, useLayoutEffect, useMemo, useState } from "./dom.js";
 import { clean, formatField } from "./format.js";
 import { factsOf, fieldsOf } from "./record.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
@@ -15,7 +15,7 @@ const RAW_SHOWN = 200_000;
 
 export function Rollout({ source, place, files, onDetail }) {
   const id = place.rollout;
-  const { value, error } = useAnswer(
+  const { value, error } = useReply(
     (signal) => source.rollout(id, selectionOf(place), signal),
     [id, place.filter, place.search, place.sort],
   );

@@ -1,8 +1,9 @@
 /* Rows of a list of any length: pages of a hundred, loaded as they come into view, and the number of new rows. */
 
-import { useAnswer, useRef, useState } from "./dom.js";
+import { SHARED } from "./shared.js";
+import { useReply, useRef, useState } from "./dom.js";
 
-export const PAGE_ROWS = 100;
+export const PAGE_ROWS = SHARED.page_rows;
 
 /** Rows by index, fetched as they come into view. */
 export function useRows(source, selection, names, version) {
@@ -17,13 +18,13 @@ export function useRows(source, selection, names, version) {
     pending.current.set(page, stop);
     const query = { ...selection, offset: page * PAGE_ROWS, limit: PAGE_ROWS, columns: names.join(",") };
     source.rollouts(query, stop.signal).then(
-      (answer) => {
+      (reply) => {
         if (current.current !== key) return;
         pending.current.delete(page);
         setStore((last) => {
           const fresh = last.key === key ? last.pages : new Map();
-          fresh.set(page, answer.rows);
-          return { key, total: answer.total, pages: fresh, error: null };
+          fresh.set(page, reply.rows);
+          return { key, total: reply.total, pages: fresh, error: null };
         });
       },
       (error) => {
@@ -60,7 +61,7 @@ export function useRows(source, selection, names, version) {
 
 /** How many rows of this selection arrived since the rows on screen were loaded. */
 export function useArrivals(source, selection, version, seen, total) {
-  const { value } = useAnswer(
+  const { value } = useReply(
     async (signal) => (version === seen ? null : source.rollouts({ ...selection, offset: 0, limit: 1 }, signal)),
     [version, seen, JSON.stringify(selection)],
   );

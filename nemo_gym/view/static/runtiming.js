@@ -1,8 +1,9 @@
 /* Where the time of a run went: shares, times of each kind of call, slow rollouts, and how many ran at once. */
 
-import { html, useAnswer, useRef, useSize, useState } from "./dom.js";
+import { html, useReply, useRef, useSize, useState } from "./dom.js";
 import { clean, formatCount, formatDuration, formatNumber, formatPercent } from "./format.js";
 import { kindClass, toolLooks } from "./waterfall.js";
+import { SHARED } from "./shared.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { ticksOf, timeTicks } from "./charts.js";
 import { Choice, Notice, Panel, Select, Trouble } from "./ui.js";
@@ -17,7 +18,7 @@ const AREA_MARGIN = { left: 44, right: 12, top: 10, bottom: 24 };
 export function RunTiming({ source, place, version, files }) {
   const run = files[Number(place.run)] ? Number(place.run) : 0;
   const { filter, search } = selectionOf(place);
-  const { value, error } = useAnswer(
+  const { value, error } = useReply(
     (signal) => source.timing({ run, filter, search }, signal),
     [run, filter, search, version, files[run]?.attempts],
   );
@@ -176,7 +177,7 @@ function Area({ edges, values, label, limit: allowed = 0 }) {
     AREA_HEIGHT - AREA_MARGIN.bottom - (value / most) * (AREA_HEIGHT - AREA_MARGIN.top - AREA_MARGIN.bottom);
   const line = values.map((value, index) => `L${x(edges[index])},${y(value)}L${x(edges[index + 1])},${y(value)}`).join("");
   const mean = values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
-  const said = `${label} over ${formatDuration(end)}: ${formatNumber(mean, 2)} on average, at most ${formatNumber(highest, 2)}`;
+  const description = `${label} over ${formatDuration(end)}: ${formatNumber(mean, 2)} on average, at most ${formatNumber(highest, 2)}`;
   const find = (event) => {
     const share = (event.clientX - ref.current.getBoundingClientRect().left - AREA_MARGIN.left) / inner;
     setAt(share >= 0 && share <= 1 ? Math.min(values.length - 1, Math.floor(share * values.length)) : null);
@@ -184,7 +185,7 @@ function Area({ edges, values, label, limit: allowed = 0 }) {
   return html`<div class="chart area" ref=${ref} onPointerMove=${find} onPointerLeave=${() => setAt(null)}>
     ${
       width > 0 &&
-      html`<svg width=${width} height=${AREA_HEIGHT} role="img" aria-label=${said}>
+      html`<svg width=${width} height=${AREA_HEIGHT} role="img" aria-label=${description}>
         ${ticksOf(0, most, 4).map(
           (tick) =>
             html`<g key=${tick}>
@@ -309,7 +310,7 @@ function SlowTable({ rollouts, late }) {
                     >`
                   : `Task ${one.task} · rollout ${one.rollout}`
               }
-              ${one.outcome !== "completed" && html` <span class="bad">${clean(one.outcome || "failed")}</span>`}
+              ${one.outcome !== SHARED.completed && html` <span class="bad">${clean(one.outcome || "failed")}</span>`}
             </td>
             <td class="quiet">${one.mostly ? `${clean(one.mostly.name)} ${formatPercent(one.mostly.share)}` : "–"}</td>
             ${late && html`<td class="right">${formatDuration(one.late_s)}</td>`}

@@ -1,5 +1,7 @@
 /* The order of values in a page without a server: that of the server's index. */
 
+import { strip } from "./shared.js";
+
 /** Texts by code point, as the index compares them; JavaScript's own order is by halves of code points. */
 export function compareText(left, right) {
   const shorter = Math.min(left.length, right.length);
@@ -29,14 +31,15 @@ export function orderBy(keys) {
   };
 }
 
-/** The keys that a text such as `reward,-tokens` names. */
-export function sortKeys(text, valueOf) {
+/** The keys that a text such as `reward,-tokens` names; only known columns can be sorted by. */
+export function sortKeys(text, known, valueOf) {
   return text
     .split(",")
-    .map((part) => part.trim())
+    .map((part) => strip(part))
     .filter(Boolean)
     .map((part) => {
       const name = part.replace(/^-/, "");
+      if (!known.includes(name)) throw new Error(`can't sort by '${name}': no such column`);
       return { valueOf: (row) => valueOf(row, name), sign: part.startsWith("-") ? -1 : 1 };
     });
 }

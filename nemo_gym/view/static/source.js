@@ -1,4 +1,4 @@
-/* The page's only access to data: a server, or what was embedded in an exported page. Both answer the same calls. */
+/* The page's only access to data: a server, or what was embedded in an exported page. Both reply the same calls. */
 
 import { EmbeddedSource } from "./embedded.js";
 
@@ -22,17 +22,17 @@ class HttpSource {
       if (value !== "" && value !== null && value !== undefined) query.set(name, value);
     }
     const text = String(query);
-    let answer;
+    let reply;
     try {
-      answer = await fetch(`api/${path}${text ? `?${text}` : ""}`, { signal, headers, cache: "no-store" });
+      reply = await fetch(`api/${path}${text ? `?${text}` : ""}`, { signal, headers, cache: "no-store" });
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw new SourceError("the viewer's server does not answer", { hint: "is ng_viewer still running?" });
+      throw new SourceError("the viewer's server does not reply", { hint: "is ng_viewer still running?" });
     }
-    if (answer.status === 304) return null;
-    if (!answer.ok) throw await refusal(answer);
-    this.etag = path === "state" ? answer.headers.get("etag") : this.etag;
-    return answer.json();
+    if (reply.status === 304) return null;
+    if (!reply.ok) throw await refusal(reply);
+    this.etag = path === "state" ? reply.headers.get("etag") : this.etag;
+    return reply.json();
   }
 
   /** Null when nothing changed since the last call. */
@@ -41,7 +41,7 @@ class HttpSource {
   }
 
   columns(signal) {
-    return this.get("columns", {}, signal).then((answer) => answer.columns);
+    return this.get("columns", {}, signal).then((reply) => reply.columns);
   }
 
   rollouts(query, signal) {
@@ -65,6 +65,10 @@ class HttpSource {
     return this.get("scatter", { x, y, filter, search }, signal);
   }
 
+  audit(signal) {
+    return this.get("audit", {}, signal);
+  }
+
   timing({ run, filter, search }, signal) {
     return this.get("timing", { run, filter, search }, signal);
   }
@@ -73,14 +77,18 @@ class HttpSource {
     return this.get("compare", { a, b }, signal);
   }
 
+  fields(query, signal) {
+    return this.get("fields", query, signal);
+  }
+
   compareRuns(query, signal) {
     return this.get("compare_runs", query, signal);
   }
 }
 
-async function refusal(answer) {
-  const said = await answer.json().catch(() => ({}));
-  return new SourceError(said.error ?? `the server answered ${answer.status}`, { ...said, status: answer.status });
+async function refusal(reply) {
+  const body = await reply.json().catch(() => ({}));
+  return new SourceError(body.error ?? `the server replied ${reply.status}`, { ...body, status: reply.status });
 }
 
 export function openSource() {

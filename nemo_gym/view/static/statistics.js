@@ -4,26 +4,25 @@ What needs a decision was decided when the page was written: `task` tells the ta
 whether a rollout enters statistics. Confidence intervals are the server's alone; a page has those of all its rollouts,
 and none for a selection. */
 
-import { quoteText } from "./format.js";
+import { SHARED } from "./shared.js";
 import { compareText, orderBy, plainValue } from "./sorting.js";
 
-const MOST_K = 256;
-const MOST_TASKS = 0.9;
-const BINS = 20;
-const RATE_BINS = 10;
-const MOST_AGENTS = 50;
-const MOST_MEMBERS = 64;
-const UNNAMED = { agent: "no agent", failure: "completed" };
+const STATISTICS = SHARED.statistics;
 
 export function meanOf(values) {
-  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+  return values.length ? orNull(values.reduce((sum, value) => sum + value, 0) / values.length) : null;
+}
+
+/** Infinite values may have no mean and no deviation. */
+function orNull(number) {
+  return Number.isNaN(number) ? null : number;
 }
 
 /** Of a group of `size` rows: a rollout that is alone does not vary, one among others without reward says nothing. */
 function deviationOf(values, size) {
   if (values.length < 2) return values.length && size === 1 ? 0 : null;
   const mean = meanOf(values);
-  return Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1));
+  return orNull(Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1)));
 }
 
 export function groupRows(rows, keyOf) {
@@ -41,18 +40,19 @@ export function rewardsOf(rows) {
   return rows.filter((row) => row.counted && typeof row.values.reward === "number").map((row) => row.values.reward);
 }
 
-function histogramOf(values) {
+function histogramOf(rewards) {
+  const values = rewards.filter(Number.isFinite);
   if (!values.length) return { edges: [], counts: [] };
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
   if (low >= 0 && high <= 1) [low, high] = [0, 1];
   else if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  return binned(values, BINS, low, high);
+  return binned(values, STATISTICS.bins, low, high);
 }
 
 function binned(values, bins, low, high) {
   const exact = Array.from({ length: bins + 1 }, (_, index) => low + ((high - low) * index) / bins);
-  let edges = exact.map((edge, index) => (index % bins ? Math.round(edge * 1e10) / 1e10 : index ? high : low));
+  let edges = exact.map((edge, index) => (index % bins ? Number(edge.toFixed(STATISTICS.digits)) : index ? high : low));
   if (edges.some((edge, index) => index && edge <= edges[index - 1])) edges = exact;
   const counts = new Array(bins).fill(0);
   for (const value of values) {
@@ -67,12 +67,13 @@ function binned(values, bins, low, high) {
 export function attemptsOf(tasks, threshold) {
   const scored = tasks.filter((rewards) => rewards.length);
   const sizes = scored.map((rewards) => rewards.length).sort((left, right) => right - left);
-  const most = Math.min(sizes[Math.ceil(MOST_TASKS * sizes.length) - 1] ?? 0, MOST_K);
+  const most = Math.min(sizes[Math.ceil(STATISTICS.most_tasks * sizes.length) - 1] ?? 0, STATISTICS.most_k);
   const counted = scored.filter((rewards) => rewards.length >= most);
   const curve = (valueOf) => {
     const sorted = counted.map((rewards) => rewards.map(valueOf).sort((left, right) => left - right));
     const each = sorted.map((values) => bestOfK(values, most));
-    return Array.from({ length: most }, (_, index) => ({ k: index + 1, value: meanOf(each.map((one) => one[index])) }));
+    const points = Array.from({ length: most }, (_, at) => ({ k: at + 1, value: meanOf(each.map((one) => one[at])) }));
+    return points.filter(({ value }) => Number.isFinite(value));
   };
   return {
     pass_threshold: threshold,
@@ -102,7 +103,7 @@ function bestOfK(values, most) {
 export function solveRatesOf(tasks, threshold) {
   const scored = tasks.filter((rewards) => rewards.length);
   const rates = scored.map((rewards) => meanOf(rewards.map((reward) => Number(reward >= threshold))));
-  return binned(rates, RATE_BINS, 0, 1);
+  return binned(rates, STATISTICS.rate_bins, 0, 1);
 }
 
 /** The rewards of each task. */
@@ -145,13 +146,13 @@ function agentsOf(counted) {
   }));
   agents.sort((left, right) => right.rollouts - left.rollouts);
   return agents
-    .slice(0, MOST_AGENTS)
+    .slice(0, STATISTICS.most_agents)
     .sort(orderBy([{ valueOf: (one) => one.agent, sign: 1 }]));
 }
 
 /** The groups of a selection, in the server's form. `apart`: tasks of different files are different tasks. */
 export function groupsOf(rows, { by, sort, threshold, apart }) {
-  const keyOf = by === "task" ? (row) => row.task : (row) => row.values[by] ?? null;
+  const keyOf = by === "task" ? (row) => row.task : (row) => groupKey(row, by);
   const groups = [...groupRows(rows, keyOf).values()].map((own) => groupOf(own, { by, threshold, apart }));
   groups.sort(by === "task" ? byTask : byName);
   const name = sort.replace(/^-/, "");
@@ -165,25 +166,31 @@ function byTask(left, right) {
   return left.order[0] - right.order[0] || left.order[1] - right.order[1];
 }
 
-/** Groups without a name come first. */
+/** Groups without a name come first, then numbers, then text. */
 function byName(left, right) {
   const [one, other] = [left.order[0], right.order[0]];
-  if (one === null || other === null) return one === other ? 0 : one === null ? -1 : 1;
-  return compareText(one, other);
+  const kind = (key) => (key === null ? 0 : typeof key === "string" ? 2 : 1);
+  if (kind(one) !== kind(other)) return kind(one) - kind(other);
+  if (kind(one) === 1) return Number(one) - Number(other);
+  return kind(one) ? compareText(one, other) : 0;
+}
+
+/** What a row is grouped by: in a column of numbers, true and false are numbers as well. */
+function groupKey(row, by) {
+  const value = row.values[by] ?? null;
+  return Object.is(value, -0) ? 0 : value;
 }
 
 function groupOf(rows, { by, threshold, apart }) {
   const [first] = rows;
-  const name = by === "task" ? first.values.task : (first.values[by] ?? null);
+  const name = by === "task" ? first.values.task : groupKey(first, by);
   const file = by === "task" && apart ? first.values.file : null;
   const rewards = rewardsOf(rows);
-  const members = by === "task" ? rows.toSorted(byRollout).slice(0, MOST_MEMBERS) : null;
-  const own = `${by} == ${name === null ? "null" : by === "task" ? name : quoteText(name)}`;
+  const members = by === "task" ? rows.toSorted(byRunAndRollout).slice(0, SHARED.groups.most_members) : null;
   return {
     order: [name, first.run],
-    key: file === null ? name : `${first.run}:${name}`,
-    label: labelOf(by, name) + (file === null ? "" : ` · ${file}`),
-    filter: file === null ? own : `${own} and file == ${quoteText(file)}`,
+    key: name,
+    file,
     question: members?.map((row) => row.values.question).find(Boolean) ?? null,
     count: rows.length,
     failed: rows.filter((row) => row.failed).length,
@@ -196,12 +203,9 @@ function groupOf(rows, { by, threshold, apart }) {
   };
 }
 
-function labelOf(by, name) {
-  if (by === "task") return `task ${name}`;
-  return name === null ? (UNNAMED[by] ?? "none") : name;
-}
-
-export const byRollout = orderBy([{ valueOf: (row) => row.values.rollout, sign: 1 }]);
+const ROLLOUT_KEY = { valueOf: (row) => row.values.rollout, sign: 1 };
+export const byRollout = orderBy([ROLLOUT_KEY]);
+const byRunAndRollout = orderBy([{ valueOf: (row) => row.run, sign: 1 }, ROLLOUT_KEY]);
 
 export function chipOf({ id, values }) {
   return { id, rollout: values.rollout, reward: values.reward, failure: values.failure };

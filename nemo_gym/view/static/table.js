@@ -8,6 +8,7 @@ import { html, useEffect, useMedia, useRef, useState } from "./dom.js";
 import { clean, formatCount, formatField } from "./format.js";
 import { PAGE_ROWS, useArrivals, useRows } from "./rows.js";
 import { useLongScroll } from "./scrolling.js";
+import { searchPlaces } from "./search.js";
 import { goTo, placeUrl, selectionOf } from "./place.js";
 import { NoRollouts, Reward, Trouble } from "./ui.js";
 
@@ -226,14 +227,19 @@ function Cell({ column, row, search }) {
   </div>`;
 }
 
-/** The words that were searched for, marked in what surrounds them. */
+/** The surroundings of a match, with all that the search finds in them marked. */
 function Snippet({ text, search }) {
-  const words = (search ?? "").match(/[\p{L}\p{N}_]+/gu) ?? [];
-  if (!words.length) return text;
-  const wanted = new RegExp(`(${words.join("|")})`, "iu");
-  const at = text.search(wanted);
-  const pieces = (at > 32 ? `…${text.slice(at - 28)}` : text).split(wanted);
-  return pieces.map((piece, index) => (index % 2 ? html`<mark>${piece}</mark>` : piece));
+  const places = [...searchPlaces(search)(text)].flatMap((matches) => [...matches]);
+  places.sort((left, right) => left.index - right.index);
+  const first = places[0]?.index ?? 0;
+  let end = first > 32 ? first - 28 : 0; // a narrow column shows the beginning only
+  const pieces = end ? ["…"] : [];
+  for (const { index, 0: found } of places) {
+    if (index < end) continue;
+    pieces.push(text.slice(end, index), html`<mark>${text.slice(index, index + found.length)}</mark>`);
+    end = index + found.length;
+  }
+  return [...pieces, text.slice(end)];
 }
 
 /** A value with the name of its column: "1 turn", "2 tool calls". */

@@ -1,7 +1,7 @@
 /* The conversation of a rollout: what was given, then what the model did, turn by turn. Drawn as it comes into view. */
 
 import { Lazy, html, useMemo, useRef, useState } from "./dom.js";
-import { useFoundWords } from "./found.js";
+import { useFoundMarks } from "./found.js";
 import { clean, formatNumber } from "./format.js";
 import { CodeText, JsonTree, Part, ResultPart } from "./parts.js";
 import { readEntries, summaryOf, textOfEntry, wholeText } from "./record.js";
@@ -12,7 +12,7 @@ const DRAWN_AT_ONCE = 60; // steps; a longer conversation is drawn as it is scro
 
 export function Transcript({ record, search }) {
   const conversation = useRef();
-  useFoundWords(conversation, search);
+  useFoundMarks(conversation, search);
   const entries = useMemo(() => readEntries(record), [record]);
   const [settings, setSettings] = useState({ markdown: true, open: false });
   const given = entries.filter((entry) => !entry.made);

@@ -2,9 +2,10 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./dom.js";
 import { clean, formatBytes, formatCount, formatDuration, formatNumber, formatPercent } from "./format.js";
+import { SHARED } from "./shared.js";
 import { timeTicks } from "./charts.js";
 
-const STEP_KINDS = new Set(["model", "tool", "verify", "judge", "seed", "call", "agent", "waiting"]);
+const STEP_KINDS = new Set([...SHARED.step_kinds, "agent", "waiting"]);
 const WAITED_FOR = { slot: "a free slot", gate: "the rate limit", connection: "a connection", retry: "another attempt" };
 const STEPS_SHOWN = 300;
 const DEEPEST = 8; // levels that are indented

@@ -304,7 +304,7 @@ class Page:
 
 
 @contextmanager
-def running(executable: str) -> Iterator[Browser]:
+def running(executable: str, *flags: str) -> Iterator[Browser]:
     """A browser with a fresh profile, ended and cleaned up afterwards."""
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
         theirs_in, ours_out = _pipe()
@@ -316,7 +316,7 @@ def running(executable: str) -> Iterator[Browser]:
             (os.POSIX_SPAWN_DUP2, theirs_in, 3),
             (os.POSIX_SPAWN_DUP2, theirs_out, 4),
         ]
-        command = [executable, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        command = [executable, *FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"]
         process = os.posix_spawn(executable, command, os.environ | {"HOME": profile}, file_actions=actions, setpgroup=0)
         os.close(theirs_in)
         os.close(theirs_out)

@@ -124,7 +124,7 @@ def test_nothing_runs_in_lists_and_charts(page: Any, address: str) -> None:
     harmless(page, address)
     for by in ("task", "agent", "failure", "file"):
         page.evaluate(f"location.hash = '#view=groups&by={by}'")
-        page.wait(f"document.querySelector('.group-list.by-{by} .group') !== null")
+        page.wait(f"document.querySelector('.group-list[data-by={by}] .group') !== null")
     harmless(page, address)
     page.evaluate("location.hash = '#view=compare&a=0.0&b=0.1'")
     page.wait("document.querySelectorAll('.pair.heads h1').length === 2")

@@ -194,12 +194,34 @@ def test_groups_show_the_repeats_of_a_task_side_by_side(page: Any, one_run: str,
     page.see("Task 0", "h1")
 
 
+def choose(page: Any, label: str, value: str) -> None:
+    """Choose from the select with this label."""
+    page.wait("document.querySelector('.group-list .group') !== null")
+    page.evaluate(
+        f"((box) => {{ box.value = {json.dumps(value)}; box.dispatchEvent(new Event('change', {{bubbles: true}})); }})"
+        f"([...document.querySelectorAll('.select')].find((one) => one.innerText.startsWith({json.dumps(label)}))"
+        ".querySelector('select'))"
+    )
+
+
+def test_a_group_opens_into_groups_of_a_second_column(page: Any, one_run: str, ask: Ask) -> None:
+    page.go(f"{one_run}#view=groups&by=agent")
+    choose(page, "then by", "turns")
+    page.click(".inner-toggle", "by turns")
+    [first] = ask(one_run, "groups?by=agent")["groups"][:1]
+    inner = ask(one_run, f"groups?by=turns&filter={quote('agent == ' + json.dumps(first['key']))}")["groups"]
+    page.wait(f"document.querySelectorAll('.inner-groups .group').length === {len(inner)}")
+    page.click(".inner-groups .group-name")
+    page.wait("document.querySelectorAll('a.row').length > 0")
+    assert f"({'agent == ' + json.dumps(first['key'])}) and turns == " in page.place()
+
+
 @pytest.mark.parametrize(
-    ("by", "name"), [("Agent", "word_problems_agent"), ("Failure", "completed"), ("File", "baseline")]
+    ("by", "name"), [("agent", "word_problems_agent"), ("failure", "completed"), ("file", "baseline"), ("turns", "2")]
 )
 def test_groups_by_other_things(page: Any, one_run: str, by: str, name: str) -> None:
     page.go(f"{one_run}#view=groups")
-    page.click(".choice button", by)
+    choose(page, "group by", by)
     page.see(name, ".group-list")
     page.click(".group-list .group-name", name)
     page.wait("document.querySelectorAll('a.row').length > 0")
@@ -234,3 +256,25 @@ def test_runs_are_paired_by_what_tasks_ask_and_the_pairs_are_counted(page: Any, 
     page.see("12 pairs")
     page.go(f"{two_runs}#view=compare&pair=index")
     page.see("12 pairs")
+
+
+def test_a_change_is_explained_by_field(page: Any, two_runs: str, ask: Ask) -> None:
+    told = ask(two_runs, "fields?a=0&b=1&filter=task%20%3C%206")
+    page.go(f"{two_runs}#view=compare&filter=task+%3C+6")
+    page.see(told["fields"][0]["name"], ".fields-table")
+    [table] = page.look(".fields-table tbody:first-of-type tr")[:1]
+    largest = told["fields"][0]["values"][0]
+    assert f"{abs(largest['contribution']):.3f}" in table[1]
+    page.click(".fields-table tbody a")
+    page.wait("document.querySelectorAll('a.row').length > 0")
+    assert "(task < 6) and " in page.place()
+
+
+def test_the_overview_says_what_the_reward_depends_on(page: Any, one_run: str, ask: Ask) -> None:
+    told = ask(one_run, "fields")
+    page.go(one_run)
+    page.see("What the reward depends on")
+    names, _ = page.look(".field-title th", "main")
+    assert names[0].startswith(told["fields"][0]["name"])
+    page.click(".fold-toggle", f"All {len(told['fields'])} columns")
+    page.wait(f"document.querySelectorAll('.field-title').length === {len(told['fields'])}")

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 Ask = Callable[[str, str], Any]
 
 
@@ -126,3 +128,25 @@ def test_every_control_has_a_name_and_every_view_one_main_part(page: Any, two_ru
         page.wait(f"document.querySelector({json.dumps(part)}) !== null")
         assert page.evaluate(nameless) == []
         assert page.count("main") == 1
+
+
+@pytest.mark.parametrize(("key", "box"), [("/", "filter"), ("s", "search")])
+@pytest.mark.parametrize("place", ["view=table", "view=table&rollout=0.0"])
+def test_keys_right_after_the_one_that_opens_a_box_go_into_it(
+    page: Any, one_run: str, key: str, box: str, place: str
+) -> None:
+    page.go(f"{one_run}#{place}")
+    page.wait("document.querySelector('main') !== null && document.querySelector('[aria-busy=true]') === null")
+    keys = [{"key": each, "bubbles": True, "cancelable": True} for each in (key, "1", "t")]
+    page.evaluate(f"""{json.dumps(keys)}.forEach((each) => {{
+        const target = document.activeElement ?? document.body;
+        const event = new KeyboardEvent("keydown", each);
+        const typed = target.dispatchEvent(event);
+        if (typed && target.matches("input")) {{
+            target.value += each.key;
+            target.dispatchEvent(new Event("input", {{ bubbles: true }}));
+        }}
+    }})""")
+    page.wait(f"document.activeElement.id === '{box}-box'")
+    page.wait(f"document.querySelector('#{box}-box').value === '1t'")
+    assert "view=table" in page.place()

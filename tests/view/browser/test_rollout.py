@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 
@@ -123,6 +125,30 @@ def test_two_rollouts_side_by_side_with_their_first_difference(page: Any, one_ru
     assert left != right
 
 
+def test_two_prompts_that_differ_are_read_side_by_side(page: Any, serve: Any, tmp_path: Path) -> None:
+    for name, ask_for in (("first", "a limerick"), ("second", "a sonnet")):
+        row = {
+            "_ng_task_index": 0,
+            "_ng_rollout_index": 0,
+            "reward": 1.0,
+            "responses_create_params": {
+                "instructions": "Be brief.",
+                "input": [{"role": "user", "content": f"Please write {ask_for}."}],
+            },
+            "response": {"output": [{"type": "message", "role": "assistant", "content": f"This is {ask_for}."}]},
+        }
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    page.go(f"{serve(tmp_path / 'first.jsonl', tmp_path / 'second.jsonl')}#view=compare&a=0.0&b=1.0")
+    page.see("the prompts differ")
+    heads, sides, marks = page.look(".pair-head", ".pairs .pair:last-child .side", ".marked mark")
+    assert "first.jsonl" in heads[0]
+    assert "second.jsonl" in heads[1]
+    assert "Please write a limerick." in sides[0]
+    assert "Please write a sonnet." in sides[1]
+    assert marks == ["limerick", "sonnet"]
+    assert [" ".join(side.split("MODEL OUTPUT")[-1].split()) for side in sides] != sides
+
+
 def test_two_runs_are_paired_by_task_worst_first(page: Any, two_runs: str, ask: Ask) -> None:
     page.go(f"{two_runs}#view=compare")
     page.wait("document.querySelectorAll('.run-task').length > 0")
@@ -138,8 +164,22 @@ def test_two_runs_are_paired_by_task_worst_first(page: Any, two_runs: str, ask: 
     page.wait("document.querySelectorAll('.pair.heads h1').length === 2")
 
 
-def test_the_words_of_a_search_are_marked_in_the_conversation(page: Any, one_run: str, ask: Ask) -> None:
-    rollout = ask(one_run, "rollouts?search=rectangle")["rows"][0]["id"]
-    page.go(f"{one_run}#view=table&search=rectangle&rollout={rollout}")
-    page.wait("CSS.highlights.get('found')?.size > 0")
-    assert page.evaluate("[...CSS.highlights.get('found')][0].toString().toLowerCase()") == "rectangle"
+@pytest.mark.parametrize(
+    ("search", "marked"),
+    [
+        ("striped", ["striped", "striped"]),
+        ('"zebra is striped"', ["zebra is striped"]),  # a phrase, across the elements of its text
+        ('"a zebra" STRIPES', ["A zebra", "stripes"]),
+        ("is", ["is"]),  # not the letters inside of other words
+        ('"is stri"', []),
+        ("zébra", ["zebra", "zebra"]),
+    ],
+)
+def test_what_a_search_finds_is_marked_in_the_conversation(
+    page: Any, special: Special, search: str, marked: list[str]
+) -> None:
+    page.go(f"{special.places['old']}&search={quote(search)}")
+    page.click(".reasoning-toggle")
+    page.see("stripes", ".transcript")
+    marks = "[...(CSS.highlights.get('found') ?? [])].map(String)"
+    page.until(lambda: sorted(page.evaluate(marks)) == sorted(marked), f"{marked} to be marked")

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from nemo_gym.filters.columns import plain_text
-from nemo_gym.metrics.fields import output_of
+from nemo_gym.schemas.record import Record
 from nemo_gym.schemas.rows import RESPONSES_CREATE_PARAMS_KEY_NAME
 
 LONGEST_TEXT: Final = 2_000_000  # characters of one rollout
@@ -34,14 +34,16 @@ NOT_TEXT: Final = frozenset(
         "type",
     }
 )
-_AROUND: Final = 60  # characters of context on each side
+AROUND: Final = 60  # characters of context on each side
+_ACCENT: Final = "[\u0300-\u036f]"
 _QUERY: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _WORD: Final = re.compile(r"[^\W_]+")
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
-_ACCENTS: Final = re.compile("[\u0300-\u036f]")
+_ACCENTS: Final = re.compile(_ACCENT)
+_PART_OF_WORD: Final = rf"[^\W_]|{_ACCENT}"
 _SEPARATORS: Final = re.compile(r"[^\w\x00-\x7f]+")
 _FINAL_SIGMA: Final = "\N{GREEK SMALL LETTER FINAL SIGMA}"
-_MOST_PHRASES: Final = 20
+MOST_PHRASES: Final = 20
 
 
 def searchable_text(record: Mapping[str, Any]) -> str:
@@ -54,7 +56,7 @@ def _strings(record: Mapping[str, Any]) -> Iterator[str]:
     params, response = record.get(RESPONSES_CREATE_PARAMS_KEY_NAME), record.get("response")
     given = [params.get("instructions"), params.get("input")] if isinstance(params, Mapping) else []
     details = response.get("incomplete_details") if isinstance(response, Mapping) else None
-    waiting = [*given, output_of(record), details, record.get("error_message"), record.get("_ng_http_body")][::-1]
+    waiting = [*given, Record(record).output, details, record.get("error_message"), record.get("_ng_http_body")][::-1]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
@@ -92,7 +94,7 @@ def parse_search(text: str) -> list[list[str]]:
         words = _WORD.findall(fold(match[1] if match[1] is not None else match[2]).lower())
         if words:
             phrases.append([*words, ""] if match[1] is not None else words)  # the empty word marks an exact ending
-    return phrases[:_MOST_PHRASES]
+    return phrases[:MOST_PHRASES]
 
 
 def to_match(text: str) -> str | None:
@@ -105,14 +107,27 @@ def to_match(text: str) -> str | None:
     return " AND ".join(parts) or None
 
 
+def _phrase_pattern(phrase: list[str]) -> re.Pattern[str]:
+    """Where a phrase is in text that was folded letter by letter; accents may have been written apart."""
+    spelt = ["".join(f"{letter}{_ACCENT}*" for letter in word) for word in phrase if word]
+    end = "" if phrase[-1] else f"(?!{_PART_OF_WORD})"
+    return re.compile(f"(?<!{_PART_OF_WORD})" + rf"(?!{_ACCENT})[\W_]+".join(spelt) + end)
+
+
+def _letter_by_letter(text: str) -> str:
+    """Text of the same length in which each letter is folded that stays one letter."""
+    folded = {letter: fold(letter).lower() for letter in set(text) if letter <= "\uffff"}
+    return text.translate({ord(letter): to for letter, to in folded.items() if len(to) == 1})
+
+
 def snippet(record: Mapping[str, Any], search: str) -> str | None:
-    """The surroundings of the first match, on one line; None if it is found only without accents."""
+    """The surroundings of the first match, on one line; None if a ligature hides it."""
     text = searchable_text(record)
+    letters = _letter_by_letter(text)
     for phrase in parse_search(search):
-        pattern = r"(?<![^\W_])" + r"[\W_]+".join(map(re.escape, filter(None, phrase)))
-        match = re.search(pattern, text, re.IGNORECASE)
+        match = _phrase_pattern(phrase).search(letters)
         if match:
-            start, stop = max(0, match.start() - _AROUND), min(len(text), match.end() + _AROUND)
+            start, stop = max(0, match.start() - AROUND), min(len(text), match.end() + AROUND)
             shown = " ".join(text[start:stop].split())
             return f"{'…' if start else ''}{shown}{'…' if stop < len(text) else ''}"
     return None
